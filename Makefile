@@ -115,7 +115,7 @@ bench-faults: $(STAMP) ## faults of a bucket, by kind: ridden out or ended clean
 bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, nothing written
 	@$(BIN)/python -m scripts.bench_bad_input
 
-bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (a quarter of an hour)
+bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (two minutes)
 	@$(BIN)/python -m scripts.bench_leaks
 
 plan-plot: $(STAMP) ## cost against time, for the docs

@@ -6,12 +6,14 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 `--tokenizer` one of 32,000 pieces is trained first (minutes). Prints ratios to the ancestor's own
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
-`--large_gb=2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
-`--rev=COMMIT` times make-data and the input pipeline against that commit's instead, in pairs.
+`--large_gb 2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
+`--rows=shared` measures that alone. `--rev=COMMIT` times make-data and the input pipeline against
+that commit's instead, in pairs.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib.util
 import itertools
@@ -42,7 +44,7 @@ _WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
 _LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
 _REV = flags.DEFINE_string("rev", None, "An earlier commit to time against.")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Pairs to time, with --rev.")
-_PIPELINE = flags.DEFINE_bool("pipeline", True, "Also the input pipeline.")
+_ROWS = flags.DEFINE_list("rows", ["raw", "modes", "shared", "pipeline"], "What to measure.")
 
 
 @dataclass
@@ -175,8 +177,9 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
 
 def large(gigabytes: float, tokenizer: str, work: str) -> str:
-    """One line: rate, peak memory and scratch space on a large corpus of generated articles."""
-    from bigbird_ja.text import articles
+    """One line: rates, peak memory and scratch space on a large corpus of generated articles."""
+    from bigbird_ja.data import blocks
+    from bigbird_ja.text import articles, corpus
 
     path = f"{work}/large.jsonl"
     records = [
@@ -190,11 +193,16 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
             written += file.write(record)
             if written > gigabytes * 1e9:
                 break
+    size, began = os.path.getsize(path), time.process_time()
+    texts = [(corpus.open_corpus([path]).texts(), 1.0)]
+    for _ in blocks.cut_into_blocks(texts, 4096, 0.01, 1, collections.Counter()):
+        pass
+    reading = size / 1e6 / (time.process_time() - began)
     done = run("make-data", f"--input={path}", f"--tokenizer={tokenizer}",
                f"--output_dir={work}/large", f"--num_workers={_WORKERS.value}")  # fmt: skip
-    size = os.path.getsize(path)
     return (
-        f"{human_bytes(size)} of JSON, {done.results['tokens']:,} tokens: {done.seconds:.0f} s,"
+        f"{human_bytes(size)} of JSON, read and cut by one process at {reading:.0f} MB/s,"
+        f" {done.results['tokens']:,} tokens: {done.seconds:.0f} s,"
         f" {done.cpu_seconds:.0f} s of processors ({size / 1e6 / done.cpu_seconds:.1f} MB/s per"
         f" core), at most {human_bytes(done.peak_bytes)} of memory in all processes together,"
         f" {human_bytes(done.results['bytes'])} stored, {human_bytes(done.peak_disk)} on the way"
@@ -231,11 +239,9 @@ for number, _ in zip(range(int(sys.argv[2])), batches): pass
 _BATCHES_READ = 4000
 
 
-def against_revision(text: str, tokenizer: str, revision: str, work: str) -> list[list[Any]]:
-    """Rows: make-data and the input pipeline, now and at an earlier commit.
-
-    Each reads the data that it made.
-    """
+def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Iterator[list[Any]]:
+    """Rows, each once it is measured: make-data and the input pipeline, now and at an earlier
+    commit. Each reads the data that it made."""
 
     def make(name: str, *more: str) -> Callable[[str], list[str]]:
         return lambda place: [
@@ -252,13 +258,12 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> lis
     commands = {
         "make-data, dynamic": make("dynamic"),
         "make-data, static, ten duplicates": make("static", *static),
-        f"input pipeline, {_BATCHES_READ:,} batches of 16": read,
     }
+    if "pipeline" in _ROWS.value:
+        commands[f"input pipeline, {_BATCHES_READ:,} batches of 16"] = read
     with revisions.tree_of(revision) as before:
-        return [
-            revisions.compare(name, before, _ROUNDS.value, command).row()
-            for name, command in commands.items()
-        ]
+        for name, command in commands.items():
+            yield revisions.compare(name, before, _ROUNDS.value, command).row()
 
 
 def _texts(path: str) -> list[str]:
@@ -284,8 +289,8 @@ def main(_: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-data-") as work:
         source, tokenizer = _prepare(work)
         if _REV.value:
-            rows = against_revision(source, tokenizer, _REV.value, work)
-            print(table(rows, revisions.HEADER))
+            for row in against_revision(source, tokenizer, _REV.value, work):
+                print(f"{table([row], revisions.HEADER)}\n", flush=True)
             return
         texts = _texts(source)
         size = sum(len(text.encode()) for text in texts)
@@ -294,23 +299,29 @@ def main(_: list[str]) -> None:
             for text in texts:
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         print(f"{source}: {size / 1e6:.1f} MB of text, {len(texts):,} documents")
-        print(table(raw_rates(texts, tokenizer), ["on one core", "MB/s"]))
-        header = ["tokenizers of folders, on one core", "MB/s", "MB/s of word boundaries"]
-        print(f"\n{table(kind_rates(texts, work), header)}")
+        if "raw" in _ROWS.value:
+            _show(raw_rates(texts, tokenizer), ["on one core", "MB/s"])
+            header = ["tokenizers of folders, on one core", "MB/s", "MB/s of word boundaries"]
+            _show(kind_rates(texts, work), header)
         del texts
-        rows = make_rates(source, double, size, tokenizer, work)
-        header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",
-                  "x smaller", "memory"]  # fmt: skip
-        print(f"\n{table(rows, header)}")
-        header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
-        print(f"\n{table(shared_rates(double, size, tokenizer, work), header)}")
+        if "modes" in _ROWS.value:
+            header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",
+                      "x smaller", "memory"]  # fmt: skip
+            _show(make_rates(source, double, size, tokenizer, work), header)
+        if "shared" in _ROWS.value:
+            header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
+            _show(shared_rates(double, size, tokenizer, work), header)
         if _LARGE.value:
             print(f"\n{large(_LARGE.value, tokenizer, work)}")
-        if _PIPELINE.value:
+        if {"modes", "pipeline"} <= set(_ROWS.value):  # reads what the modes made
             for name in ("dynamic", "static"):
                 print(flush=True)
                 command = [sys.executable, "-m", "scripts.bench_pipeline"]
                 subprocess.run([*command, f"--data_dir={work}/{name}"], check=True)
+
+
+def _show(rows: list[list[Any]], header: list[str]) -> None:
+    print(f"\n{table(rows, header)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import importlib
-import json
 import multiprocessing
 import os
 import sys
@@ -96,7 +95,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     os.environ["USE_TF"] = "0"  # transformers 4 would import TensorFlow too
     importlib.import_module("bigbird_ja.model.modeling_bigbird_ja")  # here, for all that follow
@@ -105,10 +103,7 @@ def main() -> int:
     measured = {
         way: {length: _apart(way, length, options.device) for length in lengths} for way in ways
     }
-    if options.json:
-        print(json.dumps(measured))
-    else:
-        print(report(measured))
+    print(report(measured))
     return 0
 
 

@@ -1,6 +1,6 @@
 """Runs every kind of bucket fault against every operation of `bigbird_ja.storage` and counts.
 
-    make bench-faults        (or: python -m scripts.bench_faults [--json FILE])
+    make bench-faults        (or: python -m scripts.bench_faults)
 
 Starts the fake bucket of the tests on loopback; needs no credentials and no network; takes about a
 minute. "survived" is work done and data identical; "ended" is a lasting fault that ended within
@@ -9,8 +9,6 @@ its deadline with the object's name and the cause; "wrong" is anything else, and
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
 import sys
@@ -25,9 +23,6 @@ from testkit.fakes.matrix import Case, WrongEndError, cases, run_case
 
 def main() -> int:
     """Runs the matrix; the exit status is 0 when every case ended as it must."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", help="also writes the counts to this file")
-    options = parser.parse_args()
     logging.getLogger("bigbird_ja.storage").setLevel(logging.ERROR)
     start = time.monotonic()
     counts: dict[str, dict[str, int]] = defaultdict(lambda: {"survived": 0, "ended": 0, "wrong": 0})
@@ -43,9 +38,6 @@ def main() -> int:
     rows.append(("all", *total))
     print(console.table(rows, ["fault", "survived", "ended", "wrong"]))
     print(f"{len(every)} cases in {time.monotonic() - start:.0f} s")
-    if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(counts, file, indent=1)
     return 1 if total[2] else 0
 
 

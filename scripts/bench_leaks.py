@@ -1,6 +1,6 @@
 """Seeded histories of rented runs in which anything can fail: what may not be left is counted.
 
-    make bench-leaks                # 10,000 histories, a third of each kind; a quarter of an hour
+    make bench-leaks                # 10,000 histories, a third of each kind; two minutes
 
 Prints one line per kind of machine: how many outlived their lease, runs over their budget of hours
 or money, deletions asked for foreign machines, finished runs that were rented again, histories

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/design/attention.md into docs/images/.
+"""Draws the pictures of docs/design/attention.md and kernel.md into docs/images/.
 
     .venv/bin/python -m scripts.draw_attention
 
@@ -26,13 +26,19 @@ _BLOCKS = 24
 _NONE, _WINDOW, _GLOBAL, _RANDOM = range(4)
 _COLOURS = ["#f4f4f2", "#4c78a8", "#9aa0a6", "#f58518"]
 _OUTPUT = os.path.join("docs", "images")
+# Of the kernel's picture: why a step reads a half of a key tile.
+_STEPS = 16
+_NO, _OWN, _OUTER, _FIRST, _SHIFTED, _ALL = range(6)
+_STEP_COLOURS = ["#f4f4f2", "#4c78a8", "#9ecae9", "#9aa0a6", "#f58518", "#c9ccd1"]
+_REASONS = ["", "own tile", "blocks beside it", "global tile", "random tiles", "tile 0 sees all"]
 
 
 def main() -> None:
-    """Writes attention-plan.png and attention-layout.png."""
+    """Writes attention-plan.png, attention-layout.png and attention-kernel.png."""
     os.makedirs(_OUTPUT, exist_ok=True)
     _save(_draw_plan(), "attention-plan.png")
     _save(_draw_layout(), "attention-layout.png")
+    _save(_draw_walks(), "attention-kernel.png")
 
 
 def _save(figure: plt.Figure, name: str) -> None:
@@ -42,8 +48,8 @@ def _save(figure: plt.Figure, name: str) -> None:
     print(path)
 
 
-def _config(random_pattern: str) -> Config:
-    sets = {"make_data.seq_length": _BLOCKS * 64, "model.random_pattern": random_pattern}
+def _config(random_pattern: str, blocks: int = _BLOCKS) -> Config:
+    sets = {"make_data.seq_length": blocks * 64, "model.random_pattern": random_pattern}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
     return complete_config(config)
 
@@ -138,6 +144,53 @@ def _draw_pieces(axis: Axes) -> None:
         "\nWhite: computed and masked, because a whole 128 x 128 product is cheaper than halves.",
         va="center",
     )
+
+
+def _draw_walks() -> plt.Figure:
+    """How the kernel walks the tiles, for two heads of a group."""
+    figure, axes = plt.subplots(1, 2, figsize=(13, 5.6), sharey=True)
+    plans = pattern.random_plan(_config("rolled", 2 * _STEPS))
+    assert plans is not None and plans[0].shifts is not None
+    for head, axis in enumerate(axes):
+        shifts = plans[0].shifts[head]
+        axis.imshow(
+            read(shifts), cmap=colors.ListedColormap(_STEP_COLOURS), vmin=0, vmax=_ALL,
+            aspect="auto", extent=(-0.5, _STEPS - 0.5, _STEPS - 0.5, -0.5),
+        )  # fmt: skip
+        for line in np.arange(-0.5, _STEPS):
+            axis.axvline(line, color="white", linewidth=1.2)
+            axis.axhline(line, color="white", linewidth=1.2)
+        words = " and ".join(str(int(shift)) for shift in shifts)
+        axis.set_title(f"head {head + 1} of the group: shifts {words}")
+        axis.set(xlabel="key tile, in vector memory", xticks=range(0, _STEPS, 2))
+        axis.set_yticks(range(0, _STEPS, 2))
+    axes[0].set_ylabel("query tile = step of the loop")
+    named = list(zip(_STEP_COLOURS, _REASONS, strict=True))[_OWN:]
+    handles = [patches.Patch(color=colour, label=label) for colour, label in named]
+    figure.legend(handles=handles, loc="lower center", ncol=len(handles), frameon=False)
+    figure.subplots_adjust(bottom=0.19, wspace=0.06)
+    return figure
+
+
+def read(shifts: np.ndarray) -> np.ndarray:
+    """int [T, 2 T]: why the step of a query tile reads each half of each key tile.
+
+    Args:
+        shifts: of one head.
+    """
+    kinds = np.full((_STEPS, 2 * _STEPS), _NO)
+    for j in range(1, _STEPS):
+        for shift in shifts:
+            tile = 1 + (j - 1 + int(shift)) % (_STEPS - 1)
+            kinds[j, 2 * tile : 2 * tile + 2] = _SHIFTED
+        kinds[j, 2 * j : 2 * j + 2] = _OWN
+        kinds[j, :2] = _FIRST
+        if j + 1 < _STEPS:
+            kinds[j, 2 * (j + 1)] = _OUTER
+        if j > 1:
+            kinds[j, 2 * (j - 1) + 1] = _OUTER
+    kinds[0] = _ALL
+    return kinds
 
 
 def _box(axis: Axes, x: float, y: float, text: str, kind: int) -> None:

@@ -1,8 +1,5 @@
 """How large the house is: lines, files and functions by package (`make size`).
 
-    make size                                # the working tree
-    python -m scripts.size --rev v0.1.0      # a commit, for before and after
-
 Counts Python files that git tracks. Lines are all lines; code lines leave out blank lines, comments
 and docstrings. Function lengths count from `def` to the last line of the body.
 """
@@ -17,12 +14,9 @@ import tokenize
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from absl import app, flags
-
 from bigbird_ja.process.console import table
 from testkit import ROOT
 
-_REV = flags.DEFINE_string("rev", None, "Commit to measure; none: the working tree.")
 _HEADER = (
     "package", "files", "lines", "code", "median file", "longest file", "median function",
     "longest function",
@@ -95,26 +89,17 @@ def measure(files: dict[str, str]) -> dict[str, Size]:
     return dict(sizes)
 
 
-def read(rev: str | None) -> dict[str, str]:
-    """The tracked Python files, of a commit or as they are in the working tree."""
-    command = ["ls-tree", "-r", "--name-only", rev] if rev else ["ls-files"]
-    names = [name for name in _git(*command).splitlines() if name.endswith(".py")]
-    if rev:
-        return {name: _git("show", f"{rev}:{name}") for name in names}
-    there = [name for name in names if (ROOT / name).is_file()]
+def read() -> dict[str, str]:
+    """The tracked Python files, as they are in the working tree."""
+    command = ["git", "ls-files", "*.py"]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    there = [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
     return {name: (ROOT / name).read_text("utf-8") for name in there}
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout
-
-
-def main(argv: list[str]) -> None:
+def main() -> None:
     """Prints the table."""
-    del argv
-    sizes = measure(read(_REV.value))
+    sizes = measure(read())
     rows = [sizes[name].row(name) for name in sorted(sizes)]
     totals = {"package": "bigbird_ja", "tests and testkit": "test", "scripts": "scripts", "all": ""}
     for total, prefix in totals.items():
@@ -130,4 +115,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    main()

@@ -21,6 +21,7 @@ from bigbird_ja.storage.lease import LeaseLost
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 HOUR, DAY = 3600.0, 86_400.0
+SPEC = TpuSpec("run", "v3-8", "i", "id-1")
 ZONES = ("zone-a", "zone-b", "zone-c")
 USD_PER_HOUR = 2.4
 POLL = 300.0  # seconds; the bounds below are in terms of it
@@ -83,8 +84,7 @@ class History:
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
         self.settings = Settings(
             ZONES, target, USD_PER_HOUR, project="p", accelerator_type="v3-8", poll=POLL,
-            run_id="id-1",
-            hosts=4 if service == "slice" else 1,
+            run_id=SPEC.run_id, hosts=4 if service == "slice" else 1,
             max_seconds=rng.choice([None, rng.uniform(0.1, 60) * DAY]),
             max_usd=rng.choice([None, rng.uniform(1, 2000)]),
         )  # fmt: skip
@@ -93,7 +93,7 @@ class History:
         self.troubles = [self._trouble() for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))]
         self.cloud = SimulatedCloud(
             TrainerModel(target, 1.0), lambda ready: rng.expovariate(1 / mean), fast=True,
-            service=service, script=script, interfere=self._interfere,
+            service=service, script=script, interfere=self._interfere, spec=SPEC,
             repair=lambda lost: rng.choice([300.0, 300.0, HOUR, math.inf]),
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )  # fmt: skip
@@ -152,7 +152,8 @@ class History:
                 self._littered += len(listed)
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
-            if state is not None and not state.billing:
+            stored = self.cloud.state
+            if stored and stored["phase"] == "ended" and not stored["billing"]:
                 self._paused += gap  # an ended run's hours stand still
             self.cloud.advance(self.cloud.now + gap)
         longest = self.settings.longest + self.settings.lease + DAY
@@ -198,7 +199,7 @@ class History:
         cloud = self.cloud
         services = Services(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
         try:
-            return supervise(TpuSpec("run", "v3-8", "i", "id-1"), self.settings, services)
+            return supervise(SPEC, self.settings, services)
         # The last two: there is nothing to begin with, or it was taken over.
         except (_Killed, Detached, StorageError, PermissionError):
             return None

@@ -131,6 +131,9 @@ class SimulatedCloud:
     report: ExitReport | None = None
     last_heartbeat: Heartbeat | None = None
 
+    def __post_init__(self) -> None:
+        self.script = [*self.script]  # used up here; the list of a test's parameters stays
+
     # --- Clock -------------------------------------------------------------------------------
 
     def steady(self) -> float:

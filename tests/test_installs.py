@@ -193,19 +193,3 @@ def test_without_a_fitting_python_it_says_which_to_install(
     assert done.returncode == 2
     assert f"apt install python{wanted} python{wanted}-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
-
-
-def test_tensorflow_that_is_not_there_is_one_line() -> None:
-    program = (
-        "import sys\n"
-        "sys.modules['tensorflow'] = None\n"
-        "from bigbird_ja.cli import main\n"
-        "sys.exit(main.run_command_line(['preflight', '--config=tiny-cpu', '--chip=v3']))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("bigbird-ja:")]
-    assert "tensorflow is not installed here: pip install 'bigbird-ja[tensorflow]'" in line
-    assert "Traceback" not in done.stderr

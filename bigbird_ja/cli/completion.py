@@ -23,6 +23,11 @@ _bigbird_ja() {
 }
 complete -o default -F _bigbird_ja bigbird-ja
 """
+# A new user's zsh has not started its completion yet.
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit; }
+autoload -Uz bashcompinit && bashcompinit
+"""
 
 
 def script(words: Sequence[str], commands: Mapping[str, object]) -> str:
@@ -47,4 +52,4 @@ def script(words: Sequence[str], commands: Mapping[str, object]) -> str:
                 values.append(f'    "{name} --{flag.name}") words="{" ".join(choices)}";;')
         flags.append(f'      {name}) words="{" ".join(f"--{flag.name}" for flag in listed)}";;')
     text = _SCRIPT % ("\n".join(values), "\n".join(flags), " ".join(commands))
-    return "autoload -U +X bashcompinit && bashcompinit\n" * (words[0] == "zsh") + text
+    return _ZSH * (words[0] == "zsh") + text

@@ -90,19 +90,19 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
 
     config = ["--config", "tiny-cpu"]
     headline("1. A corpus: generated Japanese articles in Wiki40b layout")
-    bigbird_ja(["sample", "--output", corpus, "--documents=400", "--seed=7"])
+    bigbird_ja(["sample", "--output", corpus, "--documents", "400", "--seed", "7"])
     headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
     # Fewer pieces than real text needs: the generated one has few characters.
-    tokenize = ["tokenize", *config, "--vocab_size=2000", "--input", corpus]
+    tokenize = ["tokenize", *config, "--vocab_size", "2000", "--input", corpus]
     bigbird_ja([*tokenize, "--output_prefix", prefix])
     headline("3. Training data: full sequences in shuffled shards, one part held out")
     text = ["--input", corpus, "--tokenizer", tokenizer]
-    bigbird_ja(["make-data", *config, *text, "--output_dir", data, "--num_workers=2"])
+    bigbird_ja(["make-data", *config, *text, "--output_dir", data, "--num_workers", "2"])
     pretrain = ["pretrain", *config, "--data_dir", data, "--model_dir", model]
     # The kill comes halfway between two saves, so that some logged steps are made twice.
-    pretrain += [f"--num_train_steps={steps}", f"--set=checkpoints.save_every_steps={steps // 4}"]
-    pretrain.append("--set=checkpoints.save_every_minutes=60")
+    pretrain += ["--num_train_steps", str(steps), "--set", "checkpoints.save_every_minutes=60"]
+    pretrain += ["--set", f"checkpoints.save_every_steps={steps // 4}"]
     headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
     killed = storage.join(work_dir, _KILLED)
     if not storage.exists(killed):  # else an interrupted demo has done this
@@ -115,10 +115,10 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     headline("6. Evaluation on held-out documents")
     evaluated = bigbird_ja(["evaluate", "--model_dir", model, "--data_dir", data])
     headline("7. What the model puts at [MASK], in sentences that the corpus does not have")
-    texts = ["--text", "\n".join(_TEXTS), "--top_k=3"]
+    texts = ["--text", "\n".join(_TEXTS), "--top_k", "3"]
     filled = bigbird_ja(["fill-mask", "--model_dir", model, *texts])
     headline("8. A page about the run")
-    bigbird_ja(["report", "--model_dir", model, f"--output={work_dir}/report.html"])
+    bigbird_ja(["report", "--model_dir", model, "--output", f"{work_dir}/report.html"])
     measured = {f"eval_{key}": evaluated[f"masked_lm_{key}"] for key in ("loss", "accuracy")}
     return {**result, **measured, "masks": filled["masks"]}
 

@@ -105,7 +105,7 @@ def _check_known(args: absl_flags.FlagValues, listed: list[Tpu]) -> None:
     others = ", ".join(sorted({tpu.run for tpu in listed})) or "none"
     hint = "" if args.bucket else ", or --bucket, on which a run without a TPU is known"
     raise BadInput(
-        f"--name={args.name}: no TPU of that run is listed; runs with one: {others}: check the"
+        f"--name {args.name}: no TPU of that run is listed; runs with one: {others}: check the"
         f" name{hint}"
     )
 

@@ -67,7 +67,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", args.license):
         raise BadInput(
-            f"--license={args.license!r}: an identifier of the hub, such as cc-by-sa-4.0"
+            f"--license {args.license!r}: an identifier of the hub, such as cc-by-sa-4.0"
         )
     if args.format == "huggingface":
         require("safetensors")

@@ -284,7 +284,7 @@ def _check_name_is_free(run: Run, tpus: Tpus) -> None:
             tpu = tpus.find(zone, run.name)
             if tpu is not None and not tpu.belongs_to(run.spec.run_id):
                 raise BadInput(
-                    f"--name={run.name}: {tpu.resource} is not of this run ({tpu.owner}): choose"
+                    f"--name {run.name}: {tpu.resource} is not of this run ({tpu.owner}): choose"
                     " another --name"
                 )
 

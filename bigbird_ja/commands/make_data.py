@@ -81,7 +81,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     began = time.monotonic()
     part = _numbers_of_part(args.part) if args.part else None
     if args.runner == "ray" and args.overwrite:
-        raise BadInput("--runner=ray and --overwrite: give one of them")
+        raise BadInput("--runner ray and --overwrite: give one of them")
     config, overrides = command_flags.resolve(args)
     log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
     _check_length(config)

@@ -158,12 +158,9 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     from bigbird_ja.settings.values import config_warnings
 
     config, overrides = command_flags.resolve(args)
-    steps_are_set = any(
-        override.key == "training.num_train_steps" and override.source == "--set"
-        for override in overrides
-    )
+    set_keys = {override.key for override in overrides if override.source == "--set"}
     for flag in ("tokens", "epochs"):
-        if args[flag].present and steps_are_set:
+        if args[flag].present and "training.num_train_steps" in set_keys:
             raise BadInput(f"--{flag} and --set training.num_train_steps: give one of them")
     for warning in config_warnings(config):
         log(f"warning: {warning}")

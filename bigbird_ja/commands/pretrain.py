@@ -110,7 +110,7 @@ def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[s
         contextlib.ExitStack() as at_end,
     ):
         if args.max_train_minutes is not None:
-            limit = f"--max_train_minutes={args.max_train_minutes:g}"
+            limit = f"--max_train_minutes {args.max_train_minutes:g}"
             # Not urgent: the machine stays, so a long step may end first.
             timer = deps.timer(
                 args.max_train_minutes * 60, lambda: stop.ask(limit, is_urgent=False)

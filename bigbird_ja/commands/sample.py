@@ -78,7 +78,7 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
 
     folder, name = storage.directory_of(path), storage.base_name(path)
     if not path.endswith(_SUFFIXES):
-        raise BadInput(f"--output={path}: the name must end in {', '.join(_SUFFIXES)}")
+        raise BadInput(f"--output {path}: the name must end in {', '.join(_SUFFIXES)}")
     outputs.check_output_file(path, "--output", replaces=overwrite)
     busy = f"{path}: {{owner}} is writing there: wait for it to end, or choose another --output"
     lock = storage.join(folder, f".{name}.sample.lock")

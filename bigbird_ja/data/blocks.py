@@ -111,7 +111,9 @@ def _cut_corpus(
     sizes = dict.fromkeys(keys, 0)
     trained = 0
     for index, text in enumerate(texts):
-        if is_held_out(index, eval_fraction, seed):
+        # One of every run of 1 / fraction; of the first run one of the first two, so that a corpus
+        # of two documents already has one for each split.
+        if _is_drawn(index, _fraction(eval_fraction), seed, hashing.HELD_OUT, first_of=2):
             key = ("eval", 1)
         else:
             key = ("train", int(whole) + _is_drawn(trained, fraction, seed, hashing.MIXTURE))
@@ -126,15 +128,6 @@ def _cut_corpus(
     for key in keys:
         if pending[key]:
             yield (*key, pending[key])
-
-
-def is_held_out(index: int, fraction: float, seed: int) -> bool:
-    """Whether document `index` belongs to the eval split.
-
-    One document of every run of 1 / fraction is drawn; of the first run one of the first two, so
-    that a corpus of two documents already has one for each split.
-    """
-    return _is_drawn(index, _fraction(fraction), seed, hashing.HELD_OUT, first_of=2)
 
 
 @functools.lru_cache(maxsize=4)

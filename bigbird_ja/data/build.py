@@ -27,7 +27,7 @@ from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.work import Packed, Work, check_output, exclusive
 from bigbird_ja.data.workers import Workers
 from bigbird_ja.process.console import Progress, log
-from bigbird_ja.process.errors import BadInput, Refused, StorageError
+from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
 from bigbird_ja.storage import outputs
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Part
@@ -65,11 +65,12 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
             return manifest, True
         work.check_no_part()
         _begin(request, work)
-        packed = _pack(request, work)
-        plans = _plan(request, packed)
-        made = _write_shards(request, work, plans)
-        lease.check()
-        return _finish(request, work, plans, made, packed.skipped), False
+        with mid_run():
+            packed = _pack(request, work)
+            plans = _plan(request, packed)
+            made = _write_shards(request, work, plans)
+            lease.check()
+            return _finish(request, work, plans, made, packed.skipped), False
 
 
 def make_part(request: Request, part: tuple[int, int]) -> list[MadeShard] | None:
@@ -94,7 +95,7 @@ def make_part(request: Request, part: tuple[int, int]) -> list[MadeShard] | None
         if _finished(request, work) is not None:
             return None
         _begin(request, work)
-        with work.exclusive_part():
+        with work.exclusive_part(), mid_run():
             if _finished(request, work) is not None:  # joined this moment
                 return None
             plans = _plan(request, _pack(request, work))
@@ -135,7 +136,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
         if differing := spec.differences(manifest_lib.load(output)):
             raise BadInput(
                 f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
-                " another --output_dir, or --overwrite"
+                f" another --output_dir, or {'remove that one' if work.part else '--overwrite'}"
             )
         manifest = verify.fast_check(output)
     except BadInput:
@@ -322,12 +323,7 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
     path = work.scratch(plan.name(task[1])) if storage.is_remote(target) else target
     made = shards.write_shard(plan, task[1], _worker["spec"], path)
     if path != target:
-        try:
-            storage.upload(path, target)
-        except PermissionError as error:  # writing the lease was permitted before
-            raise StorageError(
-                f"{target}: {error.strerror} in mid run: run the same command again"
-            ) from error
+        storage.upload(path, target)
         os.unlink(path)
     work.note_shard(made)
     return made

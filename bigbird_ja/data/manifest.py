@@ -111,12 +111,12 @@ class DataSpec:
         if self.masking == "static" and max_predictions not in (None, self.max_predictions_per_seq):
             raise BadInput(
                 "training.masked_lm_prob: the data set's masks are static"
-                f" ({self.masked_lm_prob:g}): leave it out, or make the data with --masking=dynamic"
+                f" ({self.masked_lm_prob:g}): leave it out, or make the data with --masking dynamic"
             )
         if self.masking == "static" and mask_unit not in (None, self.mask_unit):
             raise BadInput(
                 f"data.mask_unit={mask_unit}: the data set's masks are static"
-                f" ({self.mask_unit}): leave it out, or make the data with --masking=dynamic"
+                f" ({self.mask_unit}): leave it out, or make the data with --masking dynamic"
             )
         return MaskingRule(
             vocab_size=self.vocab_size,
@@ -160,15 +160,15 @@ def spec_of(
         BadInput: settings that no data can have.
     """
     if config.seq_length < SHORTEST_SEQUENCE:
-        raise BadInput(f"--seq_length={config.seq_length}: at least {SHORTEST_SEQUENCE}")
+        raise BadInput(f"--seq_length {config.seq_length}: at least {SHORTEST_SEQUENCE}")
     max_predictions = predictions_of(config)
     if max_predictions > config.seq_length:
         raise BadInput(
-            f"--max_predictions_per_seq={max_predictions} is more than"
-            f" --seq_length={config.seq_length}: lower it"
+            f"--max_predictions_per_seq {max_predictions} is more than"
+            f" --seq_length {config.seq_length}: lower it"
         )
     if input_mask and config.masking == "dynamic":
-        raise BadInput("--input_mask is for --masking=static: dynamic records hold no masks")
+        raise BadInput("--input_mask is for --masking static: dynamic records hold no masks")
     chosen = {**vars(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1
@@ -386,6 +386,6 @@ def load(data_dir: str) -> Manifest:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise BadInput(
             f"{data_dir}: no {FILE_NAME}, so no finished data set: run `bigbird-ja make-data`"
-            f" with --output_dir={data_dir}"
+            f" with --output_dir {data_dir}"
         ) from error
     return from_json(data, path)

@@ -28,6 +28,7 @@ from bigbird_ja.data.masking import NUMPY, Arrays
 from bigbird_ja.process.errors import BadInput
 
 Int64 = npt.NDArray[np.int64]
+_MOST_READERS = 32
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,9 @@ class ReaderStart:
     skip: int
 
 
-def choose_num_readers(counts: Sequence[int], most: int = 32) -> int:
-    """The largest power of two up to `most` that divides the number of shards."""
-    if max(counts) - min(counts) > 1:
-        return 1
-    return int(np.gcd(len(counts), most))
+def choose_num_readers(counts: Sequence[int]) -> int:
+    """The largest power of two up to 32 that divides the number of shards."""
+    return 1 if max(counts) - min(counts) > 1 else int(np.gcd(len(counts), _MOST_READERS))
 
 
 def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int, host: int) -> None:

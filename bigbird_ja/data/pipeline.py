@@ -264,11 +264,8 @@ def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
     ended = file.take(most + 1).concatenate(tf.data.Dataset.from_tensors(b""))
     records = ended.batch(most + 2).get_single_element()
     number = tf.shape(records, tf.int64)[0] - 1
-    check = tf.debugging.Assert(
-        tf.equal(number, count),
-        [SHARD_CHANGED, path, number, "of", count, "records"],
-    )
-    with tf.control_dependencies([check] if check is not None else []):
+    what = [SHARD_CHANGED, path, number, "of", count, "records"]
+    with tf.control_dependencies([tf.debugging.Assert(tf.equal(number, count), what)]):
         padded = tf.pad(records, [[0, most - count]], constant_values=b"")
     return tf.ensure_shape(padded, [most + 1])
 
@@ -291,7 +288,9 @@ def to_features(
         parsed = tfrecords.parse_dynamic(manifest, serialized)
         if seq_length is not None:
             parsed = tfrecords.cut(manifest, parsed, seq_length)
-            epoch, record = _of_pieces(epoch, record, manifest.seq_length // seq_length)
+            count = manifest.seq_length // seq_length  # each piece has masks of its own
+            numbers = record[:, None] * count + tf.range(count, dtype=tf.int64)
+            epoch, record = tf.repeat(epoch, count), tf.reshape(numbers, [-1])
         tokens, starts = parsed["tokens"], parsed["word_starts"]
         features = mask_arrays(TENSORFLOW, tokens, starts, epoch, record, seed, rule, prob)
         features["segment_ids"] = parsed["segment_ids"]
@@ -302,21 +301,8 @@ def to_features(
     return features
 
 
-def _of_pieces(epoch: tf.Tensor, record: tf.Tensor, pieces: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The keys of masks of records that are cut into pieces: each piece has a number of its own."""
-    numbers = record[:, None] * pieces + tf.range(pieces, dtype=tf.int64)
-    return tf.repeat(epoch, pieces), tf.reshape(numbers, [-1])
-
-
 @tf.autograph.experimental.do_not_convert
-def eval_batches(
-    manifest: Manifest,
-    data_dir: str,
-    *,
-    batch_size: int,
-    seed: int = EVAL_SEED,
-    mask_unit: str | None = None,
-) -> tf.data.Dataset:
+def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.data.Dataset:
     """One pass over the eval split, in the manifest's order, with fixed masks.
 
     The last batch is filled with records of padding only: their weights are 0 and their
@@ -329,11 +315,12 @@ def eval_batches(
     shards = manifest.eval_shards
     if not shards:
         raise BadInput(f"{data_dir}: no eval split: make the data with --eval_fraction above 0")
-    rule = manifest.rule(mask_unit)
+    rule = manifest.rule()
     records = _in_order(data_dir, shards).batch(batch_size)
 
     def features(index: tf.Tensor, serialized: tf.Tensor) -> dict[str, Any]:
-        made = to_features(manifest, rule, seed, serialized, tf.zeros_like(index), index)
+        epoch = tf.zeros_like(index)
+        made = to_features(manifest, rule, EVAL_SEED, serialized, epoch, index)
         missing = batch_size - tf.shape(serialized)[0]
 
         def filled(value: tf.Tensor, fill: int) -> tf.Tensor:

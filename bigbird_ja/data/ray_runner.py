@@ -1,4 +1,4 @@
-"""`make-data --runner=ray`: the parts of a data set as tasks of a Ray cluster (extra `ray`).
+"""`make-data --runner ray`: the parts of a data set as tasks of a Ray cluster (extra `ray`).
 
 Ray gives each part to a machine with cores to spare, and again to another one where the first is
 lost; what it had finished is not made twice. Machines see one --output_dir and the same text.
@@ -11,7 +11,7 @@ import logging
 import os
 
 from bigbird_ja.data import build
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 
 _RETRIES = 5  # of a part whose worker or machine was lost
@@ -32,9 +32,10 @@ def make_parts(request: build.Request, num_workers: int | None) -> None:
     try:
         import ray
     except ImportError as error:
-        raise BadInput("--runner=ray needs Ray: pip install 'bigbird-ja[ray]'") from error
+        raise BadInput("--runner ray needs Ray: pip install 'bigbird-ja[ray]'") from error
     try:
-        ray.init(logging_level=logging.ERROR)
+        with waiting("starting Ray, or joining its cluster"):
+            ray.init(logging_level=logging.ERROR)
     except Exception as error:  # Ray's own kinds, or none
         line = " ".join(str(error).split())[:300]
         raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
@@ -44,7 +45,7 @@ def make_parts(request: build.Request, num_workers: int | None) -> None:
         each = num_workers or max(1, min(filter(None, cores), default=1))
         count = sum(number // each for number in cores)
         if not count:
-            raise BadInput(f"--num_workers={each}: no machine of the Ray cluster has so many cores")
+            raise BadInput(f"--num_workers {each}: no machine of the Ray cluster has so many cores")
         log(f"Ray: {count} parts of {each} processes on {len(cores)} machines")
         task = ray.remote(build.make_part).options(num_cpus=each, max_retries=_RETRIES)
         shared = ray.put(dataclasses.replace(request, num_workers=each, overwrite=False))

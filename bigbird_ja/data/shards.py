@@ -196,10 +196,7 @@ def _gather(
 
 
 def manifest_of(
-    spec: DataSpec,
-    corpus: Corpus,
-    plans: Sequence[SplitPlan],
-    made: Sequence[Sequence[MadeShard]],
+    spec: DataSpec, corpus: Corpus, plans: Sequence[SplitPlan], made: Sequence[Sequence[MadeShard]]
 ) -> Manifest:
     """The manifest of finished shards, from the counts of their blocks."""
     counts = [_counts(plan) for plan in plans]

@@ -49,7 +49,7 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(
             f"{data_dir}: {problems[0]}{more}: copy the file again, or make the data again with"
-            f" --overwrite; see `bigbird-ja check-data --data_dir={data_dir}`"
+            f" --overwrite; see `bigbird-ja check-data --data_dir {data_dir}`"
         )
 
 

@@ -75,19 +75,15 @@ class Workers:
         waiting: collections.deque[Future[Result]] = collections.deque()
         try:
             for task in tasks:
-                waiting.append(self._submit(function, task))
+                # In a thread, which no signal interrupts halfway through a process's start.
+                submitted = self._starter.submit(self._pool.submit, function, task)
+                waiting.append(submitted.result())
                 while len(waiting) >= _IN_FLIGHT * self._num_workers:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
         except BrokenProcessPool as error:
             raise self._worker_error() from error
-
-    def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-        """Hands a task over, and starts a process for it where one is lacking: in a thread, which
-        no signal interrupts halfway."""
-        assert self._pool is not None
-        return self._starter.submit(self._pool.submit, function, task).result()
 
     def _worker_error(self) -> CommandError:
         """How the first one ended; the executor has sent SIGTERM to the others."""

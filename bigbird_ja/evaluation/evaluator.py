@@ -42,10 +42,9 @@ class Evaluator:
         manifest: Manifest,
         max_batches: int | None = None,
         probe: ProbeRequest | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self.model_dir, self._data_dir, self._manifest = model_dir, data_dir, manifest
-        self._max_batches, self._probe, self._clock = max_batches, probe, clock
+        self._max_batches, self._probe = max_batches, probe
         self._is_export = is_export(model_dir)
         # Nothing is written to a folder that `pretrain` did not mark.
         self._is_marked = not self._is_export and Owned.load(model_dir) is not None
@@ -66,7 +65,7 @@ class Evaluator:
         chosen = {"all": steps, "latest": steps[-1:], **{str(step): [step] for step in steps}}
         if wanted not in chosen:
             raise BadInput(
-                f"--step={wanted}: no checkpoint of step {wanted} in {self.model_dir}: give one of"
+                f"--step {wanted}: no checkpoint of step {wanted} in {self.model_dir}: give one of"
                 f" {', '.join(map(str, steps))}, 'latest' or 'all'"
             )
         return [*chosen[wanted]]
@@ -163,12 +162,12 @@ class Evaluator:
         assert measured is not None  # this process has all parts
         result = self._record(model, measured)
         if self._is_marked:
-            masked_lm.write_tensorboard(self.model_dir, model.step, result)
+            masked_lm.write_tensorboard(self.model_dir, model.step, result, result["time"])
         return result
 
     def _record(self, model: TrainedModel, measured: dict[str, Any]) -> dict[str, Any]:
         """A line of `eval.jsonl`, which a run of ours gets."""
-        result = {"step": model.step, "time": round(self._clock(), 3), **measured}
+        result = {"step": model.step, "time": round(time.time(), 3), **measured}
         if self._is_marked:
             run_log.append_eval(self.model_dir, result)
         return result
@@ -197,7 +196,7 @@ class Evaluator:
         )
         if not measured["cases"]:
             raise BadInput(
-                "--probe: no repeated name in this text: try --probe_names=rare, more text by"
+                "--probe: no repeated name in this text: try --probe_names rare, more text by"
                 " --probe_input, or a larger --eval_fraction when making the data"
             )
         self._record(model, {"probe": measured})

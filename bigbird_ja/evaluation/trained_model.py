@@ -1,6 +1,6 @@
 """The model that a folder holds, a run's or an exported one, read in the same way.
 
-`export --format=huggingface` writes BigBirdConfig's names into config.json, and under `OURS` what
+`export --format huggingface` writes BigBirdConfig's names into config.json, and under `OURS` what
 that has no name for.
 """
 
@@ -123,14 +123,10 @@ def read_safetensors(path: str, advice: str) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file, on disk or gs://.
 
     Raises:
-        BadInput: missing, damaged, of a type that NumPy lacks, or safetensors is not installed.
+        BadInput: missing, damaged, or of a type that NumPy lacks.
     """
-    try:
-        from safetensors import SafetensorError, deserialize
-    except ImportError as error:
-        raise BadInput(
-            f"{path} needs safetensors: pip install 'bigbird-ja[huggingface]'"
-        ) from error
+    from safetensors import SafetensorError, deserialize
+
     try:
         tensors = deserialize(storage.read_bytes(path, MOST_WEIGHTS))
     except FileNotFoundError as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.errors import BadInput, mid_run
 from bigbird_ja.storage import decode, outputs, ownership
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held
@@ -102,7 +102,7 @@ def write(
         busy = f"{_FLAG} {output_dir}: {{owner}} is exporting there: wait for it to end"
         with outputs.new_folder(output_dir):
             owned = Owned.create(output_dir, _KIND)
-            with held(Lease(storage.join(output_dir, _LOCK), busy, log)) as lease:
+            with held(Lease(storage.join(output_dir, _LOCK), busy, log)) as lease, mid_run():
                 if not finished(output_dir, record, overwrite):
                     _put_in_place(local, owned, record, lease)
 

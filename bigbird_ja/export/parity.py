@@ -56,7 +56,7 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
         return report
     report["versions"]["torch"] = torch.__version__
     if not options.parity_sequences:
-        report["not_compared"] = "--parity_sequences=0: token ids alone were compared"
+        report["not_compared"] = "--parity_sequences 0: token ids alone were compared"
         return report
     return {**report, **_compare_scores(directory, model, options)}
 
@@ -128,6 +128,7 @@ def their_scores(
 
     from bigbird_ja.model.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
+    transformers.logging.disable_progress_bar()  # it writes across our own lines
     is_bigbird = model.config.model.architecture == "bigbird"
     kind = BigBirdJaForMaskedLM if is_bigbird else transformers.ModernBertForMaskedLM
     loaded = kind.from_pretrained(directory, **loading).eval()

@@ -68,12 +68,12 @@ def check_rentable(accelerator_type: str, engine: str = "auto", queued: bool = F
     if generation >= 5:
         raise BadInput(
             f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
-            " (tensorflow/tensorflow#90807, open): use --engine=auto"
+            " (tensorflow/tensorflow#90807, open): use --engine auto"
         )
     if machine.hosts > 1:
         raise BadInput(
             f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one:"
-            " use --engine=pjrt, or an -8 type"
+            " use --engine pjrt, or an -8 type"
         )
     if generation < 4:
         return []

@@ -77,13 +77,13 @@ def machine_type(accelerator_type: str) -> str:
     if machine.hosts > 1:
         if machine.chips > slices.MOST_CHIPS[machine.chip]:
             largest = hardware.of_chips(machine.chip, slices.MOST_CHIPS[machine.chip]).name
-            raise BadInput(f"--accelerator_type={machine.name}: the largest is {largest}")
+            raise BadInput(f"--accelerator_type {machine.name}: the largest is {largest}")
         return known[4]
     if machine.chips in known:
         return known[machine.chips]
     sizes = ", ".join(hardware.of_chips(machine.chip, chips).name for chips in known)
     raise BadInput(
-        f"--accelerator_type={accelerator_type}: there is no such machine: they have the sizes"
+        f"--accelerator_type {accelerator_type}: there is no such machine: they have the sizes"
         f" {sizes}, slices of several are larger"
     )
 

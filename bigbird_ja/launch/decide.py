@@ -82,10 +82,10 @@ def check_endings(state: RunState, seen: Observation, settings: Settings) -> Dec
 def _limit_reached(state: RunState, settings: Settings) -> str:
     """Which limit of hours or money is reached, or leaves too little for another machine."""
     if settings.max_seconds is not None and state.elapsed_seconds >= settings.max_seconds:
-        return f"--max_hours={settings.max_seconds / 3600:g} reached"
+        return f"--max_hours {settings.max_seconds / 3600:g} reached"
     ahead = settings.usd_per_hour * settings.poll / 3600 if state.billing else 0.0
     if settings.max_usd is not None and state.cost_usd + ahead >= settings.max_usd:
-        return f"--max_cost={settings.max_usd:.2f} reached"
+        return f"--max_cost {settings.max_usd:.2f} reached"
     is_next = state.phase is Phase.IDLE and state.attempt
     if is_next and longest_life(state, settings) < settings.shortest:
         minutes = math.ceil(settings.shortest / 60)
@@ -370,11 +370,7 @@ def _deletion_failed(view: View) -> Decision:
 
 
 def after_action(
-    state: RunState,
-    action: Action,
-    operation: str,
-    fault: ServiceFault | None,
-    settings: Settings,
+    state: RunState, action: Action, operation: str, fault: ServiceFault | None, settings: Settings
 ) -> Decision:
     """What the service's answer to an action changes.
 

@@ -228,7 +228,7 @@ def check_name(name: str | None) -> str:
         raise BadInput("--name is needed: lower-case letters, digits and dashes, such as base-1")
     if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
         raise BadInput(
-            f"--name={name!r}: at most 40 lower-case letters, digits and dashes, beginning with a"
+            f"--name {name!r}: at most 40 lower-case letters, digits and dashes, beginning with a"
             " letter, not ending with a dash"
         )
     return name

@@ -159,7 +159,7 @@ def hours_until(text: str, now: datetime.datetime) -> float:
         end = datetime.datetime.fromisoformat(text)
     except ValueError as error:
         raise BadInput(
-            f"--finish_by={text}: a date such as 2026-12-01, or a time such as 2026-12-01T18:00"
+            f"--finish_by {text}: a date such as 2026-12-01, or a time such as 2026-12-01T18:00"
         ) from error
     if "T" not in text and ":" not in text:
         end += datetime.timedelta(days=1)
@@ -167,7 +167,7 @@ def hours_until(text: str, now: datetime.datetime) -> float:
         end = end.replace(tzinfo=now.tzinfo)
     hours = (end - now).total_seconds() / 3600
     if hours <= 0:
-        raise BadInput(f"--finish_by={text} is past: it is {now:%Y-%m-%d %H:%M} now")
+        raise BadInput(f"--finish_by {text} is past: it is {now:%Y-%m-%d %H:%M} now")
     return hours
 
 

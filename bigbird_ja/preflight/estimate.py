@@ -62,7 +62,7 @@ def batch_per_core(config: Config, target: Target) -> int:
 
 
 def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
-    """The step that `pretrain --engine=pjrt` runs on that many devices.
+    """The step that `pretrain --engine pjrt` runs on that many devices.
 
     Raises:
         BadInput: shapes that the step refuses.

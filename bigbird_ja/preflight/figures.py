@@ -95,7 +95,7 @@ def describe(result: Mapping[str, Any]) -> str:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
     if chip.name not in TRAINABLE:
         lines.append(
-            "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine=pjrt does"
+            "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine pjrt does"
         )
     if result.get("lacking"):
         lines.append(

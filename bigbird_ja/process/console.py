@@ -251,11 +251,11 @@ def _is_number(text: str) -> bool:
 
 def human_bytes(n: float) -> str:
     """`1.2 MB`; powers of ten, as storage is sold."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(n) < 1000 or unit == "TB":
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(n) < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.2f} {unit}"
         n /= 1000
-    raise AssertionError("unreachable")
+    return f"{n:.2f} TB"
 
 
 def human_count(n: float) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib.util
 import os
 import re
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bigbird_ja.process.console import printable, shortened
@@ -100,6 +102,11 @@ _FAILED = {
 _NETWORK = ("gaierror", "herror", "SSLError")  # of libraries that need not be imported
 _CLIENTS = ("requests.", "urllib3.")
 _OF_A_PATH = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# What a bucket refuses: of TensorFlow, of Google's libraries, of `storage`.
+_REFUSALS = (
+    "PermissionDeniedError", "NotFoundError", "UnauthenticatedError",
+    "RefreshError", "DefaultCredentialsError", "Refused",
+)  # fmt: skip
 
 
 class _Rule(NamedTuple):
@@ -197,6 +204,26 @@ def classify(error: BaseException) -> CommandError | None:
             line = line.partition(". ")[0] if rule.is_brief else line
             return rule.kind(f"{rule.what}: {line.rstrip('.')}: {rule.advice}")
     return None
+
+
+@contextlib.contextmanager
+def mid_run() -> Iterator[None]:
+    """For work that has begun: a file or bucket that was permitted at the start, and is refused or
+    missing now, is a failure of storage and not bad input.
+
+    Raises:
+        StorageError: in place of such an exception.
+    """
+    try:
+        yield
+    except (PermissionError, FileNotFoundError) as error:
+        what = f"{error.filename or error}: {error.strerror or 'refused'} in mid run"
+        raise StorageError(f"{what}: run the same command again") from error
+    except Exception as error:
+        if type(error).__name__ not in _REFUSALS:
+            raise
+        what = f"refused in mid run: {telling_line(error)}"
+        raise StorageError(f"{what}: run the same command again") from error
 
 
 def interrupted(signal_name: str) -> str:

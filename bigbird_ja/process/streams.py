@@ -17,6 +17,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TextIO
 
@@ -302,17 +303,19 @@ def without_notices() -> Iterator[None]:
             os.close(real)
 
 
+@dataclass
 class QuietImport(importlib.abc.MetaPathFinder):
     """Imports a package `without_notices`, the first time that something wants it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        if name not in sys.modules:
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name not in sys.modules and self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The package's own spec, its loader made quiet."""
-        if name != self._name:
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

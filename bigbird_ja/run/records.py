@@ -78,30 +78,23 @@ class MetricsRecord(_Metrics, total=False):
     mfu: Finite | None
 
 
-Bucket = TypedDict(
-    "Bucket",
-    {
-        "from": Count | None,  # None: the piece is visible nowhere else
-        "to": Count | None,
-        "count": Count,
-        "loss": Finite | None,
-        "accuracy": Finite | None,
-    },
-)
-"""Predictions by position or by distance, tokens; `to` is the first that is beyond."""
+# Tokens; `to` is the first that is beyond, and None: the piece is visible nowhere else.
+_Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 
-ProbeBucket = TypedDict(
-    "ProbeBucket",
-    {
-        "from": Count | None,
-        "to": Count | None,
-        "count": Count,
-        "model": Finite,
-        "window": Finite,
-        "unigram": Finite,
-    },
-)
-"""Names filled in again, by distance; shares of their tokens that each guess gets right."""
+
+class Bucket(_Span):
+    """Predictions by position or by distance."""
+
+    loss: Finite | None
+    accuracy: Finite | None
+
+
+class ProbeBucket(_Span):
+    """Names filled in again, by distance; shares of their tokens that each guess gets right."""
+
+    model: Finite
+    window: Finite
+    unigram: Finite
 
 
 class SubCorpus(TypedDict):

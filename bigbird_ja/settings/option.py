@@ -42,7 +42,6 @@ class Option:
     # "section.key=value|value", several joined by " & ": it has no effect where one is otherwise.
     only_with: str = ""
     needs_flag: str = ""  # a flag, or flag=value; it has no effect in a command without it
-    engine: str = ""  # the only engine that reads it
     filled: bool = False  # a text that cannot be empty
     # Of flags alone:
     setting: str = ""  # the setting that it sets
@@ -122,7 +121,7 @@ class Option:
         converted = _convert(value, self.kind)
         if converted is None:
             prefix, kind = f"{source}: " if source else "", self.kind.__name__
-            raise BadInput(f"{prefix}{self.key}={shortened(value)} is not a valid {kind}")
+            raise BadInput(f"{prefix}{self._written(value)} is not a valid {kind}")
         if self.filled and not converted:
             raise BadInput(f"{self.key} is empty: give a value, or leave it out")
         self.check(converted, source)
@@ -139,11 +138,15 @@ class Option:
         prefix = f"{source}: " if source else ""
         if self.choices and value not in self.choices:
             raise BadInput(
-                f"{prefix}{self.key}={shortened(value)}{nearest(str(value), self.choices)}:"
+                f"{prefix}{self._written(value)}{nearest(str(value), self.choices)}:"
                 f" one of {', '.join(self.choices)}"
             )
         if self.kind in (int, float) and not self._is_inside(value):
-            raise BadInput(f"{prefix}{self.key}={shortened(value)}: must lie between {self._range}")
+            raise BadInput(f"{prefix}{self._written(value)}: must lie between {self._range}")
+
+    def _written(self, value: Any) -> str:
+        """`--flag value` or `key=value`, as a person writes it."""
+        return f"{self.key}{' ' if self.key.startswith('--') else '='}{shortened(value)}"
 
     def _is_inside(self, value: float) -> bool:
         return (

@@ -77,13 +77,8 @@ def resolve_config(
         BadInput: an unknown key (near ones are named), one that the command does not use, a value
             of the wrong type, range or choice.
     """
-    overrides: list[Override] = []
-    if config_path is not None:
-        overrides += _read_file(*_locate(config_path))
-    overrides += adopted
-    for text in sets:
-        overrides.append(_read_set(text, uses))
-    overrides += flags
+    overrides = [] if config_path is None else _read_file(*_locate(config_path))
+    overrides += [*adopted, *(_read_set(text, uses) for text in sets), *flags]
     overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
     overrides = _of_architecture(_without_final_rate(list(map(_read, overrides))))
@@ -204,9 +199,10 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
         for key, needed in OPTIONS[override.key].conditions:
             value = get_value(config, key)
             if value not in needed:
-                given = override.key if override.source == "--set" else override.source
+                is_set = override.source == "--set"
+                given = f"{override.key}=" if is_set else f"{override.source} "
                 raise BadInput(
-                    f"{given}={override.value} has no effect with {key}={value}: leave it out, or"
+                    f"{given}{override.value} has no effect with {key}={value}: leave it out, or"
                     f" choose {key}={'|'.join(needed)}"
                 )
 
@@ -399,6 +395,6 @@ def validate_on_data(config: Config) -> None:
     if data.nsp or data.masking == "static":
         raise BadInput(
             f"{name} needs data without pairs of segments and with masks that are drawn while"
-            " training: make them with --masking=dynamic and without --nsp, or leave the setting"
+            " training: make them with --masking dynamic and without --nsp, or leave the setting"
             " out"
         )

@@ -359,13 +359,12 @@ def _all_but(section: str, *unused: str) -> tuple[str, ...]:
     return tuple(key for key in keys if key.partition(".")[2] not in unused)
 
 
-LENGTH_SETTINGS: tuple[str, ...] = tuple(
-    f"model.{name}"
-    for name in ("attention_type", "block_size", "num_random_blocks", "random_pattern")
+# `make-data`: the tokenizer decides what the padding is; what a length must divide by.
+MAKING_SETTINGS: tuple[str, ...] = (
+    *_all_but("make_data", "pad_id"),
+    *("model.attention_type", "model.block_size", "model.num_random_blocks"),
+    "model.random_pattern",
 )
-
-# `make-data`: the tokenizer decides what the padding is.
-MAKING_SETTINGS: tuple[str, ...] = (*_all_but("make_data", "pad_id"), *LENGTH_SETTINGS)
 
 RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *FIXED_BY_DATA)
 

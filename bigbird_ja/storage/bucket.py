@@ -15,13 +15,7 @@ from typing import Any, BinaryIO
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import gcs, paths
 from bigbird_ja.storage.disk import Disk, crc32c_of_file, scratch_directory
-from bigbird_ja.storage.paths import (
-    MAX_BYTES,
-    SCHEME,
-    Stat,
-    crc32c_text,
-    split_remote,
-)
+from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, crc32c_text, split_remote
 
 # Above this size the library makes an upload of chunks that are repeated alone.
 _ONE_REQUEST = 8 << 20
@@ -216,12 +210,7 @@ def _stat(blob: Any) -> Stat:
 
 
 def _put(
-    path: str,
-    file: BinaryIO,
-    size: int,
-    crc: str,
-    generation: int | None = None,
-    mark: str = "",
+    path: str, file: BinaryIO, size: int, crc: str, generation: int | None = None, mark: str = ""
 ) -> str:
     """Uploads, and compares the stored checksum with `crc`; the new generation.
 

@@ -221,8 +221,12 @@ def read_yaml(text: str, where: str) -> Any:
     except RecursionError as error:
         raise BadInput(f"{where}: lists or mappings nested too deeply") from error
     except yaml.YAMLError as error:
-        text = " ".join(str(error).replace('in "<unicode string>", ', "at ").split())
-        raise BadInput(f"{where}: not YAML: {text[:300]}") from error
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        parts = (getattr(error, name, None) for name in ("context", "problem"))
+        text = ", ".join(filter(None, parts)) or " ".join(str(error).split())
+        text = text.replace(' in "<unicode string>"', "")
+        raise BadInput(f"{where}: {line}not YAML: {text[:300]}") from error
 
 
 class _Refused(Exception):

@@ -250,11 +250,7 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
     temporary = os.path.join(directory, f"{prefix}{tag}-{secrets.token_hex(4)}")
     try:
         # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
-        with (
-            _errors_named(path),
-            children.remove_on_exit(temporary),
-            open(temporary, "xb") as file,
-        ):
+        with _errors_named(path), children.remove_on_exit(temporary), open(temporary, "xb") as file:
             yield file
     finally:
         with contextlib.suppress(OSError):

@@ -209,10 +209,7 @@ def request_timeout() -> float:
 
 def options(path: str) -> dict[str, Any]:
     """Timeout and retries, for a method of the client library that may be repeated as it is."""
-    return {
-        "timeout": request_timeout(),
-        "retry": lambda call: lambda: run(path, lambda _: call()),
-    }
+    return {"timeout": request_timeout(), "retry": lambda call: lambda: run(path, lambda _: call())}
 
 
 def run(

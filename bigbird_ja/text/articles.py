@@ -60,10 +60,7 @@ _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
 
 
 def documents(
-    count: int,
-    seed: int,
-    mean_length: int = DEFAULT_MEAN_LENGTH,
-    facts: float = DEFAULT_FACTS,
+    count: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, facts: float = DEFAULT_FACTS
 ) -> Iterator[str]:
     """The first articles of a seed; see `document`."""
     for index in range(count):

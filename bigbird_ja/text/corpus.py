@@ -121,7 +121,7 @@ def open_corpus(
             weight that cannot be, or where none is taken; an argument that none of them can use.
     """
     if not sources:
-        raise BadInput("no --input: give a corpus, such as --input=corpus.jsonl")
+        raise BadInput("no --input: give a corpus, such as --input corpus.jsonl")
     parts: list[Part] = []
     for source in sources:
         place, weight = split_weight(source)
@@ -207,14 +207,14 @@ def _choose_txt_documents(source: str, texts: list[FileSource]) -> str:
     seen = f"{runs:,} in the first {lines:,} lines of {texts[0].path}"
     if len(texts) > 1 and all(storage.stat(t.path).size <= _LONGEST_BOOK for t in texts):
         log(
-            f"{source}: each of {len(texts):,} .txt files is a document (--txt_documents=file);"
+            f"{source}: each of {len(texts):,} .txt files is a document (--txt_documents file);"
             f" by blank lines (blank_line) there would be {seen}"
         )
         return BY_FILE
     doubt = (
-        "; where each line is a document, give --txt_documents=line" if runs == 1 < lines else ""
+        "; where each line is a document, give --txt_documents line" if runs == 1 < lines else ""
     )
-    log(f"{source}: a blank line ends a document (--txt_documents=blank_line): {seen}{doubt}")
+    log(f"{source}: a blank line ends a document (--txt_documents blank_line): {seen}{doubt}")
     return BLANK_LINE
 
 

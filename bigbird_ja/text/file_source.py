@@ -69,11 +69,6 @@ class FileSource:
         """Whether it has columns."""
         return self.path.endswith(ARROW_SUFFIXES)
 
-    @property
-    def is_by_line(self) -> bool:
-        """Whether each line is a document."""
-        return not self.is_arrow and (not self.is_text or self.txt_documents == BY_LINE)
-
     def texts(self) -> Iterator[str]:
         """The documents in order.
 
@@ -83,9 +78,9 @@ class FileSource:
         if self.is_arrow:
             yield from _rows(self.path, self.text_field)
             return
+        is_by_line = not self.is_text or self.txt_documents == BY_LINE
         is_whole = self.txt_documents == BY_FILE
-        records = _lines(self.path) if self.is_by_line else _runs(self.path, is_whole)
-        for line, record in records:
+        for line, record in _lines(self.path) if is_by_line else _runs(self.path, is_whole):
             if not record or record.isspace():
                 continue
             if self.is_text:
@@ -246,12 +241,9 @@ def _text_of_json(content: str, field: str, skip_missing: bool) -> str:
     if not isinstance(text, str):
         raise BadInput(f"no string `{field}`: {_instead(value, field)}")
     if "\\ud" in content or "\\uD" in content:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise BadInput(
-                f"a lone surrogate \\u{ord(text[error.start]):x} is no character: correct the line"
-            ) from error
+        from bigbird_ja.text.interface import check_encodable
+
+        check_encodable([text])
     return text
 
 

@@ -158,9 +158,7 @@ class Files:
     @functools.cached_property
     def definition_json(self) -> bytes:
         """tokenizer.json, as it is or made of vocab.txt."""
-        if self.is_mecab:
-            return _mecab_definition(self)
-        return self.content.get(DEFINITION, b"")
+        return _mecab_definition(self) if self.is_mecab else self.content.get(DEFINITION, b"")
 
     @functools.cached_property
     def definition(self) -> Definition:
@@ -187,10 +185,35 @@ class Files:
 
     @functools.cached_property
     def _words_apart(self) -> Callable[[str], str]:
-        return _mecab_words(self)
+        """Puts spaces between MeCab's words, as tokenizer_config.json wants them.
 
+        Raises:
+            BadInput: it wants other words, or what the words are cut into is not WordPiece.
+        """
+        where = self.path(_CONFIG)
+        japanese = decode.convert(self.config, _Japanese, where)
+        kinds = (japanese.word_tokenizer_type, japanese.subword_tokenizer_type)
+        mecab = japanese.mecab_kwargs or _Mecab()
+        if kinds != ("mecab", "wordpiece"):
+            raise BadInput(
+                f"{where}: words by {kinds[0]}, pieces by {kinds[1]}: only mecab with wordpiece can"
+                " be used"
+            )
+        if mecab.mecab_dic not in _DICTIONARIES or mecab.mecab_option:
+            raise BadInput(
+                f"{where}: mecab_dic={mecab.mecab_dic}, mecab_option={mecab.mecab_option}: only the"
+                f" dictionaries {', '.join(_DICTIONARIES)} without options can be used"
+            )
+        parse = words.mecab_parser(mecab.mecab_dic, f"{self.source}: its words")
 
-# --- MeCab with WordPiece ---
+        def words_apart(text: str) -> str:
+            plain = text.replace("\0", " ")  # where MeCab's text would end
+            if mecab.normalize_text:
+                plain = unicodedata.normalize("NFKC", plain)
+            apart = " ".join(parse(plain).split())
+            return apart.lower() if japanese.do_lower_case else apart
+
+        return words_apart
 
 
 def _mecab_definition(files: Files) -> bytes:
@@ -218,36 +241,3 @@ def _mecab_definition(files: Files) -> bytes:
         },
     }
     return json.dumps(definition, ensure_ascii=False).encode()
-
-
-def _mecab_words(files: Files) -> Callable[[str], str]:
-    """Puts spaces between MeCab's words, as tokenizer_config.json wants them.
-
-    Raises:
-        BadInput: it wants other words, or what the words are cut into is not WordPiece.
-    """
-    where = files.path(_CONFIG)
-    japanese = decode.convert(files.config, _Japanese, where)
-    kinds = (japanese.word_tokenizer_type, japanese.subword_tokenizer_type)
-    mecab = japanese.mecab_kwargs or _Mecab()
-    if kinds != ("mecab", "wordpiece"):
-        raise BadInput(
-            f"{where}: words by {kinds[0]}, pieces by {kinds[1]}: only mecab with wordpiece can be"
-            " used"
-        )
-    if mecab.mecab_dic not in _DICTIONARIES or mecab.mecab_option:
-        raise BadInput(
-            f"{where}: mecab_dic={mecab.mecab_dic}, mecab_option={mecab.mecab_option}: only the"
-            f" dictionaries {', '.join(_DICTIONARIES)} without options can be used"
-        )
-
-    parse = words.mecab_parser(mecab.mecab_dic, f"{files.source}: its words")
-
-    def words_apart(text: str) -> str:
-        plain = text.replace("\0", " ")  # where MeCab's text would end
-        if mecab.normalize_text:
-            plain = unicodedata.normalize("NFKC", plain)
-        apart = " ".join(parse(plain).split())
-        return apart.lower() if japanese.do_lower_case else apart
-
-    return words_apart

@@ -205,14 +205,12 @@ class FolderTokenizer(Tokenizer):
         self._engine.encode_special_tokens = True  # special pieces in a text are ordinary text
         prepared = [self._files.prepared(text) for text in texts]
         encoded = self._engine.encode_batch_fast(prepared, add_special_tokens=False)
-        return [self._without_control(np.array(each.ids, np.int32)) for each in encoded]
-
-    def _without_control(self, ids: np.ndarray) -> np.ndarray:
-        """Unknown where the model itself has made a control piece of a text that spells it."""
-        if self.special.unk is not None:
-            control = [getattr(self.special, part) for part in CORE]
-            ids[np.isin(ids, control)] = self.special.unk
-        return ids
+        result = [np.array(each.ids, np.int32) for each in encoded]
+        control, unknown = [getattr(self.special, part) for part in CORE], self.special.unk
+        if unknown is not None:
+            for ids in result:
+                ids[np.isin(ids, control)] = unknown  # made of a text that spells them
+        return result
 
     def encode_with_masks(self, text: str) -> list[int]:
         """As `Tokenizer.encode_with_masks`."""

@@ -121,7 +121,7 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
     raise BadInput(
         f"tfds:{name} is not prepared in {tried}: copy it once with `gsutil -m cp -r"
         f" {PUBLIC_COPY}/{name.partition(':')[0]} DIR/{os.path.dirname(name)}` and give"
-        " --tfds_data_dir=DIR"
+        " --tfds_data_dir DIR"
     )
 
 

@@ -46,26 +46,14 @@ class Record:
     format_version: str
 
 
-@dataclass(frozen=True)
 class Files:
     """The three files of a prefix, on disk or gs://."""
 
-    prefix: str
-
-    @property
-    def model(self) -> str:
-        """SentencePiece's model."""
-        return f"{self.prefix}.model"
-
-    @property
-    def vocab(self) -> str:
-        """Its pieces and scores, as text."""
-        return f"{self.prefix}.vocab"
-
-    @property
-    def record(self) -> str:
-        """The record."""
-        return f"{self.prefix}.json"
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.model = f"{prefix}.model"  # SentencePiece's
+        self.vocab = f"{prefix}.vocab"  # its pieces and scores, as text
+        self.record = f"{prefix}.json"
 
     def read_record(self) -> Record | None:
         """The record; None where none of ours is."""

@@ -127,7 +127,7 @@ def mecab_parser(dictionary: str, subject: str) -> Callable[[str], str]:
 
 @functools.lru_cache(maxsize=1)
 def _mecab_parser() -> Callable[[str], str]:
-    return mecab_parser("unidic_lite", "words by mecab (--word_boundaries=script does without)")
+    return mecab_parser("unidic_lite", "words by mecab (--word_boundaries script does without)")
 
 
 # Says of the tokens of encoded texts whether each starts a word: bool [tokens] for each text, from
@@ -136,7 +136,7 @@ WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
-    """The marker of `--word_boundaries=script|mecab`. Words that the tokenizer's pieces mark
+    """The marker of `--word_boundaries script|mecab`. Words that the tokenizer's pieces mark
     themselves, as WordPiece's do, come before changes of script.
 
     Raises:

@@ -13,14 +13,13 @@ from typing import Any
 
 from bigbird_ja.process.errors import (
     BadInput,
-    CommandError,
     Diverged,
     Interrupted,
     OutOfMemory,
     StorageError,
     classify,
+    mid_run,
     of_reason,
-    telling_line,
 )
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
@@ -29,11 +28,6 @@ from bigbird_ja.train.recorder import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saving import CheckpointSaver
 
-# Of a bucket: by TensorFlow, by Google's libraries, by `storage`.
-_REFUSALS = (
-    "PermissionDeniedError", "NotFoundError", "UnauthenticatedError",
-    "RefreshError", "DefaultCredentialsError", "Refused",
-)  # fmt: skip
 _RECORDING_SECONDS = 8.0
 _SAVING_SECONDS = 20.0
 
@@ -54,9 +48,10 @@ class Ends:
         """Records whatever goes wrong within, and raises it as the end that it is. What the engine
         refuses before the first step of a new run leaves nothing behind instead."""
         try:
-            yield
+            with mid_run():
+                yield
         except BaseException as error:
-            known = _as_end(error) or self.job.pod.explain(error)
+            known = classify(error) or self.job.pod.explain(error)
             if isinstance(known, Diverged):  # a save under way is of a step before
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"
@@ -130,14 +125,3 @@ class Ends:
         else:
             command = f"evaluate --model_dir {model} --data_dir {data}"
         job.deps.log(f"finished: {at}, in {job.model_dir}; next: bigbird-ja {command}")
-
-
-def _as_end(error: BaseException) -> CommandError | None:
-    """As `errors.classify`, but a file that was permitted at the start and is refused or missing in
-    mid run is a failure of storage, not bad input."""
-    if isinstance(error, (PermissionError, FileNotFoundError)):
-        what = error.strerror or "refused"
-        return StorageError(f"{error.filename or error}: {what} in mid run: run again")
-    if type(error).__name__ in _REFUSALS:
-        return StorageError(f"refused in mid run: {telling_line(error)}: run again")
-    return classify(error)

@@ -26,24 +26,18 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import decode
 
+_ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {
     "modernbert": "modernbert",
-    "bert": "bigbird",
-    "roberta": "bigbird",
-    "xlm-roberta": "bigbird",
-    "big_bird": "bigbird",
+    **dict.fromkeys(("bert", *_ROBERTAS, "big_bird"), "bigbird"),
 }
-_ROBERTAS = ("roberta", "xlm-roberta")
 _HEADS = ("ForMaskedLM", "ForPreTraining", "Model")  # ends of their classes' names
 # RoBERTa numbers positions from its padding id + 1 on; the rows below are never read.
 _FIRST_POSITION = 2
 _SEGMENTS_OF = "bert/embeddings/token_type_embeddings"
 _ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_new",
-    "gelu_fast": "gelu_new",
-    "gelu_pytorch_tanh": "gelu_new",
-    "relu": "relu",
+    **{"gelu": "gelu", "relu": "relu"},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
 }
 # Keys of config.json whose values the weights were trained with; where two stand for one setting,
 # the later is ModernBERT's, which ignores the other.

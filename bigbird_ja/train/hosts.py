@@ -72,7 +72,7 @@ def joined(
         yield Alone()
         return
     if args.engine == "estimator":
-        raise BadInput("--engine=estimator drives all hosts from one process: leave it out")
+        raise BadInput("--engine estimator drives all hosts from one process: leave it out")
     order.check_hosts(
         manifest.num_readers, config.training.global_batch_size, process.count, process.index
     )
@@ -162,7 +162,7 @@ def find_process(
             return Process(index, count, f"{host}:{port}") if count > 1 else Process()
     given = ", ".join(f"{name}={value}" for name, value in known.items())
     raise BadInput(
-        "a pod of N processes needs --coordinator_address=HOST:PORT (of process 0),"
-        " --num_processes=N and --process_id from 0 to N-1, or the variables"
+        "a pod of N processes needs --coordinator_address HOST:PORT (of process 0),"
+        " --num_processes N and --process_id from 0 to N-1, or the variables"
         f" {', '.join(_VARIABLES.values())}: here they are {given}"
     )

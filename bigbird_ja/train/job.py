@@ -58,7 +58,7 @@ class Job:
     pod: Alone = field(default_factory=Alone)  # the processes that train together
     init_from: str | None = None
     continue_with: frozenset[str] = frozenset()  # settings that may differ from the run's so far
-    evaluates: bool = False  # --mode=train_and_eval
+    evaluates: bool = False  # --mode train_and_eval
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
     deps: Dependencies = field(default_factory=Dependencies)

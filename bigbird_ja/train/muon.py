@@ -86,9 +86,7 @@ def orthogonalized(stack: tf.Tensor) -> tf.Tensor:
 
 
 def updates(
-    matrices: Mapping[str, MatrixSpec],
-    stacks: Iterable[tf.Tensor],
-    params: Mapping[str, tf.Tensor],
+    matrices: Mapping[str, MatrixSpec], stacks: Iterable[tf.Tensor], params: Mapping[str, tf.Tensor]
 ) -> Tensors:
     """What the rate is multiplied by, float32 by name, in the shapes of `params`.
 

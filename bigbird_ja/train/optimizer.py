@@ -33,9 +33,7 @@ def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
     """What to multiply gradients of this norm by, so that it is at most `clip_norm` (0: any)."""
-    if not clip_norm:
-        return tf.ones_like(norm)
-    return clip_norm / tf.maximum(norm, clip_norm)
+    return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.ones_like(norm)
 
 
 def update(

@@ -139,7 +139,7 @@ class Pod(Alone):
                 " jax on every host"
             )
         never_met = BadInput(
-            f"--coordinator_address={address}: the {self.count} processes did not meet there within"
+            f"--coordinator_address {address}: the {self.count} processes did not meet there within"
             f" {seconds:.0f} s (--pod_wait_seconds): start the same command on every host, each"
             " with a --process_id of its own, and check the address"
         )
@@ -174,7 +174,7 @@ class Pod(Alone):
             self._waiting(initialize, check_time)
         except RuntimeError as error:
             raise BadInput(
-                f"--coordinator_address={address}: process {self.index} cannot start there"
+                f"--coordinator_address {address}: process {self.index} cannot start there"
                 f" ({telling_line(error)}): another process 0 may be at work, or give a free port"
                 " of the host of process 0"
             ) from error

@@ -39,8 +39,7 @@ def test_a_machine_is_priced_by_its_chips(name, pricing, zones, price) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "zones"),
-    [("v7x-8", ()), ("v3-32", ()), ("v3-8", ("us-central1-a", "us-east1-d"))],
+    ("name", "zones"), [("v7x-8", ()), ("v3-32", ()), ("v3-8", ("us-central1-a", "us-east1-d"))]
 )
 def test_an_unknown_price_is_refused(name: str, zones: tuple[str, ...]) -> None:
     with pytest.raises(BadInput, match=r"no spot price for .*--price_file"):

@@ -81,7 +81,7 @@ def test_no_flag_takes_a_bad_value(command: str, capsys: pytest.CaptureFixture[s
         for value in bad_values(option):
             if not (value == "" and option.commas):  # no values at all
                 printed = refusal(capsys, command, *words, f"--{flag.name}={value}")
-                assert printed.startswith((f"--{flag.name}=", f"--{flag.name} is empty")), printed
+                assert printed.startswith(f"--{flag.name} "), printed
         if option.kind is str and not (option.choices or option.needs or option.excludes):
             for value in ODD_TEXTS:
                 parse(command, *words, f"--{flag.name}={value}")

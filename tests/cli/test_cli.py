@@ -7,9 +7,12 @@ parse it; that its refusals are, by tests/test_bad_inputs.py and test_bad_values
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,19 +118,20 @@ def test_every_end_has_its_status_and_reason_and_no_secret(
 
 
 @pytest.mark.parametrize(
-    ("variable", "status"),
+    ("variables", "status"),
     [("XLA_FLAGS=--no_such_flag=1", 2), ("TF_XLA_FLAGS=--no_such_flag=1", 2),
      ("JAX_DISABLE_JIT=yes?", 2), ("STORAGE_EMULATOR_HOST=http://[::bad", 2),
-     ("MPLBACKEND=nonsense", 0), ("PYTHONOPTIMIZE=2", 0), ("PYTHONWARNINGS=error", 0)],
+     ("MPLBACKEND=nonsense PYTHONOPTIMIZE=2 PYTHONWARNINGS=error", 0)],
 )  # fmt: skip
 def test_variables_of_libraries_are_refused_in_one_line_or_do_not_matter(
-    variable: str, status: int, tmp_path: Any
+    variables: str, status: int, tmp_path: Any
 ) -> None:
-    name, _, value = variable.partition("=")
+    env = dict(variable.split("=", 1) for variable in variables.split(" "))
+    (name, value), *_ = env.items()
     command = ["plan", "--config=tiny-cpu", f"--plot={tmp_path}/p.png"]
     if name == "STORAGE_EMULATOR_HOST":
         command = ["check-data", "--data_dir=gs://b/d"]
-    ended = run_cli(*command, env={name: value})
+    ended = run_cli(*command, env=env)
     assert ended.status == status and "Traceback" not in ended.stderr, ended.stderr
     if status:
         assert ended.stderr.startswith(f"bigbird-ja: {name}") and ended.stderr.count("\n") == 1
@@ -152,6 +156,16 @@ def test_bash_completes_commands_flags_and_their_values(words: list[str], comple
         ["bash", "-c", f"{ended.stdout}\n{ask}"], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == completed and not result.stderr
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+def test_zsh_completes_though_nothing_has_started_its_completion(tmp_path: Path) -> None:
+    script = run_cli("--completion", "zsh").stdout + "print $_comps[bigbird-ja]"
+    result = subprocess.run(
+        ["zsh", "-f", "-c", script], env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "_bigbird_ja" in result.stdout and not result.stderr
 
 
 def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_it(

@@ -46,7 +46,7 @@ def test_one_run_only(fake: FakeTpu) -> None:
     # Of a name without a TPU nobody can tell whether it is one; a bucket can.
     status, result = support.run(down, fake)
     assert status == 2
-    assert "--name=b: no TPU of that run is listed; runs with one: a" in result["error"]
+    assert "--name b: no TPU of that run is listed; runs with one: a" in result["error"]
     for name in ("b", "damaged"):
         support.make_run(fake.work_dir, name)
     Path(fake.work_dir, "damaged/supervisor/launch.json").write_text("{")
@@ -88,6 +88,8 @@ def test_what_a_living_launch_watches_is_refused(silence: float, fake: FakeTpu) 
     watching.release()
     ended = {"reason": "finished", "deleted": [NODE_A], "left": []}
     assert support.run([*DOWN, "--name=a"], fake) == (0, ended)
+    supervisor_lease(run, print).acquire()  # it rents again, and nothing is listed yet
+    assert support.run([*DOWN, f"--bucket={run.bucket}", "--name=a"], fake)[0] == 2
 
 
 def test_both_services_are_asked(tmp_path: Path, fake: FakeTpu) -> None:

@@ -1,5 +1,5 @@
 """From an encoder that somebody made to one that is fine-tuned: `make-data --tokenizer FOLDER`,
-`pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py, on real text."""
+`pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py; nightly on text."""
 
 from __future__ import annotations
 
@@ -111,7 +111,6 @@ def roberta_data(tmp_path_factory: Any, sample_corpus: str, run_cli: Run) -> tup
 @pytest.mark.parametrize(
     ("kind", "sizes"),
     [
-        ("ModernBert", {"max_position_embeddings": 128, "local_attention": 32}),
         ("Bert", {"max_position_embeddings": 128}),
         ("Roberta", {"max_position_embeddings": 130, "type_vocab_size": 1}),
     ],
@@ -121,8 +120,8 @@ def test_the_first_evaluation_is_that_of_transformers(
 ) -> None:
     folder, data = roberta_data
     save_encoder(kind, folder, **sizes)
-    full = ["--set=model.attention_type=original_full"] if kind != "ModernBert" else []
-    before = go_on(run_cli, data, tmp_path / "model", folder, 1, *full)
+    full = "--set=model.attention_type=original_full"
+    before = go_on(run_cli, data, tmp_path / "model", folder, 1, full)
     expected = transformers_loss(folder, data)
     print(f"{kind}: {before:.5f} here, {expected:.5f} in transformers {transformers.__version__}")
     assert before == pytest.approx(expected, abs=1e-3)
@@ -149,8 +148,10 @@ class Size:
         ),
     ],
 )  # fmt: skip
-def test_the_road(size: Size, real_text_path: str, run_cli: Run, tmp_path: Path) -> None:
-    texts = open_corpus([real_text_path]).texts()
+def test_the_road(size: Size, request: pytest.FixtureRequest, run_cli: Run, tmp_path: Path) -> None:
+    texts = articles.documents(2000, seed=6)
+    if size.encoder_steps:
+        texts = open_corpus([request.getfixturevalue("real_text_path")]).texts()
     earlier = list(itertools.islice(texts, 300))  # what the encoder and its tokenizer know
     share, left = [], int(size.megabytes * 1e6)
     for text in texts:
@@ -169,6 +170,7 @@ def test_the_road(size: Size, real_text_path: str, run_cli: Run, tmp_path: Path)
         run_cli("make-data", corpus, f"--tokenizer={folder}", f"--output_dir={data}",
                 f"--seq_length={size.length}", "--eval_fraction=0.02", timeout=900)
     )  # fmt: skip
+    assert checked(run_cli("check-data", f"--data_dir={data}", "--json")).json["problems"] == []
     expected = transformers_loss(folder, data)
     for seed in range(size.seeds):
         losses = []
@@ -217,6 +219,12 @@ def exports_and_fine_tunes(
     )  # fmt: skip
     report = json.loads((folder / "parity_report.json").read_text())
     assert report["tokenizer"]["agrees"] and report["scores"]["agrees"]
+    asked = [f"--model_dir={folder}", "--text=この城は[MASK]である。", "--json"]
+    assert len(checked(run_cli("fill-mask", *asked)).json["masks"]) == 1
+    config, theirs = (getattr(transformers, f"Auto{kind}").from_pretrained(folder)
+                      for kind in ("Config", "Tokenizer"))  # fmt: skip
+    for part in ("pad", "cls", "sep"):
+        assert getattr(config, f"{part}_token_id") == getattr(theirs, f"{part}_token_id")
     loaded, info = transformers.AutoModelForMaskedLM.from_pretrained(
         folder, output_loading_info=True
     )

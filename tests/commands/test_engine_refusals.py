@@ -93,3 +93,6 @@ def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
     words = "needs about", "training.global_batch_size"
     refused(command(inputs, tmp_path / "model", *small), capsys, *words, status=71)
     assert not (tmp_path / "model").exists()
+    (tmp_path / "model").mkdir()
+    refused(command(inputs, tmp_path / "model", *small), capsys, *words, status=71)
+    assert os.listdir(tmp_path / "model") == []

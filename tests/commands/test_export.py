@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 
@@ -19,12 +21,17 @@ def test_saved_model_and_the_same_again(small_run, tmp_path, run):
     assert replaced.status == 0 and replaced.json["step"] == 4
 
 
-def test_hugging_face(small_run, tmp_path, run):
+def test_a_folder_of_hugging_face_holds_no_path_of_this_machine(small_run, tmp_path, run):
     pytest.importorskip("safetensors", reason="needs the huggingface extra")
+    folder = tmp_path / "hf"
     ended = run(
-        "export", f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/hf",
-        "--parity_sequences=0", "--license=cc-by-sa-4.0", "--json",
+        "export", f"--model_dir={small_run.model_dir}", f"--data_dir={small_run.data_dir}",
+        f"--output_dir={folder}", "--parity_sequences=0", "--license=cc-by-sa-4.0", "--json",
     )  # fmt: skip
     assert ended.status == 0, ended.stderr
-    assert "license: cc-by-sa-4.0" in (tmp_path / "hf/README.md").read_text(encoding="utf-8")
     assert ended.json["parity"]["tokenizer"]["agrees"]
+    card, corpus = (folder / "README.md").read_text("utf-8"), Path(small_run.corpus)
+    assert "license: cc-by-sa-4.0" in card and corpus.name in card
+    for path in folder.iterdir():
+        for words in (corpus.parent, small_run.data_dir, small_run.model_dir, tmp_path):
+            assert str(words).encode() not in path.read_bytes(), f"{path.name} names {words}"

@@ -123,12 +123,13 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
     for flags, why in (
         (["--part=0/2"], "write I/N, from 1/N to N/N"), (["--part=3/2"], "write I/N"),
         (["--part=x"], "write I/N"), (["--part=1/2", "--overwrite"], "--part and --overwrite"),
-        (["--runner=ray", "--overwrite"], "--runner=ray and --overwrite"),
+        (["--runner=ray", "--overwrite"], "--runner ray and --overwrite"),
     ):  # fmt: skip
         refused = make_data(*places, *flags)
         assert refused.status == 2 and why in refused.stderr
 
 
+@pytest.mark.nightly
 def test_the_preset_for_ones_own_text_works_on_real_text(tmp_path, real_text_path, run):
     corpus = tmp_path / "corpus.jsonl"
     with gzip.open(real_text_path, "rt", encoding="utf-8") as lines:

@@ -25,6 +25,8 @@ FOLDERS = (
     "export --model_dir={m} --output_dir={o}",
     "export --model_dir={m} --output_dir={o} --overwrite",
     "demo --work_dir={o}",
+    "pretrain --data_dir={m} --model_dir={o}",
+    "pretrain --data_dir={m} --model_dir={o} --overwrite",
 )
 
 

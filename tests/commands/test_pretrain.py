@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.cli import main
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.process.errors import OutOfMemory
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, read_variables
 from bigbird_ja.run.model import load_parameters
@@ -143,6 +141,7 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
         assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
 
 
+@pytest.mark.nightly  # of each optimiser the state is saved by the same code
 def test_muon_killed_and_resumed_ends_with_the_same_state(runs: Runs, tmp_path: Path) -> None:
     start = [*runs.flags, "--num_train_steps=8", "--set=training.optimizer=muon", "--model_dir"]
     whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")
@@ -239,32 +238,6 @@ def test_a_batch_that_does_not_divide_is_refused(runs: Runs, tmp_path: Path) -> 
     )  # fmt: skip
     assert ended.status == 2 and words in ended.stderr, ended.stderr
     assert not (tmp_path / "model").exists()
-
-
-def test_what_the_engine_refuses_leaves_nothing_behind(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    from bigbird_ja.train import train
-    from bigbird_ja.train.engines import devices
-
-    class Refusing:
-        def begin(self) -> None:
-            raise OutOfMemory("a step of this model needs about 90 GB of memory")
-
-        def close(self) -> None: ...
-
-    class OneCpu:
-        devices, platform, description, peak_flops = (1,), "cpu", "1 x cpu", None
-
-    monkeypatch.setattr(devices, "find", lambda use_tpu, **how: OneCpu())
-    monkeypatch.setattr(train, "make_engine", lambda *arguments: Refusing())
-    model = tmp_path / "model"
-    assert main.run_command_line([*runs.flags, "--model_dir", str(model)]) == 71
-    assert not model.exists()
-    model.mkdir()
-    assert main.run_command_line([*runs.flags, "--model_dir", str(model)]) == 71
-    assert os.listdir(model) == []
-    assert "90 GB" in capsys.readouterr().err
 
 
 def test_static_data_of_any_unit_trains_without_a_warning(runs: Runs, tmp_path: Path) -> None:

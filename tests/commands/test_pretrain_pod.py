@@ -32,7 +32,7 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "pretrain", "--config", str(config), "--data_dir", str(data), "--json",
         "--num_train_steps", str(STEPS), "--mode", "train_and_eval",
         "--set", "training.eval_every_steps=8", "--set", "model.hidden_dropout_prob=0",
-        "--set", "model.num_layers=1",
+        "--set", "model.num_layers=1", "--set", "training.optimizer_sharding=true",
         "--set", "training.global_batch_size=8", "--engine", "pjrt",
     ]  # fmt: skip
 
@@ -52,7 +52,7 @@ def start(zygote: Zygote, flags: list[str]) -> Start:
 
 @pytest.fixture(scope="module")
 def finished(start: Start, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Ended]]:
-    """A pod of two that was left alone."""
+    """A pod of two that was left alone; the optimiser's state is divided over its devices."""
     model = tmp_path_factory.mktemp("finished") / "model"
     return model, pods.wait(start(model), 0, 0)
 
@@ -171,11 +171,11 @@ def test_divided_state_gives_the_same_weights_and_checkpoints(
 ) -> None:
     """ZeRO-1 over all devices of a pod, from the first step on; then each resumes the other's
     checkpoint."""
-    divided = ["--set", "training.optimizer_sharding=true"]
-    model = tmp_path / "divided"
-    pods.wait(start(model, *divided), 0, 0)
+    whole = ["--set", "training.optimizer_sharding=false"]
+    model = tmp_path / "whole"
+    pods.wait(start(model, *whole), 0, 0)
     assert apart(model, finished[0], STEPS) < 1e-5
-    for name, source, sets in (("whole", model, []), ("again", finished[0], divided)):
+    for name, source, sets in (("divided", model, []), ("again", finished[0], whole)):
         other = tmp_path / name
         shutil.copytree(source, other)
         for path in other.glob(f"model.ckpt-{STEPS}.*"):

@@ -24,7 +24,8 @@ def some_records(count, length, seed=0, vocab_size=200):
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("length,most", [(64, 64), (300, 40), (70_000, 50)])
-@pytest.mark.parametrize("specials", [tuple(range(11)), (0, 2, 3, 5, 6, 199)])
+# A few are compared, many are looked up.
+@pytest.mark.parametrize("specials", [(0, 2, 3, 5, 6, 199), (0, 6, *range(9, 199, 5))])
 @pytest.mark.parametrize("prob", [None, 0.3])
 def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, prob):
     rule = dataclasses.replace(RULE, unit=unit, max_predictions=most, special_ids=specials)
@@ -131,20 +132,17 @@ def records_of_words(count, length, seed=0):
     return tokens, starts, sizes
 
 
-@pytest.mark.parametrize("arrays", [masking.NUMPY, TENSORFLOW], ids=["NumPy", "TensorFlow"])
 @pytest.mark.parametrize("length,most", [(512, 76), (512, 100)])
-def test_words_of_every_length_are_predicted_at_the_same_rate(arrays, length, most):
+def test_words_of_every_length_are_predicted_at_the_same_rate(length, most):
     """Also where no more than the wanted number can be held, as at 512 positions."""
     count, epochs = 120, 40
     tokens, starts, sizes = records_of_words(count, length)
     hits = np.zeros(tokens.shape)
     rule = dataclasses.replace(RULE, vocab_size=5000, max_predictions=most)
     for epoch in range(epochs):
-        made = masking.mask_arrays(
-            arrays, tokens, starts, np.full(count, epoch), np.arange(count), 1, rule
-        )
-        row, slot = np.nonzero(np.asarray(made["masked_lm_weights"]))
-        hits[row, np.asarray(made["masked_lm_positions"])[row, slot]] += 1
+        made = masking.mask(tokens, starts, epoch, np.arange(count), 1, rule)
+        row, slot = np.nonzero(made["masked_lm_weights"])
+        hits[row, made["masked_lm_positions"][row, slot]] += 1
     rates = {size: hits[sizes == size].mean() / epochs for size in (1, 2, 3, 5, 8, 16)}
     wanted = min(most, round(0.15 * (length - 2))) / (length - 2)
     assert all(abs(rate / wanted - 1) < 0.04 for rate in rates.values()), (rates, wanted)

@@ -90,6 +90,9 @@ def test_parts_of_other_settings_or_text_are_refused(request_of, tmp_path, token
         with pytest.raises(BadInput, match=f"unfinished work of other settings: {why}"):
             build.make_part(refused, (1, 2))
     assert making.tree(tmp_path / "data") == before
+    build.make_data(request_of(tmp_path / "data"))
+    with pytest.raises(BadInput, match=r"choose another --output_dir, or remove that one$"):
+        build.make_part(request_of(tmp_path / "data", seed=2), (1, 2))
 
 
 def test_one_process_for_a_part_and_none_beside_the_join(request_of, tmp_path):
@@ -109,7 +112,7 @@ def test_parts_at_once_killed_and_a_join_that_is_killed(
     tmp_path, sample_corpus, tokenizer_path, run_cli
 ):
     flags = [
-        f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}", "--seq_length=128",
+        f"--input={sample_corpus}=1.5", f"--tokenizer={tokenizer_path}", "--seq_length=128",
         "--num_shards=16", "--num_workers=1", "--masking=static", "--dupe_factor=20",
     ]  # fmt: skip
     assert run_cli("make-data", *flags, f"--output_dir={tmp_path}/whole").status == 0

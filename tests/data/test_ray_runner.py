@@ -1,4 +1,4 @@
-"""`make-data --runner=ray` on a local cluster: a worker that is killed is replaced by Ray."""
+"""`make-data --runner ray` on a local cluster: a worker that is killed is replaced by Ray."""
 
 from __future__ import annotations
 

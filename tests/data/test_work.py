@@ -7,12 +7,8 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from bigbird_ja import storage
@@ -21,7 +17,6 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import MARK, Owned
-from testkit import ROOT
 from tests.data import making
 
 WRITING = ((blocks, "write_block"), (shards, "write_shard"))
@@ -106,29 +101,6 @@ def test_stopped_after_any_file_it_continues_with_the_same_bytes(
     assert not any(name.startswith(work.NAME) for name in storage.list_tree(output))
 
 
-def test_sigkill_at_random_instants_then_the_same_bytes(
-    tmp_path, output, sample_corpus, tokenizer_path, run_cli
-):
-    flags = [
-        f"--input={sample_corpus}=1.5", f"--tokenizer={tokenizer_path}", "--seq_length=128",
-        "--max_predictions_per_seq=20", "--num_shards=16", "--num_workers=2",
-        "--masking=static", "--dupe_factor=10",
-    ]  # fmt: skip
-    whole = str(tmp_path / "whole")
-    assert run_cli("make-data", *flags, f"--output_dir={whole}").status == 0
-    command = [sys.executable, "-m", "bigbird_ja", "make-data", *flags, f"--output_dir={output}"]
-    rng = np.random.default_rng(0)
-    for _ in range(3):
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-        while process.poll() is None and not Path(output, work.NAME).exists():
-            time.sleep(0.05)
-        time.sleep(float(rng.uniform(0, 1.0)))
-        process.kill()
-        process.wait()
-    assert run_cli("make-data", *flags, f"--output_dir={output}").status == 0
-    assert making.tree(output) == making.tree(whole)
-
-
 @pytest.mark.parametrize(
     ("output", "function", "after", "overwrite_again"),
     [
@@ -189,6 +161,26 @@ def test_a_failing_disk_is_reported(output, request_of, monkeypatch):
     monkeypatch.setattr(blocks, "read_block", lambda *_, **__: None)
     with pytest.raises(StorageError, match="does not keep"):
         make(request_of(output))
+
+
+@pytest.mark.parametrize(
+    ("requests", "skip", "code"),
+    [("POST .*upload", 4, 401), ("POST .*upload", 12, 403), ("GET .*c.jsonl", 0, 403)],
+)
+def test_a_bucket_that_refuses_in_mid_run_is_74_and_the_work_is_kept(
+    bucket, fake_gcs, corpus, tokenizer_path, tmp_path, monkeypatch, requests, skip, code
+):
+    """Status 2 promises that nothing was written."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    storage.upload(corpus, f"{bucket}/c.jsonl")
+    request = making.request(f"{bucket}/c.jsonl", tokenizer_path, f"{bucket}/data")
+    fake_gcs.fault(requests, "status", code=code, skip=skip, times=-1)
+    with pytest.raises(StorageError, match="in mid run: run the same command again"):
+        make(request)
+    fake_gcs.clear()
+    assert_unfinished(f"{bucket}/data")
+    assert storage.exists(f"{bucket}/data/{work.NAME}/settings.json")
+    assert make(request) == verify.fast_check(f"{bucket}/data")
 
 
 # --- one process at a time ---
@@ -285,10 +277,7 @@ def test_a_shard_in_a_data_set_that_is_replaced_is_kept_where_it_was_changed(out
     manifest.write_text(edited)
     assert make(request_of(output, num_shards=2, overwrite=True)) == verify.fast_check(output)
     kept = {name: data for name, data in making.tree(output).items() if "yours" in name}
-    assert kept == {
-        f"{changed.name}.yours-1": mine,
-        "manifest.json.yours-1": edited.encode(),
-    }
+    assert kept == {f"{changed.name}.yours-1": mine, "manifest.json.yours-1": edited.encode()}
     same_name = Path(output, "train-00000-of-00002.tfrecord")
     same_name.write_bytes(mine)
     again = request_of(output, num_shards=2, seed=5, overwrite=True)

@@ -26,11 +26,7 @@ def follow(script: dict[float, tuple[list[int], dict[str, Any] | None]]) -> tupl
         assert now < 100_000, "it waits for ever"
 
     steps = evaluator.follow(
-        lambda: latest()[0],
-        lambda: latest()[1],
-        stale_minutes=30,
-        clock=lambda: now,
-        sleep=sleep,
+        lambda: latest()[0], lambda: latest()[1], stale_minutes=30, clock=lambda: now, sleep=sleep
     )
     return list(steps), now
 

@@ -32,21 +32,6 @@ def test_its_language_is_that_of_the_text(trained, manifest, sources, pieces, co
     assert ("日本の首都" in card) == (code == "ja")
 
 
-def test_the_folder_holds_no_path_of_this_machine(small_run, run_cli, tmp_path) -> None:
-    folder = tmp_path / "hf"
-    ended = run_cli(
-        "export", f"--model_dir={small_run.model_dir}", f"--data_dir={small_run.data_dir}",
-        f"--output_dir={folder}", "--parity_sequences=0",
-    )  # fmt: skip
-    assert ended.status == 0, ended.stderr
-    secret = os.path.dirname(small_run.corpus)
-    for path in folder.iterdir():
-        content = path.read_bytes()
-        for words in (secret, small_run.data_dir, small_run.model_dir, str(tmp_path)):
-            assert words.encode() not in content, f"{path.name} names {words}"
-    assert os.path.basename(small_run.corpus) in (folder / "README.md").read_text("utf-8")
-
-
 def test_mixed_corpora_are_named_and_names_of_others_are_text_and_nothing_else(trained, manifest):
     """File names went into the card's HTML and tables as they are."""
     taken = manifest_lib.Share(3, manifest.train.tokens // 4, 2)

@@ -67,6 +67,7 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(
         assert (tpu.run, tpu.run_id, tpu.attempt) == ("run-1", "id-1", 3)
         assert (tpu.accelerator_type, tpu.run_dir) == (spec.accelerator_type, "gs://b/run-1")
         assert (tpu.is_queued, tpu.is_group) == (spec is QUEUED, spec is SLICE)
+        assert (tpu.state == "ACTIVE/READY") == (spec is QUEUED)
         assert tpu.created == pytest.approx(time.time(), abs=60)
         assert service.list("us-central1-a") == [] and ZONE in service.zones()
         with pytest.raises(ServiceFault) as caught:  # as where the reply to a creation was lost

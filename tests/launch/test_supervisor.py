@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,8 +23,8 @@ from bigbird_ja.launch.run_state import (
     accrue,
 )
 from bigbird_ja.launch.services import ID_LABEL, Operation, Presence, Tpu, TpuSpec
-from bigbird_ja.launch.supervise import Services, Stop, describe, load, supervise
-from testkit.simulated_cloud import START, SimulatedCloud, TrainerModel
+from bigbird_ja.launch.supervise import Services, load, supervise
+from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 SPEC = TpuSpec("run", "v3-8", "image", "id-1")
@@ -48,108 +45,9 @@ def times(cloud: SimulatedCloud, name: str) -> list[float]:
     return [float(event["time"]) for event in cloud.events if event["event"] == name]
 
 
-def zones(cloud: SimulatedCloud, name: str) -> list[str]:
-    return [str(event["zone"]) for event in cloud.events if event["event"] == name]
-
-
 def lifetimes(*hours: float) -> Callable[[float], float]:
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
-
-
-def test_twenty_preemptions_cost_only_the_work_since_the_last_checkpoint() -> None:
-    cloud = SimulatedCloud(TRAINER, lifetimes(*[0.02, 0.09, 0.28, 0.61, 1.3] * 4))
-    state = run(cloud)
-    assert (state.ending, state.preemptions, state.failures) == (Ending.FINISHED, 20, 0)
-    assert (cloud.creations, cloud.most_at_once, cloud.nodes) == (21, 1, [])
-
-
-@pytest.mark.parametrize(
-    ("script", "event", "reason", "words", "creations"),
-    [
-        (["quota"] * 3, "no_quota", "bad_input", "no quota for v3-8 in zone-a", 0),
-        (["permission"], "creation_refused", "bad_input", "roles/tpu.admin", 0),
-        (["bad_request"], "creation_refused", "bad_input", "--runtime_version", 0),
-        (["internal"] * 10_000, "create_unclear", "io_error", "nothing worked for 24 hours", 0),
-        (["unavailable"] * 10_000, "create_unclear", "io_error", "nothing worked for 24 hours", 0),
-        (["exit:71"] * 9, "failed", "out_of_memory", "the last line of the log", 3),
-        (["exit:2"] * 9, "failed", "bad_input", "would come again", 1),
-        (["exit:70"] * 9, "failed", "diverged", "would come again", 1),
-        (["exit:1"] * 9, "failed", "bug", "would come again", 2),
-    ],
-)
-def test_what_ends_a_run(
-    script: list[str], event: str, reason: str, words: str, creations: int
-) -> None:
-    cloud = SimulatedCloud(TRAINER, script=script)
-    state = run(cloud)
-    assert (state.ending, state.ending_reason) == (Ending.GAVE_UP, reason)
-    assert words in state.ending_message
-    assert (cloud.creations, cloud.nodes) == (creations, [])
-    assert len(zones(cloud, event)) == len(zones(cloud, "creating"))
-    assert cloud.now < 26 * 3600
-
-
-def test_preemptions_between_failures_do_not_hide_them() -> None:
-    words = ["exit:71", "ok", "exit:71", "ok", "exit:71"]
-    cloud = SimulatedCloud(TRAINER, lifetimes(math.inf, 0.01, math.inf, 0.01), script=words)
-    state = run(cloud)
-    assert (state.ending, state.failures, state.preemptions) == (Ending.GAVE_UP, 3, 2)
-
-
-@pytest.mark.parametrize(
-    ("script", "event", "creations", "failures"),
-    [
-        (["stuck"], "create_timeout", 2, 0),
-        (["lost"], "created", 1, 0),
-        (["freeze"], "failed", 2, 1),
-        (["mute"], "created", 1, 0),  # the checkpoint of the last step is the end
-        # Three such answers within minutes used to end an unattended run for good.
-        (["internal"] * 60, "create_unclear", 1, 0),
-        (["unavailable"] * 60, "create_unclear", 1, 0),
-    ],
-)
-def test_what_a_run_survives(script: list[str], event: str, creations: int, failures: int) -> None:
-    cloud = SimulatedCloud(TRAINER, script=script)
-    state = run(cloud)
-    assert (state.ending, state.preemptions, state.failures) == (Ending.FINISHED, 0, failures)
-    assert event in names(cloud)
-    assert (cloud.creations, cloud.most_at_once, cloud.nodes) == (creations, 1, [])
-    for failed in [e for e in cloud.events if e["event"] == "failed"]:
-        assert failed["reason"] == "stalled" and failed["log"].endswith("the last line of the log")
-
-
-def test_after_a_stockout_the_next_zone_is_tried_with_a_pause_after_each_round() -> None:
-    cloud = SimulatedCloud(TRAINER, script=["stockout"] * 7)
-    state = run(cloud)
-    assert zones(cloud, "creating") == [*ZONES, *ZONES, "zone-a", "zone-b"]
-    assert (state.ending, state.failures) == (Ending.FINISHED, 0)
-    pauses = [later - earlier for earlier, later in itertools.pairwise(times(cloud, "creating"))]
-    assert pauses[2] >= 30 + 60  # the operation takes 60 s; then the round's pause
-    assert pauses[5] >= pauses[2] + 30
-
-
-def test_quota_of_a_zone_that_served_the_run_is_given_time_to_come_back() -> None:
-    cloud = SimulatedCloud(TRAINER, lifetimes(1.0), script=["ok", "quota", "quota"])
-    state = run(cloud, replace(SETTINGS, zones=("zone-a",)))
-    assert (state.ending, state.preemptions) == (Ending.FINISHED, 1)
-
-
-def test_a_run_whose_tpu_cannot_be_deleted_names_what_is_still_billed() -> None:
-    cloud = SimulatedCloud(TRAINER, delete_script=["permission"] * 10_000)
-    cloud.ended_patience = cloud.silence = math.inf
-    state = run(cloud)
-    assert "at the end of its lease, in" in state.ending_message
-    assert "STILL THERE AND BILLED" in state.ending_message
-    assert {"delete_failed", "not_deleted"} <= {*names(cloud)}
-    assert state.ending_reason == "io_error"
-
-
-@pytest.mark.parametrize("moment", [1.0, 100.0])
-def test_an_interrupt_while_creating_leaves_nothing(moment: float) -> None:
-    cloud = SimulatedCloud(TRAINER, script=["slow"])
-    state = run(cloud, stop=lambda: Stop.DELETE if cloud.now > moment else Stop.NO)
-    assert (state.ending, cloud.nodes) == (Ending.INTERRUPTED, [])
 
 
 def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall() -> None:
@@ -174,34 +72,6 @@ def test_a_dead_tpu_of_the_run_is_removed_first() -> None:
     cloud.sleep(600)
     assert run(cloud).ending is Ending.FINISHED
     assert (cloud.most_at_once, cloud.nodes) == (1, [])
-
-
-# Name -> service, words of its script, hours that machines live, what fails at deletions, settings.
-STORIES: dict[str, tuple[str, str, list[float], str, dict[str, Any]]] = {
-    "tpu": ("tpu", "stockout stuck quota ok exit:71 lost freeze dead internal",
-            [math.inf, 0.5, math.inf, 1.0, math.inf], "unavailable internal", {"longest": 14400.0}),
-    "compute": ("compute", "ok slow", [0.02, 2.0], "", {"max_usd": 12.0}),
-    "slice": ("slice", "ok", [1.0, 0.5], "permission", {"hosts": 4}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", STORIES)
-def test_a_run_goes_as_written_down_to_the_second(name: str) -> None:
-    """Every event with all that it states, and the state at the end: stories/NAME.txt."""
-    service, words, hours, fails, settings = STORIES[name]
-    cloud = SimulatedCloud(TRAINER, lifetimes(*hours), service=service, script=words.split())
-    cloud.delete_script = fails.split()
-    state = run(cloud, replace(SETTINGS, **settings))
-    story = [f"{at - START:.0f} {describe(event)}" for at, event in map(_of_line, cloud.events)]
-    first = RunState("run").to_json()
-    story += [f"{key}: {value}" for key, value in state.to_json().items() if value != first[key]]
-    written = Path(__file__).parent / f"stories/{name}.txt"
-    assert "\n".join(story).splitlines() == written.read_text(encoding="utf-8").splitlines()
-
-
-def _of_line(line: dict[str, Any]) -> tuple[float, Event]:
-    hidden = ("event", "time", "source", "run")
-    return line["time"], Event(line["event"], {k: v for k, v in line.items() if k not in hidden})
 
 
 def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it() -> None:

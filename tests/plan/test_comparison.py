@@ -70,14 +70,10 @@ def test_hours_until_a_date(text: str, hours: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("2026-13-01", "a date such as"),
-        ("2026-11-21", "is past"),
-        ("2026-11-22T12:00", "is past"),
-    ],
+    [("2026-13-01", "a date such as"), ("2026-11-21", "is past"), ("2026-11-22T12:00", "is past")],
 )
 def test_bad_dates_are_refused(text: str, words: str) -> None:
-    with pytest.raises(BadInput, match=f"--finish_by={text}.*{words}"):
+    with pytest.raises(BadInput, match=f"--finish_by {text}.*{words}"):
         comparison.hours_until(text, NOW)
 
 

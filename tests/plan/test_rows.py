@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.model.params import model_flops
@@ -185,30 +183,6 @@ def test_egress_is_paid_per_epoch_and_only_between_regions() -> None:
         run = run_of(200, data=data, bucket_region="us-central1", zones=(zone,))
         rows = plan.make_rows(run, ("v2-8", "v5e-8"))
         assert [row.egress_usd for row in rows] == [pytest.approx(usd)] * len(rows)
-
-
-OVERHEADS = st.builds(
-    plan.Overheads,
-    preemptions_per_hour=st.floats(0, 3),
-    checkpoint_interval=st.floats(60, 7200),
-    save_seconds=st.floats(0, 60),
-    restart_seconds=st.floats(0, 1200),
-)
-
-
-@given(st.floats(0.1, 10_000), OVERHEADS)
-def test_run_time_accounts_for_every_hour(hours: float, overheads: plan.Overheads) -> None:
-    time = plan.run_time(hours, overheads, preemptible=True)
-    interval, save = overheads.checkpoint_interval, overheads.save_seconds
-    lost = ((interval + save) / 2 + overheads.restart_seconds) / 3600
-    if time is None:
-        assert overheads.preemptions_per_hour * lost >= 1
-        return
-    start = overheads.restart_seconds / 3600
-    expected = hours * (1 + save / interval) + start + time.preemptions * lost
-    assert time.rented_hours == pytest.approx(expected, rel=1e-6)
-    on_demand = plan.run_time(hours, overheads, preemptible=False)
-    assert on_demand is not None and on_demand.preemptions == 0
 
 
 def test_a_run_that_never_ends_has_no_price() -> None:

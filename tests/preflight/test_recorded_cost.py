@@ -24,8 +24,7 @@ RARE = [name for name in small_steps.STEPS if name != "default" or small_steps.l
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[pytest.mark.nightly] * (n in RARE)) for n in small_steps.STEPS],
+    "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in RARE)) for n in small_steps.STEPS]
 )
 def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
     _check(name, small_steps.measure(name), small_steps.KEYS)

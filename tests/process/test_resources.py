@@ -61,7 +61,9 @@ def test_a_limited_command_runs_in_a_child_that_gets_its_signals(
 
 
 # TensorFlow's threads and arenas are refused at different places with different limits.
-@pytest.mark.parametrize("extra", [8, 64, pytest.param(256, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "extra", [8, *(pytest.param(extra, marks=pytest.mark.nightly) for extra in (64, 256))]
+)
 def test_tensorflow_without_memory_is_71(
     zygote: Zygote, small_run: SmallRun, tmp_path: Path, extra: int
 ) -> None:

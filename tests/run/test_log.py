@@ -95,6 +95,7 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(
         ("started interrupted resumed failed", 2),
         ("started finished resumed finished", 0),
         ("created started preempted resumed finished deleted", 1),
+        ("started refused resumed finished", 1),  # the supervisor's word, which ends no training
     ],
 )
 def test_every_start_that_did_not_finish_is_an_interruption(events: str, count: int) -> None:

@@ -25,7 +25,4 @@ class Kind:
 
 def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
     assert size.code_lines(TEXT) == 7
-
-
-def test_functions_count_to_the_end_of_their_body() -> None:
     assert sorted(size.function_lengths(TEXT)) == [2, 6]

@@ -31,30 +31,6 @@ FIXED = {
     "make_data.max_predictions_per_seq": 38, "make_data.masking": "dynamic", "make_data.nsp": False,
     "make_data.mask_unit": "subword", "make_data.masked_lm_prob": 0.15,
 }  # fmt: skip
-FROZEN = {
-    "tokenize": "vocab_size model_type character_coverage max_sentence_length max_sentences",
-    "make_data": (
-        "seq_length masking dupe_factor max_predictions_per_seq masked_lm_prob mask_unit"
-        " word_boundaries nsp pad_id eval_fraction num_shards seed"
-    ),
-    "model": (
-        "architecture vocab_size hidden_size num_layers num_attention_heads intermediate_size"
-        " hidden_act max_position_embeddings hidden_dropout_prob initializer_range initializer"
-        " layer_norm_eps attention_type block_size num_random_blocks random_pattern"
-        " pattern_seed attention_implementation attend_across_documents local_attention"
-        " global_attn_every_n_layers global_rope_theta local_rope_theta"
-    ),
-    "data": "mask_unit shuffle_window seed",
-    "training": (
-        "num_train_steps global_batch_size gradient_accumulation_steps learning_rate"
-        " warmup_steps schedule decay_fraction optimizer update_rule weight_decay adam_beta2"
-        " adam_epsilon clip_norm dtype masked_lm_prob final_masked_lm_prob first_seq_length"
-        " first_seq_length_steps gradient_checkpointing optimizer_sharding gradient_sum_dtype"
-        " seed log_every_steps eval_every_steps eval_max_batches stall_minutes"
-    ),
-    "checkpoints": "save_every_minutes save_every_steps keep_last keep_every_steps",
-    "tpu": "num_cores name zone",
-}
 CONDITIONAL = [key for key, option in OPTIONS.items() if option.only_with]
 
 
@@ -68,17 +44,6 @@ def completed(*sets: str, path: str | None = None, data: dict[str, Any] | None =
     """The config of a run on a data set, or on one to be made."""
     config, overrides = resolve_config(path, sets)
     return complete_config(config, overrides, data, "data/manifest.json")
-
-
-def test_the_set_of_settings_is_frozen() -> None:
-    """A new one needs a reason in the changelog."""
-    assert list(OPTIONS) == [f"{s}.{name}" for s, names in FROZEN.items() for name in names.split()]
-    conditional = (
-        "initializer attention_type block_size num_random_blocks random_pattern pattern_seed"
-        " local_attention global_attn_every_n_layers global_rope_theta local_rope_theta"
-    )
-    of_models = [key for key in CONDITIONAL if key.startswith("model.")]
-    assert of_models == [f"model.{name}" for name in conditional.split()]
 
 
 @pytest.mark.parametrize("key", OPTIONS)
@@ -232,21 +197,6 @@ def test_the_data_set_completes_the_config() -> None:
     assert complete.model.vocab_size == 8000
     assert complete.model.max_position_embeddings == 256
     assert config.model.vocab_size is None, "the argument stays as it was"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "model.vocab_size=9000",
-        "make_data.seq_length=512",
-        "make_data.masking=static",
-        "make_data.nsp=true",
-    ],
-)
-def test_an_explicit_value_that_disagrees_with_the_data_is_an_error(text: str) -> None:
-    with pytest.raises(BadInput) as error:
-        completed(text, data=FIXED)
-    assert all(word in str(error.value) for word in (text.split("=")[0], "manifest.json", "--set"))
 
 
 def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_rate() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import urllib.error
 
 import pytest
 
@@ -17,27 +16,6 @@ def test_connect_to_any_other_host_is_refused(fake_gcs: FakeGcs) -> None:
     with socket.create_connection(("127.0.0.1", fake_gcs.port), timeout=10) as connection:
         connection.sendall(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n")
         assert b" 403 " in connection.recv(1000)
-
-
-def test_rules_skip_count_and_clear(fake_gcs: FakeGcs, bucket: str) -> None:
-    fake_gcs.put(f"{bucket}/x", b"0123456789")
-    fake_gcs.fault("/o/x", "status", code=418, skip=1, times=2)
-    answers = []
-    for _ in range(4):
-        try:
-            answers.append(fake_gcs.get(f"{bucket}/x"))
-        except urllib.error.HTTPError as error:
-            answers.append(error.code)
-            error.close()
-    assert answers == [b"0123456789", 418, 418, b"0123456789"]
-    fake_gcs.fault("/o/x", "corrupt", bytes=3, times=-1)
-    assert fake_gcs.get(f"{bucket}/x") == b"012\xcc456789"
-    fake_gcs.clear()
-    assert fake_gcs.get(f"{bucket}/x") == b"0123456789"
-    log = [entry for entry in fake_gcs.log() if "/o/x" in entry["request"]]
-    assert [entry["fault"] for entry in log[:4]] == [None, "status", "status", None]
-    with pytest.raises(urllib.error.HTTPError):
-        fake_gcs.get("gs://no-such-bucket/x")
 
 
 def test_it_ends_with_its_parent() -> None:

@@ -113,10 +113,10 @@ BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
         (
             [BOOK] * 4,
             4,
-            "each of 4 .txt files is a document (--txt_documents=file); by blank lines",
+            "each of 4 .txt files is a document (--txt_documents file); by blank lines",
         ),
         (["一\n二\n"] * 3, 3, "each of 3 .txt files is a document"),  # nothing to warn of
-        ([BOOK], 3, "a blank line ends a document (--txt_documents=blank_line): 3 in the first 3 "),
+        ([BOOK], 3, "a blank line ends a document (--txt_documents blank_line): 3 in the first 3 "),
         (["一\n二\n\n"], 1, "1 in the first 2 lines of"),
         ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # more than a book
     ],
@@ -128,7 +128,7 @@ def test_auto_looks_at_the_files_and_says_what_it_takes(tmp_path, capsys, conten
         assert len(texts(str(source))) == number
         shown = capsys.readouterr().err
         assert said in shown and str(source) in shown
-        assert ("--txt_documents=line" in shown) == (contents == ["一\n二\n\n"])
+        assert ("--txt_documents line" in shown) == (contents == ["一\n二\n\n"])
 
 
 def test_records_without_text_can_be_skipped(tmp_path: Path) -> None:
@@ -188,10 +188,7 @@ def test_what_is_refused(tmp_path: Path, name: str, content: bytes, message: str
 
 
 def test_missing_files_and_permissions(tmp_path, monkeypatch):
-    for sources, message in (
-        ([str(tmp_path)], "a folder without files of"),
-        ([], "no --input"),
-    ):
+    for sources, message in (([str(tmp_path)], "a folder without files of"), ([], "no --input")):
         with pytest.raises(BadInput, match=message):
             texts(*sources)
     path = write(tmp_path / "a.txt", b"text")

@@ -63,7 +63,7 @@ def test_without_data_the_public_copy_is_read_where_it_answers(
 
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     monkeypatch.setattr(tfds_source, "_PUBLIC_URL", "http://127.0.0.1:1/datasets")
-    with pytest.raises(BadInput, match=r"cannot be reached .*--tfds_data_dir=DIR"):
+    with pytest.raises(BadInput, match=r"cannot be reached .*--tfds_data_dir DIR"):
         open_corpus(["tfds:wiki40b/ja"])
     monkeypatch.setattr(tfds_source, "PUBLIC_COPY", prepared)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:

@@ -43,20 +43,19 @@ def _gradients(params, step):
     return gradients
 
 
-def _trained(config, jit=True, gradients=_gradients):
-    """Parameters and slots after `STEPS` updates, and all metrics of the last."""
+def _trained(config):
+    """Parameters and slots after `STEPS` updates."""
     params = initial_parameters(config, seed=5)
     slots = initial_slots(config, {name: tf.constant(value) for name, value in params.items()})
 
-    @tf.function(jit_compile=jit, autograph=False)
+    @tf.function(jit_compile=True, autograph=False)
     def update(params, slots, grads, step):
         return apply_gradients(config, params, slots, grads, tf.zeros([NUM_SUMS]), step)
 
     for step in range(STEPS):
-        params, slots, metrics = update(
-            params, slots, gradients(initial_parameters(config, 5), step), tf.constant(step)
-        )
-    return tf.nest.map_structure(np.asarray, (params, slots, metrics))
+        gradients = _gradients(initial_parameters(config, 5), step)
+        params, slots, _ = update(params, slots, gradients, tf.constant(step))
+    return tf.nest.map_structure(np.asarray, (params, slots))
 
 
 def _orthogonal(matrix):
@@ -91,8 +90,8 @@ def _reference(config, name, count):
 @pytest.mark.parametrize("architecture", KERNELS)
 def test_layers_matrices_move_as_the_reference_and_all_else_as_with_adamw(architecture):
     config = _config(architecture)
-    params, slots, _ = _trained(config)
-    adamw, adamw_slots, _ = _trained(_config(architecture, "adamw"))
+    params, slots = _trained(config)
+    adamw, adamw_slots = _trained(_config(architecture, "adamw"))
     kernels = {
         f"bert/encoder/layer_{layer}/{kernel}/kernel": count
         for layer in range(config.model.num_layers)
@@ -108,14 +107,12 @@ def test_layers_matrices_move_as_the_reference_and_all_else_as_with_adamw(archit
         np.testing.assert_array_equal(slots["v"][name], adamw_slots["v"][name])
 
 
-def test_compiled_and_eager_updates_agree_and_bfloat16_is_close():
+def test_bfloat16_is_close():
     config = _config("modernbert")
-    params, _, _ = _trained(config)
-    eager, _, _ = _trained(config, jit=False)
-    short, _, _ = _trained(_config("modernbert", dtype="bfloat16"))
+    params, _ = _trained(config)
+    short, _ = _trained(_config("modernbert", dtype="bfloat16"))
     start = initial_parameters(config, 5)
     for name, value in params.items():
-        np.testing.assert_allclose(eager[name], value, atol=1e-6)
         moved = np.linalg.norm(value - start[name])
         assert np.linalg.norm(short[name] - value) < 0.06 * moved, name
 
@@ -135,17 +132,3 @@ def test_singular_values_come_near_one(shape):
     assert np.diag(inside).min() > 0.6 and np.diag(inside).max() < 1.3
     assert not stack[1].any(), "no direction, no move"
     assert np.isfinite(stack[2]).all() and np.abs(stack[2]).max() <= 1.3
-
-
-def test_what_is_not_finite_changes_nothing():
-    def infinite(params, step):
-        values = _gradients(params, step)
-        values["bert/encoder/layer_0/mlp/Wi/kernel"][3, 4] = np.inf
-        return values
-
-    config = _config("modernbert")
-    params, slots, metrics = _trained(config, gradients=infinite)
-    assert not metrics["finite"]
-    for name, value in initial_parameters(config, 5).items():
-        np.testing.assert_array_equal(params[name], value)
-        assert not slots["m"][name].any()

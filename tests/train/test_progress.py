@@ -71,17 +71,6 @@ def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millio
     assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
 
 
-def test_a_save_between_two_logged_steps_is_no_part_of_the_rate() -> None:
-    progress, now, _ = make()
-    progress.begin()
-    now[0] += 10.0
-    progress.finished(20)
-    now[0] += 30.0
-    progress.leave_out()
-    now[0] += 10.0
-    assert measured(progress, 40) == pytest.approx(8000.0)
-
-
 def test_a_pace_that_changes_is_measured_anew() -> None:
     progress, now, _ = make()
     now[0] += 10.0

@@ -161,9 +161,9 @@ def test_nothing_but_padding_is_finite(nsp):
     assert nsp or not any(value.any() for value in slots["m"].values())
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_nonfinite_update_is_skipped_and_reported(bad):
-    config = _config()
+@pytest.mark.parametrize(("bad", "optimizer"), [(np.nan, "adamw"), (np.inf, "muon")])
+def test_a_nonfinite_update_is_skipped_and_reported(bad, optimizer):
+    config = _config(**{"training.optimizer": optimizer})
     params, slots, step = _state(config)
     name = "bert/encoder/layer_1/output/dense/kernel"
     params[name] = params[name] + tf.one_hot(0, 48)[:, None] * bad

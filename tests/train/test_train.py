@@ -187,9 +187,7 @@ def test_nothing_is_saved_once_a_shard_was_replaced(training: Training) -> None:
     assert training.saved == [7]
 
 
-def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(
-    training: Training,
-) -> None:
+def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(training: Training) -> None:
     def fail() -> None:
         raise RuntimeError("the code is swordfish")
 

@@ -1,4 +1,4 @@
-"""Which engine trains here, and why: `--engine=auto|estimator|pjrt`."""
+"""Which engine trains here, and why: `--engine auto|estimator|pjrt`."""
 
 from __future__ import annotations
 
@@ -54,11 +54,7 @@ class Before:
 
 
 def choose(
-    wanted: str,
-    use_tpu: bool,
-    config: Config,
-    before: Before | None = None,
-    processes: int = 1,
+    wanted: str, use_tpu: bool, config: Config, before: Before | None = None, processes: int = 1
 ) -> Choice:
     """The engine for this machine, or for all machines of a pod; reads only.
 
@@ -75,7 +71,7 @@ def choose(
     # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
     if wanted != "auto":
-        name, why = wanted, f"--engine={wanted}"
+        name, why = wanted, f"--engine {wanted}"
     elif processes > 1:
         name, why = "pjrt", "several processes"
     else:
@@ -105,12 +101,6 @@ def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) 
     from bigbird_ja.evaluation.forward import Forward
 
     return Forward(config, parameters)
-
-
-def peak_flops(accelerator: str | None) -> float | None:
-    """Peak bfloat16 FLOP/s of one core of a TPU such as "v3-8"; None where it is not known."""
-    name = _chip(accelerator or "")
-    return CHIPS[name].peak_flops if name in CHIPS else None
 
 
 def has_estimator() -> bool:
@@ -192,12 +182,12 @@ def _only_of_pjrt(config: Config) -> str | None:
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
     if not has_estimator():
         raise BadInput(
-            "--engine=estimator needs TensorFlow 2.15, which is not installed: pip install"
-            " 'bigbird-ja[estimator]', or use --engine=pjrt"
+            "--engine estimator needs TensorFlow 2.15, which is not installed: pip install"
+            " 'bigbird-ja[estimator]', or use --engine pjrt"
         )
     wanted = _only_of_pjrt(config)
     if wanted:
-        raise BadInput(f"{wanted} needs --engine=pjrt: TPUEstimator does not have it")
+        raise BadInput(f"{wanted} needs --engine pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
@@ -205,4 +195,5 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
     devices.check_divides(config.training.global_batch_size, cores, accumulation)
     devices.check_estimator_tpu(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
-    return Choice("estimator", why, True, cores, device, peak_flops(accelerator))
+    chip = CHIPS.get(_chip(accelerator or ""))
+    return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)

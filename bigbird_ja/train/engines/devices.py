@@ -106,7 +106,7 @@ def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
     if use_tpu and importlib.util.find_spec("libtpu") is None:
         raise BadInput(f"--use_tpu needs libtpu, which is not installed: {_INSTALL['tpu']}")
     if not is_installed():
-        raise BadInput(f"--engine=pjrt needs jax, which is not installed: {_INSTALL[platform]}")
+        raise BadInput(f"--engine pjrt needs jax, which is not installed: {_INSTALL[platform]}")
     # Before jax is imported, so that it also holds where something else has imported it by then.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
     import jax
