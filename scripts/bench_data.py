@@ -7,7 +7,8 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
 `--large_gb 2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
-`--rev=COMMIT` times make-data and the input pipeline against that commit's instead, in pairs.
+`--rows=shared` measures that alone. `--rev=COMMIT` times make-data and the input pipeline against
+that commit's instead, in pairs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
 _LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
 _REV = flags.DEFINE_string("rev", None, "An earlier commit to time against.")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Pairs to time, with --rev.")
-_PIPELINE = flags.DEFINE_bool("pipeline", True, "Also the input pipeline.")
+_ROWS = flags.DEFINE_list("rows", ["raw", "modes", "shared", "pipeline"], "What to measure.")
 
 
 @dataclass
@@ -258,7 +259,7 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Ite
         "make-data, dynamic": make("dynamic"),
         "make-data, static, ten duplicates": make("static", *static),
     }
-    if _PIPELINE.value:
+    if "pipeline" in _ROWS.value:
         commands[f"input pipeline, {_BATCHES_READ:,} batches of 16"] = read
     with revisions.tree_of(revision) as before:
         for name, command in commands.items():
@@ -298,23 +299,29 @@ def main(_: list[str]) -> None:
             for text in texts:
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         print(f"{source}: {size / 1e6:.1f} MB of text, {len(texts):,} documents")
-        print(table(raw_rates(texts, tokenizer), ["on one core", "MB/s"]))
-        header = ["tokenizers of folders, on one core", "MB/s", "MB/s of word boundaries"]
-        print(f"\n{table(kind_rates(texts, work), header)}")
+        if "raw" in _ROWS.value:
+            _show(raw_rates(texts, tokenizer), ["on one core", "MB/s"])
+            header = ["tokenizers of folders, on one core", "MB/s", "MB/s of word boundaries"]
+            _show(kind_rates(texts, work), header)
         del texts
-        rows = make_rates(source, double, size, tokenizer, work)
-        header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",
-                  "x smaller", "memory"]  # fmt: skip
-        print(f"\n{table(rows, header)}")
-        header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
-        print(f"\n{table(shared_rates(double, size, tokenizer, work), header)}")
+        if "modes" in _ROWS.value:
+            header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",
+                      "x smaller", "memory"]  # fmt: skip
+            _show(make_rates(source, double, size, tokenizer, work), header)
+        if "shared" in _ROWS.value:
+            header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
+            _show(shared_rates(double, size, tokenizer, work), header)
         if _LARGE.value:
             print(f"\n{large(_LARGE.value, tokenizer, work)}")
-        if _PIPELINE.value:
+        if {"modes", "pipeline"} <= set(_ROWS.value):  # reads what the modes made
             for name in ("dynamic", "static"):
                 print(flush=True)
                 command = [sys.executable, "-m", "scripts.bench_pipeline"]
                 subprocess.run([*command, f"--data_dir={work}/{name}"], check=True)
+
+
+def _show(rows: list[list[Any]], header: list[str]) -> None:
+    print(f"\n{table(rows, header)}", flush=True)
 
 
 if __name__ == "__main__":

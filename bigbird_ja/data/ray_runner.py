@@ -11,7 +11,7 @@ import logging
 import os
 
 from bigbird_ja.data import build
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 
 _RETRIES = 5  # of a part whose worker or machine was lost
@@ -34,7 +34,8 @@ def make_parts(request: build.Request, num_workers: int | None) -> None:
     except ImportError as error:
         raise BadInput("--runner ray needs Ray: pip install 'bigbird-ja[ray]'") from error
     try:
-        ray.init(logging_level=logging.ERROR)
+        with waiting("starting Ray, or joining its cluster"):
+            ray.init(logging_level=logging.ERROR)
     except Exception as error:  # Ray's own kinds, or none
         line = " ".join(str(error).split())[:300]
         raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error

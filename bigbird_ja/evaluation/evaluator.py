@@ -162,7 +162,7 @@ class Evaluator:
         assert measured is not None  # this process has all parts
         result = self._record(model, measured)
         if self._is_marked:
-            masked_lm.write_tensorboard(self.model_dir, model.step, result)
+            masked_lm.write_tensorboard(self.model_dir, model.step, result, result["time"])
         return result
 
     def _record(self, model: TrainedModel, measured: dict[str, Any]) -> dict[str, Any]:

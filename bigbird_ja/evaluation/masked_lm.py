@@ -324,23 +324,28 @@ def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:
     return tokenizer.load(path)
 
 
-def write_tensorboard(model_dir: str, step: int, result: Mapping[str, Any]) -> None:
+def write_tensorboard(
+    model_dir: str, step: int, result: Mapping[str, Any], wall_time: float
+) -> None:
     """Adds the numbers of an evaluation, `eval/...`, to the event files of `MODEL_DIR/eval/`.
 
     TensorBoard shows that folder as another run, so that evaluating an older checkpoint later hides
-    nothing. Files are written locally and stored whole.
+    nothing. Files are written locally and stored whole. `wall_time`: UNIX seconds.
     """
     import tensorflow as tf
+    from tensorflow.core.util import event_pb2
 
+    event = event_pb2.Event(step=step, wall_time=wall_time)
+    for key, value in result.items():
+        if isinstance(value, (int, float)) and key not in ("step", "time", "max_batches"):
+            event.summary.value.add(tag=f"eval/{key}", simple_value=float(value))
+    # The same name if the evaluation is repeated, another one for each step.
+    name = f"events.out.tfevents.{step:012d}.eval"
+    folder = storage.join(model_dir, "eval")
+    storage.make_directory(folder)
     with scratch_directory() as scratch:
-        # The same name if the evaluation is repeated, another one for each step.
-        writer = tf.summary.create_file_writer(scratch, filename_suffix=f".step-{step}")
-        with writer.as_default(step=step):
-            for name, value in result.items():
-                if isinstance(value, (int, float)) and name not in ("step", "time", "max_batches"):
-                    tf.summary.scalar(f"eval/{name}", float(value))
-        writer.close()
-        folder = storage.join(model_dir, "eval")
-        storage.make_directory(folder)
-        for name in sorted(os.listdir(scratch)):
-            storage.upload(os.path.join(scratch, name), storage.join(folder, name))
+        path = os.path.join(scratch, name)
+        with tf.io.TFRecordWriter(path) as writer:  # tf.summary needs TensorBoard's package
+            writer.write(event_pb2.Event(file_version="brain.Event:2").SerializeToString())
+            writer.write(event.SerializeToString())
+        storage.upload(path, storage.join(folder, name))

@@ -123,7 +123,7 @@ def read_safetensors(path: str, advice: str) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file, on disk or gs://.
 
     Raises:
-        BadInput: missing, damaged, of a type that NumPy lacks, or safetensors is not installed.
+        BadInput: missing, damaged, or of a type that NumPy lacks.
     """
     from safetensors import SafetensorError, deserialize
 

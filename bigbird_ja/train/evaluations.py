@@ -106,7 +106,7 @@ class Evaluations:
                 forward, job.data_dir, job.manifest, max_batches=most, tick=tick, part=part
             )
             if result is not None:
-                masked_lm.write_tensorboard(job.model_dir, step, result)
+                masked_lm.write_tensorboard(job.model_dir, step, result, job.deps.clock())
             outcome["result"] = result
         except _Abandoned:
             pass

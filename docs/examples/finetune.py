@@ -113,6 +113,7 @@ def load(kind: Any, folder: str, trust: bool, random_weights: bool = False, **co
     if random_weights:
         model = kind.from_config(settings, trust_remote_code=trust)
     else:
+        print("the head is new: its weights are listed as missing below", file=sys.stderr)
         model = kind.from_pretrained(folder, config=settings, trust_remote_code=trust)
     return model.to(DEVICE)
 

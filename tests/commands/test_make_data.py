@@ -129,6 +129,7 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
         assert refused.status == 2 and why in refused.stderr
 
 
+@pytest.mark.nightly
 def test_the_preset_for_ones_own_text_works_on_real_text(tmp_path, real_text_path, run):
     corpus = tmp_path / "corpus.jsonl"
     with gzip.open(real_text_path, "rt", encoding="utf-8") as lines:

@@ -141,6 +141,7 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
         assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
 
 
+@pytest.mark.nightly  # of each optimiser the state is saved by the same code
 def test_muon_killed_and_resumed_ends_with_the_same_state(runs: Runs, tmp_path: Path) -> None:
     start = [*runs.flags, "--num_train_steps=8", "--set=training.optimizer=muon", "--model_dir"]
     whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")

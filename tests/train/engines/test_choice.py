@@ -105,14 +105,6 @@ def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting
         choose("estimator", False, config)
 
 
-def test_jax_where_there_is_no_estimator_or_a_gpu(machine: Machine) -> None:
-    machine.files = devices.GPU_FILES
-    machine.packages["jax_cuda12_plugin"] = "0.4.34"
-    assert choose("auto", False, CONFIG).name == "pjrt"
-    machine.packages = {"tensorflow-cpu": "2.20.0", "jax": "0.7.2"}
-    assert choose("auto", False, CONFIG).name == "pjrt"
-
-
 def test_the_requested_engine_is_taken(machine: Machine) -> None:
     assert choose("pjrt", False, CONFIG).name == "pjrt"
     machine.tpu("v5litepod-8")
