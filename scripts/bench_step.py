@@ -17,13 +17,14 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.accelerators import prices
 from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.model.params import model_flops
+from bigbird_ja.plan.rows import REACHED
 from bigbird_ja.process.console import log, table
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from scripts.kernel_code import LENGTHS, TOKENS
@@ -168,14 +169,13 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
     return rows
 
 
-def by_length() -> list[dict[str, Any]]:
+def by_length() -> Iterator[dict[str, Any]]:
     """Both shapes by machine code: cycles and dollars per token, temporary memory, share of peak.
 
     With as many tokens in a step nothing but attention's kernels depends on the length: these are
     compiled for each (`scripts.kernel_code`) and take the place of those in the step. Dollars are
-    of spot chips in the cheapest zone, at the rate by machine code alone.
+    of spot chips in the cheapest zone, at the share of that rate that `plan` expects.
     """
-    points = []
     for chip in (CHIPS[name] for name in CODE_CHIPS):
         log(f"kernels for {chip.name} ...")
         command = [sys.executable, "-m", "scripts.kernel_code", chip.name]
@@ -202,36 +202,32 @@ def by_length() -> list[dict[str, Any]]:
                 )
                 changed = [*sets, f"make_data.seq_length={length}"]
                 config = complete_config(resolve_config(preset, changed)[0])
-                flops = model_flops(config, TOKENS // length)
                 seconds = cycles / chip.clock_hz
-                points.append(
-                    {
-                        "shape": shape, "chip": chip.name, "length": length,
-                        "cycles_per_token": cycles / TOKENS, "temp_bytes": temporary,
-                        "mfu": flops / seconds / chip.peak_flops,
-                        "dollars": seconds / TOKENS * 1e9 / 3600 * spot,
-                    }
-                )  # fmt: skip
-    return points
+                yield {
+                    "shape": shape, "chip": chip.name, "length": length,
+                    "cycles_per_token": cycles / TOKENS, "temp_bytes": temporary,
+                    "mfu": model_flops(config, TOKENS // length) / seconds / chip.peak_flops,
+                    "dollars": seconds / REACHED / TOKENS * 1e9 / 3600 * spot,
+                }  # fmt: skip
 
 
 def draw(points: Sequence[dict[str, Any]]) -> None:
     """Cycles per token against the length, one line for each shape and chip."""
     from bigbird_ja.storage import plotting
 
-    figure = plotting.new_figure(6.5, 4.4)
+    figure = plotting.new_figure(7, 4.4)
     axes = figure.add_subplot()
     for shape, style in zip(SHAPES, ("o", "s"), strict=True):
         for chip, line in zip(CODE_CHIPS, ("-", "--"), strict=True):
             here = [p for p in points if (p["shape"], p["chip"]) == (shape, chip)]
             lengths = [p["length"] for p in here]
             costs = [p["cycles_per_token"] for p in here]
-            axes.plot(lengths, costs, f"{style}{line}", label=f"{shape}-base, {chip}")
+            axes.plot(lengths, costs, f"{style}{line}", label=f"{shape}, {chip}")
     axes.set_xscale("log", base=2)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylim(bottom=0)
     axes.set_xticks(LENGTHS, [f"{n:,}" for n in LENGTHS])
-    axes.set(xlabel="tokens in a sequence", ylabel="cycles per token, by machine code")
-    axes.set_title(f"A train step of {TOKENS:,} tokens", fontsize=10)
+    axes.set(xlabel="tokens in a sequence, 16,384 in a step", ylabel="cycles per token")
     axes.grid(alpha=0.3)
     plotting.legend_below(figure)
     figure.savefig(PICTURE, dpi=150)
@@ -256,7 +252,7 @@ def main() -> None:
     if rows := on_slices(options.only, options.quick):
         print(table(rows, ("slice", "with", "cycles", "temporary", "peak", "tokens/s")))
     if options.only in "tokens":
-        points = by_length()
+        points = list(by_length())
         rows = [
             (
                 p["shape"], p["chip"], f"{p['length']:,}", f"{p['cycles_per_token']:,.0f}",

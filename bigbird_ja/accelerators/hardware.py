@@ -78,7 +78,6 @@ class Machine:
     devices: int  # what the global batch is divided by
     peak_flops: float  # bfloat16 FLOP/s of the whole slice
     priced_mfu: float  # share of the peak where there is no preflight figure, by priced cycles
-    code_mfu: float | None  # by machine code; None where no compiler lists it
     unproven: str  # why its figures are in doubt; "" on TPU v2 and v3
 
     @property
@@ -95,9 +94,14 @@ _PRICED_MFU = {
     "v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25, "v5p": 0.20, "v6e": 0.10, "v7x": 0.11,
 }
 # fmt: on
-# By machine code, of the step that runs there, with kernels (libtpu 0.0.52): 58.8 M cycles on
-# v5e:2x4; of v6e one chip's 29.0 M, and for the sums over 2x4 their links' time on paper, 3.5 ms.
-_CODE_MFU = {"v5e": 0.65, "v6e": 0.27}
+# By machine code, of the step that runs there, with kernels (libtpu 0.0.52), by architecture.
+# BigBird: 58.8 M cycles on v5e:2x4; of v6e one chip's 29.0 M, and for the sums over 2x4 their
+# links' time on paper, 3.5 ms. ModernBERT (`make bench-length`): one chip's cycles for one sequence
+# at 1,024 tokens, where the share is least, and the sums as BigBird's, by its parameters.
+CODE_MFU: dict[str, dict[str, float]] = {
+    "bigbird": {"v5e": 0.65, "v6e": 0.27},
+    "modernbert": {"v5e": 0.45, "v6e": 0.19},
+}
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
 _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
@@ -143,7 +147,6 @@ def of_chips(chip: str, chips: int) -> Machine:
         chips * (1 if chip in MEGACORE else cores),
         chips * cores * CHIPS[chip].peak_flops,
         _PRICED_MFU[chip],
-        _CODE_MFU.get(chip),
         "" if chip in ("v2", "v3") else _UNPROVEN,
     )
 

@@ -128,6 +128,7 @@ def their_scores(
 
     from bigbird_ja.model.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
+    transformers.logging.disable_progress_bar()  # it writes across our own lines
     is_bigbird = model.config.model.architecture == "bigbird"
     kind = BigBirdJaForMaskedLM if is_bigbird else transformers.ModernBertForMaskedLM
     loaded = kind.from_pretrained(directory, **loading).eval()

@@ -8,7 +8,7 @@ import email.utils
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -155,12 +155,9 @@ class Rest:
         session: Any,
         call_seconds: float = CALL_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._base, self._session = base.rstrip("/"), session
         self._call_seconds, self._retry_seconds = call_seconds, retry_seconds
-        self._monotonic, self._sleep = monotonic, sleep
         self._clock: tuple[float, float] | None = None  # the service's UNIX seconds, ours then
 
     def call(
@@ -171,15 +168,15 @@ class Rest:
         Raises:
             ServiceFault: refused, or no answer in time.
         """
-        until = self._monotonic() + self._retry_seconds
+        until = time.monotonic() + self._retry_seconds
         pause = min(1.0, self._retry_seconds / 8)
         while True:
             try:
                 return self._request(method, path, body, query)
             except ServiceFault as fault:
-                if fault.kind is not Kind.UNAVAILABLE or self._monotonic() + pause > until:
+                if fault.kind is not Kind.UNAVAILABLE or time.monotonic() + pause > until:
                     raise
-            self._sleep(pause)
+            time.sleep(pause)
             pause = min(2 * pause, 10.0)
 
     def _request(self, method: str, path: str, body: Json | None, query: Mapping[str, str]) -> Json:
@@ -201,7 +198,7 @@ class Rest:
             raise ServiceFault(Kind.PERMISSION, f"credentials: {error}") from error
         with contextlib.suppress(TypeError, ValueError):
             date = email.utils.parsedate_to_datetime(answer.headers.get("Date", ""))
-            self._clock = (date.timestamp(), self._monotonic())
+            self._clock = (date.timestamp(), time.monotonic())
         values: Any = {}
         try:
             values = answer.json() if answer.content else {}
@@ -238,14 +235,14 @@ class Rest:
         Raises:
             ServiceFault: it is not over after `seconds`.
         """
-        until = self._monotonic() + seconds
+        until = time.monotonic() + seconds
         while True:
             operation = self.call("GET", path)
             if operation.get("status") == "DONE":
                 return operation
-            if self._monotonic() >= until:
+            if time.monotonic() >= until:
                 raise ServiceFault(Kind.UNAVAILABLE, f"{path} is not over after {seconds:g} s")
-            self._sleep(OPERATION_POLL)
+            time.sleep(OPERATION_POLL)
 
     def now(self) -> float:
         """UNIX seconds by the service's clock: that of this machine may be wrong by hours.
@@ -253,9 +250,9 @@ class Rest:
         Raises:
             ServiceFault: no answer has had the time lately.
         """
-        if self._clock is None or self._monotonic() - self._clock[1] > CLOCK_SECONDS:
+        if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_SECONDS:
             raise ServiceFault(Kind.UNAVAILABLE, "the service's answers have no time")
-        return self._clock[0] + self._monotonic() - self._clock[1]
+        return self._clock[0] + time.monotonic() - self._clock[1]
 
 
 def connect_rest(api: str, emulator_variable: str) -> Rest:

@@ -110,18 +110,14 @@ def find_runs(bucket: str) -> list[str]:
 
 
 def supervisor_lease(
-    run: Run,
-    log: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-    wall: Callable[[], float] = time.time,
+    run: Run, log: Callable[[str], None], wall: Callable[[], float] = time.time
 ) -> Lease:
     """The right to be the one supervisor of a run; renewed at each of its polls."""
     busy = (
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
         " look on"
     )
-    return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, clock, sleep, wall=wall)
+    return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, wall=wall)
 
 
 def watched_by(run_dir: str, now: float) -> str | None:

@@ -133,8 +133,9 @@ class Rate:
 
 def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
     """Tokens per second: by preflight where the step was compiled and fits, else by the share of
-    the peak that it counts for base-4096. By machine code, of which `REACHED` is taken, where there
-    is any. A whole slice is compiled with the sums over its devices, so it goes before a chip.
+    the peak that it counts for a base model. By machine code, of which `REACHED` is taken, where
+    there is any, else by BigBird's priced cycles. A whole slice is compiled with the sums over its
+    devices, so it goes before a chip.
 
     Args:
         mfu: `--mfu`, for all machines, and taken whole; None: the table's value for each.
@@ -152,8 +153,9 @@ def _rate(machine: Machine, config: Config, figures: Figures, mfu: float | None)
     fits = bool(entries[0].get("fits", True)) if entries else None
     if entries and (rate := _compiled_rate(entries[0], machine.units)):
         return rate
-    by_code = machine.code_mfu is not None and not mfu
-    share = mfu or (REACHED * machine.code_mfu if machine.code_mfu else machine.priced_mfu)
+    code_mfu = hardware.CODE_MFU[config.model.architecture].get(machine.chip)
+    by_code = code_mfu is not None and not mfu
+    share = mfu or (REACHED * code_mfu if code_mfu else machine.priced_mfu)
     phase = first_phase(config)
     rates = [
         machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
@@ -272,7 +274,7 @@ def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
             for provider, free in run.prices.free.items()
         ]
         if run.here:
-            here = Machine("this machine", "", 1, 1, 1, run.here, HERE, None, "")
+            here = Machine("this machine", "", 1, 1, 1, run.here, HERE, "")
             rows.append(_row(run, here, "here", None, 0.0, ""))
     for machine in dict.fromkeys(machines):
         for pricing in PRICINGS:

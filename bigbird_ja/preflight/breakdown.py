@@ -11,11 +11,6 @@ from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 
 WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
-KINDS: tuple[str, ...] = (
-    "attention scores", "softmax", "attention context", "projections", "MLP", "layer norm",
-    "embedding", "MLM head", "NSP head", "optimiser", "dropout", "between devices", "copies",
-    "other", WAITING,
-)  # fmt: skip
 CODE_KEYS: tuple[str, ...] = (
     "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
     "code_waiting_cycles",
@@ -42,7 +37,7 @@ _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slic
 
 
 def kind_of(cost: Cost) -> str:
-    """One of `KINDS`."""
+    """What an op is part of: "attention scores", "MLP", "copies" and so on, or "other"."""
     op = cost.instruction
     if cost.collective:
         return "between devices"

@@ -51,7 +51,6 @@ class Shortage:
 class Compiled:
     """The compiler's result for one target. Sizes in bytes."""
 
-    target: Target
     hlo: str  # optimised, "" where it did not fit
     stats: dict[str, Any]  # see `compile_child.compile_step`; {} where it did not fit
     shortage: Shortage | None  # None: it fits
@@ -109,10 +108,10 @@ def compile_for(
         if path:
             _store(path, result)
     if "error" in result:
-        return Compiled(target, "", {}, shortage(result["error"]))
+        return Compiled("", {}, shortage(result["error"]))
     listed = result.pop("code", None)
     codes = None if listed is None else decode.convert(listed, dict[str, machine_code.Code], "code")
-    return Compiled(target, result.pop("hlo"), result, None, codes)
+    return Compiled(result.pop("hlo"), result, None, codes)
 
 
 def cache_key(

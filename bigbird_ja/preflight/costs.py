@@ -36,9 +36,6 @@ _FREE = frozenset(
 )  # fmt: skip
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
 _COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
-# A collective beside computations is written as a fusion that starts it, fusions of this name that
-# compute while it goes on, and a fusion that ends it; each of them holds the collective again.
-_BESIDE_COLLECTIVE = "async_collective_fusion"
 
 _DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
@@ -109,11 +106,10 @@ def _walk_control(module: Module, op: Instruction, trips: int, known: bool) -> I
 def trip_count(module: Module, loop: Instruction) -> int | None:
     """How often a `while` runs its body, or None where that is unknown.
 
-    Either the compiler's own note, or read off the usual counter: the condition compares one
-    element of the loop's tuple with a constant; it starts at a constant and grows by one.
+    Read off the usual counter: the condition compares one element of the loop's tuple with a
+    constant; it starts at a constant and grows by one. (XLA's note `known_trip_count` is in no
+    program of the TPU compilers.)
     """
-    if loop.trip_count is not None:
-        return loop.trip_count
     condition = {op.name: op for op in module.computations.get(loop.condition or "", [])}
     for compare in condition.values():
         if compare.opcode != "compare" or compare.direction not in ("LT", "LE"):
@@ -170,8 +166,10 @@ def _ends_collective(op: Instruction) -> bool:
 
 def _collective(module: Module, op: Instruction) -> Instruction | None:
     """The instruction that moves data between devices: this one, or the one that it calls."""
-    if any(name.startswith(_BESIDE_COLLECTIVE) for name in op.called):
-        return None  # it computes
+    # One beside computations is written as a fusion that starts it, fusions that compute while it
+    # goes on, with bodies of this name, and one that ends it; each holds the collective again.
+    if any(name.startswith("async_collective_fusion") for name in op.called):
+        return None
     if op.opcode in ("fusion", "call", *_STARTS):
         inner = (o for name in op.called for o in module.computations.get(name, []))
         return next((moving for o in inner if (moving := _collective(module, o))), None)

@@ -27,7 +27,6 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"(?:branch|called)_computations=\{([^}]*)\}")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _BODY = re.compile(r"body=%?([\w.\-]+)")
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
@@ -72,7 +71,6 @@ class Instruction:
     body: str | None  # of a while
     estimated_cycles: int | None  # None: no estimate, or the mark for unknown
     condition: str | None  # of a while
-    trip_count: int | None  # of a while, where the compiler notes it
     constant: int | None  # the value of an integer scalar constant
     tuple_index: int | None  # of a get-tuple-element
     direction: str  # of a compare: LT, LE, ...; else ""
@@ -139,7 +137,6 @@ def parse_instruction(line: str) -> Instruction | None:
         body=_text(_BODY, attributes) or None,
         estimated_cycles=None if cycles is None or cycles > UNKNOWN_CYCLES else cycles,
         condition=_text(_CONDITION, attributes) or None,
-        trip_count=_integer(_TRIPS, attributes),
         constant=_integer(_INTEGER, operands) if is_scalar else None,
         tuple_index=_integer(_INDEX, attributes),
         direction=_text(_DIRECTION, attributes),

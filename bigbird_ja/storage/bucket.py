@@ -21,7 +21,7 @@ from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, crc32c_text, split
 _ONE_REQUEST = 8 << 20
 CHUNK = 16 << 20  # bytes; a multiple of the 256 KiB that the protocol demands
 _MAX_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
-_FIELDS = "items(name,size,updated,generation,crc32c),nextPageToken"
+_FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 
 
 class Bucket:
@@ -205,8 +205,7 @@ class _Bounded(io.BytesIO):
 
 
 def _stat(blob: Any) -> Stat:
-    updated = blob.updated.timestamp() if blob.updated else 0.0
-    return Stat(int(blob.size), updated, str(blob.generation), blob.crc32c)
+    return Stat(int(blob.size), str(blob.generation), blob.crc32c)
 
 
 def _put(

@@ -211,7 +211,7 @@ def crc32c_of_file(path: str) -> tuple[str, int]:
 
 
 def _stat(info: os.stat_result) -> Stat:
-    return Stat(info.st_size, info.st_mtime, _token(info))
+    return Stat(info.st_size, _token(info))
 
 
 def _token(info: os.stat_result) -> str:

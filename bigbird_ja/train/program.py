@@ -26,6 +26,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
 
 from bigbird_ja.evaluation import forward
 from bigbird_ja.model import heads
@@ -296,8 +297,10 @@ def trace(
             # Without a name TensorFlow 2.15 draws a random number to find out where it lands.
             is_old = "platform_name" not in inspect.signature(lower).parameters
             where = {"device_name": _CPU} if is_old else {"platform_name": "CPU"}
-            hlo: bytes = lower(stage="hlo_serialized", **where)
+            module = hlo_pb2.HloModuleProto.FromString(lower(stage="hlo_serialized", **where))
         except ValueError as error:
             raise BadInput(str(error)) from error
     shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in results]
+    # The same bytes for the same step, whatever the order in which TensorFlow writes attributes.
+    hlo: bytes = module.SerializeToString(deterministic=True)
     return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))

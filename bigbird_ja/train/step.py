@@ -11,21 +11,13 @@ import tensorflow as tf
 
 from bigbird_ja.model.dropout import fold_in, make_key
 from bigbird_ja.model.heads import pretraining_metrics
-from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
+from bigbird_ja.model.params import muon_matrices, parameter_specs
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import muon
 from bigbird_ja.train.optimizer import clip_factor, global_norm, learning_rate, update
 
 Tensors = dict[str, tf.Tensor]
 Slots = dict[str, Tensors]
-
-
-def initial_slots(config: Config, params: Mapping[str, tf.Tensor]) -> Slots:
-    """The optimiser's state before the first step: `{"m": {...}, "v": {...}}`, zeros."""
-    return {
-        slot: {name: tf.zeros_like(params[name]) for name in names}
-        for slot, names in slot_parameters(config).items()
-    }
 
 
 @tf.autograph.experimental.do_not_convert
@@ -48,7 +40,7 @@ def train_step(
     Args:
         config: completed by a data set.
         params: float32, as `parameter_specs` lists them.
-        slots: as `initial_slots` makes them.
+        slots: the optimiser's state, by name as `slot_parameters` lists it; zeros at first.
         global_step: integer scalar, steps made so far; keys dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
             masked_lm_positions, masked_lm_ids int32 and masked_lm_weights float32 [b, P];

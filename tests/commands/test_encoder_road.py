@@ -25,7 +25,7 @@ torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch"
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 Run = Callable[..., Any]
 _SETTINGS = (
     "--set=training.dtype=float32", "--set=training.global_batch_size=8",

@@ -68,6 +68,7 @@ def live(story: dict[str, Any]) -> list[str]:
     state, first = run(cloud, settings, stop=ctrl_c), RunState("run").to_json()
     lines = [f"{line['time'] - START:.0f} {describe(_of_line(line))}" for line in cloud.events]
     lines += [f"{key}: {value}" for key, value in state.to_json().items() if value != first[key]]
+    assert {(line["source"], line["run"]) for line in cloud.events} == {("supervisor", "run")}
     cloud.advance(cloud.now + 13 * HOUR)
     rented = f"{cloud.rented_seconds / HOUR:.2f} hours of {cloud.creations} machines"
     return [*lines, f"{rented}, {cloud.most_at_once} at once; 13 hours later {len(cloud.nodes)}"]

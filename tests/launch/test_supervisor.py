@@ -102,6 +102,25 @@ def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted() 
     assert decision.state.phase is Phase.REMOVING and decision.state.preemptions == 1
 
 
+def test_a_creation_that_takes_too_long_is_followed_while_what_it_may_make_is_removed() -> None:
+    state = RunState("run", Phase.CREATING, zone="zone-a", attempt=1, phase_seconds=1300.0)
+    state = replace(state, operation="o", operation_kind="create", absences=ABSENT_LOOKS)
+    decision = decide(state, Observation(5.0, 5.0, 0.0, operation=Operation(done=False)), SETTINGS)
+    assert (decision.state.phase, decision.state.operation) == (Phase.REMOVING, "o")
+
+
+@pytest.mark.parametrize(("quiet", "failure"), [(50.0, ""), (60.0, "out_of_memory")])
+def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(
+    quiet: float, failure: str
+) -> None:
+    tpu = Tpu("run", "zone-a", Presence.READY, "READY", labels={ID_LABEL: "id-1"}, created=9.0)
+    state = RunState("run", Phase.RUNNING, zone="zone-a", attempt=1, incarnation=9.0)
+    state = replace(state, last_step=4, quiet_seconds=quiet)
+    beat = Heartbeat(4, 1.0, "stopped", "out_of_memory")
+    decision = decide(state, Observation(5.0, 5.0, 0.0, tpus=[tpu], heartbeat=beat), SETTINGS)
+    assert decision.state.last_failure == failure
+
+
 @pytest.mark.parametrize(("seconds", "phase"), [(1200.0, Phase.RUNNING), (1201.0, Phase.REMOVING)])
 def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(
     seconds: float, phase: Phase

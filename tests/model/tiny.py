@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from bigbird_ja.model.params import slot_parameters
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, Config
 
@@ -35,6 +36,14 @@ def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
         values = {k: v for k, v in values.items() if k not in blocks}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in values.items()])
     return complete_config(config)
+
+
+def initial_slots(config: Config, params: dict[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
+    """The optimiser's state before the first step."""
+    return {
+        slot: {name: tf.zeros_like(params[name]) for name in names}
+        for slot, names in slot_parameters(config).items()
+    }
 
 
 def tiny_batch(config: Config, batch_size: int = 4, seed: int = 0) -> dict[str, tf.Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.accelerators import hardware, prices
+from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
@@ -83,6 +84,15 @@ def test_tables_rates_are_by_machine_code_too_and_keep_the_other_basis() -> None
     assert rate.tokens_per_second / rate.other == pytest.approx(0.6 * 0.65 / 0.25)
     whole = plan.rate_of(hardware.find("v5e-8"), CONFIG, plan.Figures(), 0.65)
     assert whole.tokens_per_second == pytest.approx(rate.tokens_per_second / 0.6)
+
+
+def test_each_architecture_has_its_own_share_of_the_peak() -> None:
+    modern = complete_config(resolve_config("modernbert-8192")[0])
+    machine = hardware.find("v5e-8")
+    rate = plan.rate_of(machine, modern, plan.Figures(), None)
+    reached = rate.tokens_per_second * model_flops(modern, 1) / 8192 / machine.peak_flops
+    assert reached == pytest.approx(0.6 * hardware.CODE_MFU["modernbert"]["v5e"])
+    assert reached < 0.6 * hardware.CODE_MFU["bigbird"]["v5e"]
 
 
 def test_no_step_is_shorter_than_a_host_takes_to_start_it() -> None:

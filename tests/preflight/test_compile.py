@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight.compile_child import Place, optimised
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.targets import of_chip
 from bigbird_ja.process.errors import BadInput, CommandError
-from bigbird_ja.train.lowered import LoweredStep, Traced
+from bigbird_ja.train import program
+from bigbird_ja.train.lowered import LoweredStep, Spec, Traced
 
 V3, V2 = of_chip("v3"), of_chip("v2")
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
@@ -128,6 +132,23 @@ def test_a_key_depends_on_everything_else_too_that_a_result_depends_on() -> None
         compile_lib.cache_key(dataclasses.replace(STEP, sum_dtype="bfloat16"), V3, VERSIONS),
     }
     assert len(keys) == 4
+
+
+def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attributes() -> None:
+    """The key of a step that is traced again must be the same; of each product's gradient
+    TensorFlow notes `grad_x` and `grad_y` in an order that changes from process to process."""
+
+    def gradients(values: dict[str, Any]) -> list[Any]:
+        with tf.GradientTape() as tape:
+            tape.watch(values["a"])
+            product = values["a"]
+            for _ in range(12):
+                product = tf.matmul(product, values["b"])
+        return [tape.gradient(product, values["a"])]
+
+    specs = {name: Spec((8, 8), "float32") for name in "ab"}
+    names = re.findall(b"grad_[xy]", program.trace(gradients, specs, ["gradient"]).hlo)
+    assert len(names) >= 16 and names == [b"grad_x", b"grad_y"] * (len(names) // 2)
 
 
 def test_the_compiler_counts_the_devices_of_slices() -> None:

@@ -48,15 +48,11 @@ def test_nested_loops_multiply() -> None:
     assert costs.looped_work(hlo.parse(NESTED), result.values()) == (0, later_trips)
 
 
-NOTE = 'body=%inner_body, backend_config={"known_trip_count":{"n":"40"}}'
-
-
 @pytest.mark.parametrize(
     ("old", "new", "trips", "known"),
     [
         ("direction=LT", "direction=LE", 8 * 6, True),
         ("direction=LT", "direction=NE", 1, False),  # unknown: counted once
-        ("body=%inner_body", NOTE, 7 * 40, True),  # the compiler's note wins
     ],
 )
 def test_trip_counts(old: str, new: str, trips: int, known: bool) -> None:

@@ -125,8 +125,7 @@ LINES = {
     "op": "%op.N = f32[8,128]{1,0:T(8,128)S(1)} fusion(%q), kind=kLoop, calls=%body",
     # Writes four mebibytes, in as many times `ONE`, whatever its bundles.
     "fill": "%fill.N = f32[8192,128]{1,0:T(8,128)} fusion(%q), kind=kLoop, calls=%body",
-    "loop": "%loop.N = f32[2048,128]{1,0:T(8,128)} while(%p), condition=%body, body=%step,"
-    ' backend_config={"known_trip_count":{"n":"5"}}',
+    "loop": "%loop.N = f32[2048,128]{1,0:T(8,128)} while(%first), condition=%fewer, body=%step",
 }
 PROGRAM = """HloModule m, is_scheduled=true
 
@@ -138,9 +137,18 @@ PROGRAM = """HloModule m, is_scheduled=true
 STEP
 }
 
+%fewer (c: (s32[])) -> pred[] {
+  %c = (s32[]) parameter(0)
+  %i = s32[] get-tuple-element(%c), index=0
+  %five = s32[] constant(5)
+  ROOT %lt = pred[] compare(%i, %five), direction=LT
+}
+
 ENTRY %main (p: f32[2048,128], q: f32[8,128]) -> f32[8,128] {
   %p = f32[2048,128]{1,0:T(8,128)} parameter(0)
   %q = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)
+  %zero = s32[] constant(0)
+  %first = (s32[]) tuple(%zero)
 MAIN
 }
 """

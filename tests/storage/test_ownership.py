@@ -88,6 +88,9 @@ def test_a_log_is_ours_whatever_it_holds_but_not_what_stood_there_before(base: s
     storage.write_bytes(f"{base}/heartbeat.json", b"ours")
     assert _content(base)["heartbeat.json.yours-1"] == b"of another program"
     assert owned.is_unchanged("heartbeat.json") and not owned.is_unchanged("events.jsonl")
+    owned.write("heartbeat.json", b"the last one")  # from now on it is one version
+    loaded = Owned.load(base)
+    assert loaded is not None and loaded.is_unchanged("heartbeat.json")
     assert owned.remove(["heartbeat.json"]) == []
 
 

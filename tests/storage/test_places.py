@@ -23,8 +23,7 @@ def test_round_trip(base: str) -> None:
     assert not before and storage.read_text(path) == "二" and storage.exists(path)
     assert storage.exists(base) and not storage.exists(path[:-1])
     info = storage.stat(path)
-    assert info.size == 3 and info.modified > 1.7e9
-    assert info.crc32c in (None, storage.crc32c_text("二".encode()))
+    assert info.size == 3 and info.crc32c in (None, storage.crc32c_text("二".encode()))
     storage.write_bytes(f"{base}/empty", b"")
     assert storage.read_bytes(f"{base}/empty") == storage.open_read(f"{base}/empty").read() == b""
     storage.write_bytes(path, b"ab\xff")

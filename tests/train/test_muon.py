@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.train import muon
-from bigbird_ja.train.step import NUM_SUMS, apply_gradients, initial_slots
-from tests.model.tiny import tiny_config
+from bigbird_ja.train.step import NUM_SUMS, apply_gradients
+from tests.model.tiny import initial_slots, tiny_config
 
 STEPS = 4
 RATE, DECAY = 1e-2, 0.1

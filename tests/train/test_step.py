@@ -13,8 +13,8 @@ import tensorflow as tf
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.model.params import initial_parameters, parameter_specs
 from bigbird_ja.train.lowered import Shard, Spec, shard_of
-from bigbird_ja.train.step import initial_slots, train_step
-from tests.model.tiny import tiny_batch, tiny_config
+from bigbird_ja.train.step import train_step
+from tests.model.tiny import initial_slots, tiny_batch, tiny_config
 
 
 @functools.lru_cache(maxsize=1)

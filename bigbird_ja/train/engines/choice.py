@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from bigbird_ja.evaluation.forward import Model
 
-ENGINES = ("auto", "estimator", "pjrt")
 # The kinds of TPU that TensorFlow 2.15 is proven on.
 _ESTIMATOR_TPUS = ("v2", "v3")
 _EXACTLY = "and continues with the same weights, bit for bit"
@@ -59,7 +58,7 @@ def choose(
     """The engine for this machine, or for all machines of a pod; reads only.
 
     Args:
-        wanted: one of `ENGINES`.
+        wanted: auto, estimator or pjrt.
         use_tpu: as the flag.
         config: of the run.
         before: of the run that is continued; None for a new one.
