@@ -113,7 +113,7 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
     assert store.steps() == []
 
     step = 0
-    for name, flags in (("SIGTERM", []), ("--max_train_minutes=7.5", ["--max_train_minutes=7.5"])):
+    for name, flags in (("SIGTERM", []), ("--max_train_minutes 7.5", ["--max_train_minutes=7.5"])):
         running = runs.hung(*start, *never, *flags, at=("step", 2))  # after the first step
         if name == "SIGTERM":
             running.send(signal.SIGTERM)

@@ -57,7 +57,7 @@ def test_a_request_to_stop_during_start_up_is_75_and_trains_nothing(
     running = runs.hung(*runs.flags, "--model_dir", str(model), *flags, at=("start-up", 1))
     if not flags:
         running.send(signal.SIGHUP)
-    ended = resumed_at_last(running, f"{how}: ")
+    ended = resumed_at_last(running, how.replace("=", " ") + ": ")
     assert ended.status == 75 and ended.result["reason"] == "interrupted", ended.err
     assert "no step was made" in ended.err and CheckpointStore(str(model)).steps() == []
 
