@@ -39,7 +39,8 @@ REMOTE = frozenset({"status", "logs", "down", "doctor"})
 LONG = frozenset({"preflight", "demo"})
 
 REFUSED = frozenset({2})
-DAMAGED = frozenset({0, 2, 74})  # not needed, refused, or failing storage
+# Not needed; refused; a model of default size, more than a small machine has; failing storage.
+DAMAGED = frozenset({0, 2, 71, 74})
 ANY = frozenset({0, 2, 70, 71, 74, 75})
 
 
