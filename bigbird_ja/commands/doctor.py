@@ -104,8 +104,8 @@ def _engines() -> Iterator[Check]:
 
     try:
         require("tensorflow")  # reads the records for both
-        found = devices.find(devices.is_there(devices.TPU_FILES))
-        yield Check("engine pjrt", True, f"pjrt on {found.description}")
+        trained_on = devices.find(devices.is_there(devices.TPU_FILES))
+        yield Check("engine pjrt", True, f"pjrt on {trained_on.description}")
     except BadInput as error:
         yield Check("engine pjrt", False, "cannot be used", str(error))
     try:

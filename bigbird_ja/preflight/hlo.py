@@ -121,11 +121,11 @@ def parse_instruction(line: str) -> Instruction | None:
     head = _HEAD.match(line)
     if not head:
         return None
-    type_text, rest = _split_type(line[head.end() :])
-    opcode = _OPCODE.match(rest)
+    type_text, call = _split_type(line[head.end() :])
+    opcode = _OPCODE.match(call)
     if not opcode:
         return None
-    operands, attributes = _split_parenthesis(rest[opcode.end() - 1 :])
+    operands, attributes = _split_parenthesis(call[opcode.end() - 1 :])
     cycles = _integer(_CYCLES, attributes)
     is_scalar = opcode[1] == "constant" and _INTEGER.fullmatch(operands)
     return Instruction(
@@ -167,12 +167,12 @@ def _split_type(text: str) -> tuple[str, str]:
     """The type at the start of `text` and what follows it."""
     if text.startswith("("):
         return _split_parenthesis(text)
-    kind, _, rest = text.partition(" ")
-    return kind, rest
+    kind, _, remainder = text.partition(" ")
+    return kind, remainder
 
 
 def _split_parenthesis(text: str) -> tuple[str, str]:
-    """`text` starts with "(": what stands up to its partner, and the rest."""
+    """`text` starts with "(": what stands up to its partner, and what follows."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

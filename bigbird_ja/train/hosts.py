@@ -43,6 +43,17 @@ class Process:
     address: str = ""  # HOST:PORT at which process 0 serves
 
 
+def _shared(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
+    """What all processes of a pod must have alike, by its name."""
+    return {
+        "bigbird-ja": __version__,
+        **devices.package_versions(),
+        "fingerprint of the data": manifest.fingerprint[:16],
+        **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
+        **{key: str(value) for key, value in flatten(config).items()},
+    }
+
+
 @contextlib.contextmanager
 def joined(
     args: Any, config: Config, manifest: Manifest, stop: StopRequest, log: Callable[[str], None]
@@ -86,13 +97,7 @@ def joined(
     try:
         pod.connect(process.address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
-        ours = {
-            "bigbird-ja": __version__,
-            **devices.package_versions(),
-            "fingerprint of the data": manifest.fingerprint[:16],
-            **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
-            **{key: str(value) for key, value in flatten(config).items()},
-        }
+        ours = _shared(args, config, manifest)
         check_same(pod.name, ours, pod.share("process 0", lambda: ours))
         stop.tell = pod.ask_to_stop
         stop.leave = leave_all

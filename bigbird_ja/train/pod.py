@@ -150,28 +150,9 @@ class Pod(Alone):
             if time.monotonic() > end:
                 raise never_met
 
-        def initialize() -> None:
-            host, _, port = address.rpartition(":")
-            is_local = host in ("localhost", "[::1]") or host.startswith("127.")
-            # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
-            others = [os.environ.get(_NO_PROXY), host.strip("[]")]
-            os.environ[_NO_PROXY] = ",".join(filter(None, others))
-            logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
-            if platform == "cpu":
-                jax.config.update("jax_cpu_collectives_implementation", "gloo")
-            jax.distributed.initialize(
-                address,
-                self.count,
-                self.index,
-                cluster_detection_method="deactivate",
-                initialization_timeout=int(seconds) + 3600,  # at its own JAX would abort
-                heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
-                coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
-            )
-
         on_abort(lambda: self.leave(never_met))
         try:
-            self._waiting(initialize, check_time)
+            self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
             raise BadInput(
                 f"--coordinator_address {address}: process {self.index} cannot start there"
@@ -181,6 +162,27 @@ class Pod(Alone):
         self._client = global_state.client
         on_abort(self._cut_off)
         threading.Thread(target=self._listen, name="pod", daemon=True).start()
+
+    def _initialize(self, address: str, platform: str, seconds: float) -> None:
+        import jax
+
+        host, _, port = address.rpartition(":")
+        is_local = host in ("localhost", "[::1]") or host.startswith("127.")
+        # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
+        others = [os.environ.get(_NO_PROXY), host.strip("[]")]
+        os.environ[_NO_PROXY] = ",".join(filter(None, others))
+        logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
+        if platform == "cpu":
+            jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            address,
+            self.count,
+            self.index,
+            cluster_detection_method="deactivate",
+            initialization_timeout=int(seconds) + 3600,  # at its own JAX would abort
+            heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+            coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
+        )
 
     # Waiting for each other.
 
