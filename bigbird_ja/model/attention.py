@@ -72,12 +72,15 @@ def banded_attention(
     value: tf.Tensor,
     input_mask: tf.Tensor,
     document_ids: tf.Tensor | None,
-    reach: int,
+    reach: int | None,
 ) -> tf.Tensor:
     """`dense_attention` to keys at most `reach` tokens away: three key blocks per query block.
+    None is all keys.
 
     Lengths that are no multiple of `reach`, or hold at most three blocks, go the dense way.
     """
+    if reach is None:
+        return dense_attention(query, key, value, input_mask, document_ids, None)
     batch, length, heads, size = (int(n) for n in query.shape)
     blocks = length // max(reach, 1)
     if not reach or length % reach or blocks <= 3:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.attention import banded_attention, dense_attention
+from bigbird_ja.model.attention import banded_attention
 from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
@@ -149,10 +149,7 @@ def _attend(
         context = kernel_attention(query, key, value, mask, numbers, reach)
     else:
         query, key, value = (tf.transpose(each[:, 0], [0, 3, 1, 2]) for each in (query, key, value))
-        if reach is None:
-            context = dense_attention(query, key, value, input_mask, documents, None)
-        else:
-            context = banded_attention(query, key, value, input_mask, documents, reach)
+        context = banded_attention(query, key, value, input_mask, documents, reach)
         context = tf.transpose(context, [0, 2, 3, 1])[:, None]
     with tf.name_scope("attention/output"):
         kernel = tf.cast(params[f"{scope}/Wo/kernel"], inputs.dtype)

@@ -59,10 +59,8 @@ class FolderTokenizer(Tokenizer):
         if isinstance(vocabulary, list):
             vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
         ids = vocabulary | {content: each.id for content, each in self._added.items()}
-        names = [""] * (max(ids.values(), default=-1) + 1)
-        for name, i in ids.items():
-            names[i] = name
-        return names
+        names = {i: name for name, i in ids.items()}
+        return [names.get(i, "") for i in range(max(names, default=-1) + 1)]
 
     def _special_ids(self) -> SpecialIds:
         """The pieces that play the parts, as the folder states them, else by their usual names."""
@@ -94,13 +92,11 @@ class FolderTokenizer(Tokenizer):
         """What each piece writes, and bool [vocab_size]: that it is ordinary text."""
         no_text = set(self.special_ids.values())
         prefix = self._definition.model.continuing_subword_prefix or ""
-        is_text = np.zeros(self.vocab_size, bool)
         written = []
         for i, name in enumerate(self._names):
             if i in no_text:
-                written.append(_NO_TEXT.encode())
-                continue
-            if name in self._added:
+                data = _NO_TEXT.encode()
+            elif name in self._added:
                 data = name.encode()
             elif self._has_byte_level and all(character in _BYTE_OF for character in name):
                 data = bytes(_BYTE_OF[character] for character in name)
@@ -109,7 +105,8 @@ class FolderTokenizer(Tokenizer):
             else:
                 data = name.removeprefix(prefix).encode("utf-8", "replace")
             written.append(data)
-            is_text[i] = _text_of(data) is not None
+        is_text = np.array([_text_of(data) is not None for data in written])
+        is_text[[*no_text]] = False
         return written, is_text
 
     @property

@@ -12,7 +12,7 @@ import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -260,11 +260,10 @@ def _rebuilt(storage_or_tensor: np.ndarray, *layout: Any) -> np.ndarray:
     if len(layout) < 3:
         return storage_or_tensor
     offset, size, stride = layout[:3]
-    item = storage_or_tensor.itemsize
     last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage_or_tensor.size):
         raise pickle.UnpicklingError("a tensor lies outside its storage")
-    strides = [step * item for step in stride]
+    strides = [step * storage_or_tensor.itemsize for step in stride]
     return np.lib.stride_tricks.as_strided(storage_or_tensor[offset:], size, strides)
 
 
@@ -312,7 +311,7 @@ def values_of(
             values[POSITIONS] = values[POSITIONS][_FIRST_POSITION:]
         if _SEGMENTS_OF in values:  # one row, which every token has
             values[_SEGMENTS_OF] = np.repeat(values[_SEGMENTS_OF][:1], SEGMENTS, axis=0)
-    surplus = [n for n in _in_layers(state) if n not in names.values()]
+    surplus = [n for n in state if _IN_LAYER.fullmatch(n) and n not in names.values()]
     if surplus:
         raise BadInput(
             f"{folder}: {len(surplus)} tensors of its encoder have no place in"
@@ -322,12 +321,8 @@ def values_of(
     return values, names
 
 
-def _in_layers(state: Iterable[str]) -> list[str]:
-    """Names of the weights in layers; position ids and other buffers are none."""
-    kinds = (".weight", ".bias", ".gamma", ".beta")
-    return [n for n in state if (".layer." in n or ".layers." in n) and n.endswith(kinds)]
-
-
+# The name of a weight in a layer; position ids and other buffers are none.
+_IN_LAYER = re.compile(r".*\.layers?\..*\.(weight|bias|gamma|beta)")
 # What a parameter may be called, and its usual name: a model that was saved without its heads has
 # no prefix, BERT's pooler is a layer deeper, old ones have the layer norms' names of TensorFlow.
 _RENAMED = {

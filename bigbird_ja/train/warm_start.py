@@ -115,8 +115,7 @@ def lengthened(config: Config, state: Mapping[str, Any]) -> State:
 
 def repeated(rows: np.ndarray, count: int) -> np.ndarray:
     """[count, ...]: the rows end to end, again and again."""
-    copies = -(-count // len(rows))
-    return np.tile(rows, (copies, *[1] * (rows.ndim - 1)))[:count]
+    return np.resize(rows, (count, *rows.shape[1:]))
 
 
 @dataclass(frozen=True)
@@ -301,16 +300,14 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
 
 def _read_hugging_face(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
     theirs = hf_folder.read_config(source)
-    settings = theirs.settings
-    architecture = settings["architecture"]
+    architecture = theirs.settings["architecture"]
     if architecture != config.model.architecture:
         raise BadInput(
             f"--init_from {source}: a {theirs.model_type} model becomes a {architecture}, and"
             f" model.architecture is {config.model.architecture}: leave it out"
         )
     values, names = hf_folder.values_of(source, theirs, config.model, specs)
-    kind = f"a Hugging Face folder, {theirs.model_type}"
-    return Source(kind, values, names, settings)
+    return Source(f"a Hugging Face folder, {theirs.model_type}", values, names, theirs.settings)
 
 
 def _checkpoint_prefix(source: str) -> str | None:
@@ -342,8 +339,7 @@ def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
     names = {}
     for name in specs:
         others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]
-        known = [other for other in (name, *others) if other in variables]
-        if known:
+        if known := [other for other in (name, *others) if other in variables]:
             names[name] = known[0]
     values = {name: variables[other] for name, other in names.items()}
     return Source("a TensorFlow checkpoint", values, names)
