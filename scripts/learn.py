@@ -133,7 +133,7 @@ def runs_of(bench: Mapping[str, Any], only: Sequence[str] = ()) -> list[Run]:
     entries: dict[str, dict[str, Any]] = {}
     for name, entry in bench["runs"].items():
         own = {"seeds": bench.get("seeds", 1), "steps": bench.get("steps", 0), **(entry or {})}
-        base = entries.get(own.get("from", ""), {})
+        base = entries[own["from"]] if "from" in own else {}
         joined = {key: [*base.get(key, ()), *own.get(key, ())] for key in ("sets", "price")}
         entries[name] = {**own, **joined}
     wanted = {next(iter(entries)), *only, *(entries[name].get("from") for name in only)}
