@@ -62,7 +62,8 @@ def batch_per_core(config: Config, target: Target) -> int:
 
 
 def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
-    """The step that `pretrain --engine pjrt` runs on that many devices.
+    """The step that `pretrain --engine pjrt` runs on that many devices; of one, its part of the
+    step that runs on `tpu.num_cores`.
 
     Raises:
         BadInput: shapes that the step refuses.
@@ -70,8 +71,9 @@ def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
     from bigbird_ja.train.program import Program
 
     sequences = batch * config.training.gradient_accumulation_steps
+    priced_as_one_of = config.tpu.num_cores if devices == 1 else 1
     try:
-        return Program(config, sequences, devices).lower()
+        return Program(config, sequences, devices, priced_as_one_of).lower()
     except ValueError as error:
         raise BadInput(str(error)) from error
 

@@ -69,9 +69,17 @@ def directions(
     ]
 
 
-def orthogonalized(stack: tf.Tensor) -> tf.Tensor:
-    """Each matrix with its singular values near 1, by Newton-Schulz iterations; [n, rows, columns],
-    and so the result, of the same dtype."""
+def orthogonalized(stack: tf.Tensor, devices: int = 1) -> tf.Tensor:
+    """Each matrix with its singular values near 1, by Newton-Schulz iterations.
+
+    Args:
+        stack: [n, rows, columns], and so the result, of the same dtype.
+        devices: only the first n / devices, the others left as they are: one device's share, for
+            the price of its program.
+    """
+    if devices > 1:
+        count = -(-stack.shape[0] // devices)
+        return tf.concat([orthogonalized(stack[:count]), stack[count:]], axis=0)
     is_tall = stack.shape[1] > stack.shape[2]  # the smaller of the two products
     values = tf.cast(stack, tf.float32)
     norms = tf.sqrt(tf.reduce_sum(tf.square(values), axis=[1, 2], keepdims=True))

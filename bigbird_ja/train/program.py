@@ -51,11 +51,14 @@ class Program:
         config: completed.
         sequences: of one replica and step, over all micro-batches.
         num_replicas: over which the global batch is divided.
+        priced_as_one_of: devices of the run of which this is one device's program without what
+            goes between them: it does its share of Muon's work. For its price alone.
     """
 
     config: Config
     sequences: int
     num_replicas: int
+    priced_as_one_of: int = 1
 
     @property
     def parameters(self) -> dict[str, Spec]:
@@ -197,6 +200,7 @@ class Program:
                 values["step"],
                 squares=values.get("squares"),
                 orthogonalized=[values[name] for name in stacks] if self.shards else None,
+                priced_as_one_of=self.priced_as_one_of,
             )
             return [
                 *(new[name] for name in parameters),

@@ -115,6 +115,7 @@ def apply_gradients(
     global_step: tf.Tensor,
     squares: tf.Tensor | None = None,
     orthogonalized: Sequence[tf.Tensor] | None = None,
+    priced_as_one_of: int = 1,
 ) -> tuple[Tensors, Slots, Tensors]:
     """The update that the whole batch's gradients make.
 
@@ -123,6 +124,7 @@ def apply_gradients(
         gradients, sums: of `replica_gradients`, summed over the replicas; the same parts of them.
         squares: the sum of all gradients' squares, needed where `gradients` are parts.
         orthogonalized: `muon_directions`, orthogonalised; needed there too.
+        priced_as_one_of: see `program.Program`.
 
     Returns:
         As `train_step`.
@@ -142,7 +144,7 @@ def apply_gradients(
             metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
         if orthogonalized is None:
             stacks = muon_directions(config, slots["m"], gradients, norm)
-            orthogonalized = [muon.orthogonalized(stack) for stack in stacks]
+            orthogonalized = [muon.orthogonalized(each, priced_as_one_of) for each in stacks]
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,

@@ -114,6 +114,14 @@ def test_divided_state_and_short_sums_are_priced(preflight):
     assert muon["argument_bytes"] < divided["argument_bytes"]
     assert muon["model_flops"] == whole["model_flops"] and muon["flops"] > whole["flops"]
     assert muon["by_kind"]["optimiser"] > 0
+    # One chip's program has its share of Muon's matrices.
+    share, all_of_them = (
+        preflight("--chip=v5e", "--set=training.optimizer=muon", "--batch_per_core=2", cores).json[
+            "chips"
+        ][0]["flops"]
+        for cores in ("--set=tpu.num_cores=4", "--set=tpu.num_cores=1")
+    )
+    assert share == pytest.approx(muon["flops"], rel=0.05) and share < 0.9 * all_of_them
     # Of 12 bytes per parameter and its two slots, 4 + 8 / 4 are left.
     assert divided["argument_bytes"] < 0.6 * whole["argument_bytes"]
     assert divided["alias_bytes"] > 0.9 * divided["output_bytes"]
