@@ -65,7 +65,9 @@ def tree_of(revision: str) -> Iterator[str]:
         raise SystemExit(f"--rev={revision}: git has no such commit here")
     with tempfile.TemporaryDirectory(prefix="before-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-            tar.extractall(folder, filter="data")
+            # Python 3.11 before 3.11.4, such as Debian's, has no filters.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(folder)
         for tree in (folder, str(ROOT)):
             subprocess.run(
                 [sys.executable, "-m", "compileall", "-q", f"{tree}/bigbird_ja"], check=True

@@ -24,7 +24,9 @@ from testkit.zygote import Zygote
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A copy of what a release made."""
     with tarfile.open(ROOT / f"tests/fixtures/release-{request.param}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+        # Python 3.11 before 3.11.4, such as Debian's, has no filters.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(tmp_path)
     for folder in ("data", "model"):
         shutil.copy(tmp_path / "ja.model", tmp_path / folder / "tokenizer.model")
     return tmp_path
