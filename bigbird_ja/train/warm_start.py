@@ -107,9 +107,9 @@ def first_state(
 def lengthened(config: Config, state: Mapping[str, Any]) -> State:
     """The state at the change from short to whole sequences: the positions of the short ones, which
     alone were trained, repeated end to end as in Longformer (arXiv:2004.05150, section 5), with
-    AdamW's state of them."""
+    AdamW's state of them. ModernBERT's state has none of them and stays as it is."""
     length = config.training.first_seq_length
-    names = (POSITIONS, *(slot_name(POSITIONS, slot) for slot in SLOTS))
+    names = {POSITIONS, *(slot_name(POSITIONS, slot) for slot in SLOTS)} & state.keys()
     return {**state, **{name: repeated(state[name][:length], len(state[name])) for name in names}}
 
 

@@ -80,6 +80,32 @@ def test_killed_around_the_change_it_ends_with_the_same_weights(
         assert resumed.result["tokens_seen"] == ended.result["tokens_seen"]
 
 
+def test_modernbert_changes_its_length_and_resumes_at_the_change(
+    zygote: Zygote, tmp_path: Path
+) -> None:
+    """It has no learned positions to lengthen; its windows of 32 tokens are longer than the short
+    sequences."""
+    pytest.importorskip("jax")
+    data = tmp_path / "data"
+    synthetic.write(data, seq_length=64)
+    shape = ["model.architecture=modernbert", "model.num_layers=2", "training.num_train_steps=6"]
+    first = ["training.first_seq_length=16", "training.first_seq_length_steps=3"]
+    first += ["training.global_batch_size=4", "model.local_attention=32", "training.dtype=float32"]
+    every = ["checkpoints.save_every_steps=1", "checkpoints.keep_last=20"]
+    sets = [f"--set={item}" for item in (*shape, *first, *every)]
+    here = ["pretrain", "--config=tiny-cpu", f"--data_dir={data}", *sets, "--model_dir"]
+    model, killed = tmp_path / "model", tmp_path / "killed"
+    ended = zygote.run(*here, str(model))
+    assert ended.status == 0, ended.err
+    assert "from step 3 on sequences have 64 tokens, no longer 16" in ended.err
+    shutil.copytree(model, killed)
+    for file in (f for step in (4, 5, 6) for f in killed.glob(f"model.ckpt-{step}.*")):
+        file.unlink()
+    resumed = zygote.run(*here, str(killed))
+    assert resumed.status == 0 and "checkpoint 3 verified" in resumed.err, resumed.err
+    assert killing.digest(str(killed)) == killing.digest(str(model))
+
+
 @pytest.mark.nightly
 def test_a_signal_in_the_change(
     zygote: Zygote, flags: list[str], tmp_path: Path, engine: str
