@@ -292,6 +292,11 @@ class Pod(Alone):
         self.share("over", bool)
         self._is_over = True
         self._farewell("over", "", 2 * HEARTBEAT_SECONDS)
+        # Else JAX's client prints a crash where process 0 exits before this one. Where another one
+        # is killed at this moment it never returns.
+        leaving = threading.Thread(target=self._client.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(_FAREWELL_SECONDS)
 
     def detach(self) -> None:
         """Keeps JAX from waiting for the other processes when this one exits."""

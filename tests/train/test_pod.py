@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -14,6 +16,17 @@ import pytest
 from bigbird_ja.process.errors import BadInput, CommandError, Diverged, Stalled, StorageError
 from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.pod import Pod
+from testkit import pods
+
+ENDING = """
+import sys, time
+from bigbird_ja.train.pod import Pod
+pod = Pod(int(sys.argv[1]), 2, "host", print)
+pod.connect(sys.argv[2], "cpu", 60, lambda: None)
+pod.finish()
+pod.detach()
+time.sleep(2 * (sys.argv[3] == "True"))
+"""
 
 
 class Store:
@@ -41,6 +54,9 @@ class Store:
 
     def key_value_delete(self, key: str) -> None:
         self._values.pop(key)
+
+    def shutdown(self) -> None:
+        pass
 
     key_value_set_bytes = key_value_set
 
@@ -187,6 +203,22 @@ def test_the_end_of_a_run_waits_for_the_writer() -> None:
     writer.pod.finish()
     ended.join(30)
     assert not ended.is_alive()
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_after_a_good_end_jax_says_nothing_whoever_exits_first(slow: int) -> None:
+    pytest.importorskip("jax")
+    address = pods.free_address()
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", ENDING, str(index), address, str(index == slow)],
+            stderr=subprocess.PIPE, text=True,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    for process in running:
+        err = process.communicate(timeout=pods.PATIENCE)[1]
+        assert process.returncode == 0 and "Terminating process" not in err, err
 
 
 def test_a_jax_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
