@@ -32,10 +32,7 @@ from scripts.kernel_code import LENGTHS, TOKENS
 LAYERS = 12
 # AdamW, as the ancestor has; Muon's part is in docs/design/optimizer.md.
 ADAMW = "training.optimizer=adamw"
-BASE = (
-    ADAMW, "training.masked_lm_prob=null", "training.final_masked_lm_prob=null",
-    "training.gradient_checkpointing=false",
-)  # fmt: skip
+BASE = (ADAMW, "training.masked_lm_prob=null", "training.gradient_checkpointing=false")
 CHECKPOINTING = ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0")
 SHARDED, SHORT_SUMS = "training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16"
 # BERT-large: 340 M parameters, 302 M of them in its layers.

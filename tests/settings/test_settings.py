@@ -208,7 +208,7 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
 
     first, final = "training.masked_lm_prob=", "training.final_masked_lm_prob="
     given = [f"{first}0.4", f"{final}0.2"]
-    assert rates() == (0.3, 0.15, 500_000)
+    assert rates() == (0.3, 0.3, 500_000)
     assert rates(masking="static") is None
     assert rates(masked_lm_prob=0.2) is None
     assert rates(*given, masked_lm_prob=0.2) == (0.4, 0.2, 500_000)
@@ -223,10 +223,10 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
         rates(*given, masking="static")
     with pytest.raises(BadInput, match=refused):
         completed(*given, static, path="base-4096")
-    config, overrides = resolve_config("base-4096")
+    config, overrides = resolve_config("tiny-cpu")
     config = complete_config(config, overrides, {**FIXED, "make_data.masking": "static"})
     assert echo_settings(config, overrides).splitlines() == [
-        "  preset base-4096",
+        "  preset tiny-cpu",
         "  training.masked_lm_prob = null  (preset 0.3; from the data)",
         "  training.final_masked_lm_prob = null  (preset 0.15; from the data)",
     ]
