@@ -77,7 +77,7 @@ def ngram_losses(
 
 def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
     """Loss of every run, one colour for each recipe; many logged losses as a running mean."""
-    figure = plotting.new_figure(7, 4.2)
+    figure = plotting.new_figure(7, 5)
     axes = figure.subplots()
     recipes = list(dict.fromkeys(name.partition(", seed")[0] for name in curves))
     for name, points in curves.items():

@@ -30,9 +30,11 @@ def plain_scale(axis: Any) -> None:
 
 
 def legend_below(figure: Figure) -> None:
-    """A legend under the picture, where no line runs through it."""
-    labels = sum(len(axes.get_legend_handles_labels()[1]) for axes in figure.axes)
-    figure.legend(loc="outside lower center", ncols=min(4, labels), frameon=False)
+    """A legend under the picture, where no line runs through it; as many columns as fit."""
+    labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
+    inches = 0.6 + 0.075 * max(map(len, labels))  # a line, and letters of 10 points
+    columns = min(4, len(labels), int(figure.get_figwidth() / inches) or 1)
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 
 
 def save(figure: Figure, path: str, dpi: int) -> None:
