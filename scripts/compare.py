@@ -93,4 +93,4 @@ def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
     axes.set_title(textwrap.fill(title, 80), fontsize=10)
     axes.grid(alpha=0.3)
     plotting.legend_below(figure)
-    plotting.save(figure, str(path), 110)
+    figure.savefig(path, dpi=110, metadata={"Software": ""})
