@@ -1,12 +1,14 @@
-"""What scripts/learn.py prints and draws: differences of paired seeds, counted losses, curves."""
+"""What scripts/learn.py prints, keeps and draws: paired differences, counted losses, curves."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import pathlib
 import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,14 +77,33 @@ def ngram_losses(
     return {name: float(-np.log(values).mean()) for name, values in likely.items()}
 
 
+def recipe_of(title: str) -> str:
+    """The recipe of a run's title."""
+    return title.partition(", seed")[0]
+
+
+def read_published(path: pathlib.Path, text: str | None) -> dict[str, Any] | None:
+    """Results that the repository holds, by the run's title; None if they are of another text."""
+    if not path.exists():
+        return {}
+    made = json.loads(path.read_text("utf-8"))
+    return dict(made["runs"]) if text in (None, made["text"]) else None
+
+
+def publish(path: pathlib.Path, text: str, runs: Mapping[str, Any]) -> None:
+    """Writes results for the repository, a line for each run."""
+    lines = ",\n".join(f"{json.dumps(title)}: {json.dumps(run)}" for title, run in runs.items())
+    path.write_text(f'{{"text": {json.dumps(text)}, "runs": {{\n{lines}\n}}}}\n', "utf-8")
+
+
 def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
     """Loss of every run, one colour for each recipe; many logged losses as a running mean."""
     figure = plotting.new_figure(7, 5)
     axes = figure.subplots()
-    recipes = list(dict.fromkeys(name.partition(", seed")[0] for name in curves))
+    recipes = list(dict.fromkeys(map(recipe_of, curves)))
     for name, points in curves.items():
         steps, losses = np.array(points, float).T
-        number = recipes.index(name.partition(", seed")[0])
+        number = recipes.index(recipe_of(name))
         width = WIDTH if len(losses) > 2 * WIDTH else 1
         axes.plot(
             steps[width - 1 :], np.convolve(losses, np.ones(width) / width, mode="valid"),

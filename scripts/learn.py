@@ -2,11 +2,14 @@
 
     python -m scripts.learn recipe --work_dir DIR          # `make bench-recipe WORK_DIR=DIR`
     python -m scripts.learn recipe --work_dir DIR --kept   # of what there is so far
+    python -m scripts.learn recipe --work_dir DIR --anew   # repeats what the repository holds
 
 Everything is done by the commands themselves, each run in a process of its own: sample or real
 text, tokenize, make-data, pretrain, evaluate. An interrupted run is continued by `pretrain`, a
-finished one is not made again, so the same command goes on at any point; WORK_DIR holds it all,
-with the commit that each run was trained at. Start long benches from a clone that nobody changes.
+finished one is not made again, so the same command resumes at any point: WORK_DIR holds runs and
+results, and docs/images those that are published, by their settings, with the commit that each was
+trained at. So a further seed costs that seed alone. Start long benches from a clone that nobody
+changes, and commit what they write there.
 
 Prints each seed's held-out loss and the difference from the run that a recipe starts `from` (else
 the first), paired by seed, with a 95 % confidence interval by Student's t; draws the curves. With
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
@@ -37,7 +41,10 @@ import yaml
 
 from bigbird_ja.process import console
 from bigbird_ja.run import log
-from scripts.compare import counted_losses, difference, draw, steps_to
+from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
+from scripts import compare
 from testkit import ROOT
 
 TEXT = "BIGBIRD_JA_REAL_TEXT"
@@ -108,6 +115,14 @@ def filled(settings: Iterable[str], steps: int) -> list[str]:
     return [SHARE.sub(lambda m: str(round(float(m[1]) * steps)), item) for item in settings]
 
 
+def text_of(bench: Mapping[str, Any]) -> str | None:
+    """The SHA-256 of the real text, or how the generated one is made; None: no text is named."""
+    if bench["text"] != "real":
+        return " ".join(bench["text"])
+    path = os.environ.get(TEXT)
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() if path else None
+
+
 def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
     """Corpus, tokenizer and data sets; DATA_DIR by the data set's name."""
     text = os.environ.get(TEXT, "") if bench["text"] == "real" else str(work / "corpus.jsonl")
@@ -161,32 +176,36 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
     return [*sets, *data, *own]
 
 
-def measure(
-    bench: Mapping[str, Any], work: pathlib.Path, data: Mapping[str, str] | None, run: Run
+def identity(bench: Mapping[str, Any], run: Run) -> str:
+    """Of a run's settings that are not the default: one that comes later changes nothing."""
+    usual = flatten(Config())
+    made = flatten(resolve_config(bench["preset"], settings_of(bench, run))[0])
+    ours = {key: value for key, value in made.items() if value != usual[key]}
+    return hashlib.sha256(json.dumps(ours, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def kept_result(
+    bench: Mapping[str, Any], work: pathlib.Path, published: Mapping[str, Any], run: Run
 ) -> dict[str, Any] | None:
-    """Trains and evaluates one run, or reads what is kept of it; None without data and that.
+    """What WORK_DIR or the repository holds of a run with these settings; None: nothing."""
+    path = work / "runs" / f"{run.folder}.json"
+    there = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    settings = identity(bench, run)
+    results = (there, published.get(run.title, {}))
+    return next((kept for kept in results if kept.get("settings") == settings), None)
+
+
+def train(
+    bench: Mapping[str, Any], work: pathlib.Path, data: Mapping[str, str], run: Run
+) -> dict[str, Any]:
+    """Trains and evaluates a run.
 
     Raises:
-        SystemExit: what is kept was made with other settings.
+        SystemExit: a command failed, as `pretrain` does where WORK_DIR holds other settings.
     """
     folder = work / "runs" / run.folder
-    config = folder.with_name(f"{run.folder}.yaml")
+    path, config = (folder.with_name(f"{run.folder}.{end}") for end in ("json", "yaml"))
     settings_file(bench["preset"], config, settings_of(bench, run))
-    settings = yaml.safe_load(config.read_text("utf-8"))
-    path = folder.with_name(f"{run.folder}.json")
-    if path.exists():
-        kept = dict(json.loads(path.read_text("utf-8")))
-        changed = [
-            f"{section}.{key}={value}"  # settings that only one of them knows are newer or older
-            for section in settings.keys() - {"format_version"}
-            for key, value in kept["settings"].get(section, {}).items()
-            if settings[section].get(key, value) != value
-        ]
-        if changed:
-            raise SystemExit(f"{path}: made with {', '.join(changed)}: move it and its folder away")
-        return kept
-    if data is None:
-        return None
     places = [f"--model_dir={folder}", f"--data_dir={data[run.recipe.get('data', 'data')]}"]
     start = (run.recipe.get("init_from"), run.seed)
     sources = [work / "runs" / r.folder for r in runs_of(bench) if (r.name, r.seed) == start]
@@ -201,17 +220,20 @@ def measure(
         places += ["--probe", f"--probe_input={text}", f"--probe_cases={probe['cases']}"]
         places += [f"--plot={probe['plot']}"] if "plot" in probe else []
     evaluated = command("evaluate", *places)
+    if "evaluations" in bench:
+        held_out = [e for e in log.read_evaluations(str(folder)) if e.get("max_batches")]
+        curve: list[tuple[int, Any]] = [(e["step"], e["masked_lm_loss"]) for e in held_out]
+    else:
+        curve = [(line["step"], line["loss"]) for line in log.read_metrics(str(folder))]
     head = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    metrics, evaluations = log.read_metrics(str(folder)), log.read_evaluations(str(folder))
     result = {
-        "settings": settings,
+        "settings": identity(bench, run),
         "commit": subprocess.run(head, stdout=subprocess.PIPE, text=True, check=False).stdout[:-1],
         "steps": trained["global_step"],
-        "loss": evaluated["masked_lm_loss"],
+        "loss": round(evaluated["masked_lm_loss"], 4),
         "recall": far_recall(evaluated["probe"]["by_distance"], probe["beyond"]) if probe else None,
-        "curve": [(line["step"], line["loss"]) for line in metrics],
-        "held_out": [(x["step"], x["masked_lm_loss"]) for x in evaluations if x.get("max_batches")],
-    }  # fmt: skip
+        "curve": [(step, round(loss, 4)) for step, loss in curve],
+    }
     path.write_text(json.dumps(result), "utf-8")
     console.log(f"{run.title}: held-out loss {result['loss']:.4f}")
     return result
@@ -248,26 +270,27 @@ def relative_price(work: pathlib.Path, run: Run, first: Run) -> float:
     return (part * short + (1 - part) * whole) / cycles(work, first.recipe["price"])[0]
 
 
-def table(results: Mapping[Run, Mapping[str, Any]]) -> str:
-    """A row for each recipe at equal tokens and, where it was trained, at equal price."""
+def table(results: Mapping[Run, Mapping[str, Any]], has_goal: bool) -> str:
+    """A row for each recipe at equal tokens and, where it was trained, at equal price. The goal is
+    where the first one's curves end, if these are of held-out records."""
     groups: dict[tuple[str, bool], dict[int, Mapping[str, Any]]] = {}
     for run, result in results.items():
         groups.setdefault((run.name, run.priced), {})[run.seed] = result
     losses = {key: {seed: r["loss"] for seed, r in ours.items()} for key, ours in groups.items()}
     first = next(iter(groups))
     bases = {run.name: run.recipe.get("from", first[0]) for run in results}
-    ends = [r["held_out"][-1] for r in groups[first].values() if r["held_out"]]
+    ends = [r["curve"][-1] for r in groups[first].values()] if has_goal else []
     goal = statistics.mean(loss for _, loss in ends) if ends else 0.0
     rows = []
     for (name, priced), ours in groups.items():
         base = losses.get((bases[name], priced)) or losses.get((bases[name], False), {})
-        reached = [steps_to(r["held_out"], goal) for r in ours.values()]
+        reached = [compare.steps_to(r["curve"], goal) for r in ours.values()] if has_goal else []
         known = [step for step in reached if step is not None]
         rows.append(
             (
                 name, f"{next(iter(ours.values()))['steps']:,}",
                 " ".join(f"{losses[name, priced][seed]:.4f}" for seed in sorted(ours)),
-                difference(losses[name, priced], base) if (name, priced) != first else "",
+                compare.difference(losses[name, priced], base) if (name, priced) != first else "",
                 f"{statistics.mean(known) / ends[0][0]:.0%}" if len(known) == len(ours) else "",
                 " ".join(f"{r['recall']:.1%}" for r in ours.values() if r["recall"] is not None),
             )
@@ -276,7 +299,7 @@ def table(results: Mapping[Run, Mapping[str, Any]]) -> str:
     return console.table(rows, titles)
 
 
-def main() -> int:
+def main() -> None:
     """Trains what is not there yet, prints the table, draws the curves."""
     benches = yaml.safe_load((ROOT / "scripts" / "recipes.yaml").read_text("utf-8"))
     options = _options(benches)
@@ -289,32 +312,34 @@ def main() -> int:
         print(", ".join(f"{name} costs {price:.3f}" for name, price in prices.items()))
         runs += [replace(run, steps=round(run.steps / prices[run.name]), priced=True)
                  for run in runs if prices[run.name] != 1]  # fmt: skip
-    data = None if options.kept else make_data(bench, work)
-    results: dict[Run, dict[str, Any]] = {}
+    path = ROOT / "docs" / "images" / f"{bench.get('picture', options.bench)}.json"
+    published = compare.read_published(path, text_of(bench))
+    known = {} if options.anew else published or {}
+    results = {run: kept_result(bench, work, known, run) for run in runs}
+    missing = [run for run in runs if not results[run] and not options.kept]
+    data = make_data(bench, work) if missing else {}
     for is_later in (False, True):  # those that start from others come after them
-        together = [run for run in runs if ("init_from" in run.recipe) == is_later]
+        together = [run for run in missing if ("init_from" in run.recipe) == is_later]
         with concurrent.futures.ThreadPoolExecutor(options.jobs or os.cpu_count()) as pool:
-            done = pool.map(lambda run: measure(bench, work, data, run), together)
-            results |= {run: r for run, r in zip(together, done, strict=True) if r}
-    if not results:
+            done = pool.map(lambda run: train(bench, work, data, run), together)
+            results |= zip(together, done, strict=True)
+    finished = {run: result for run, result in results.items() if result}
+    if not finished:
         raise SystemExit(f"{work}: no run of {options.bench} is finished")
-    print(table(results))
-    if "picture" in bench and not options.steps:
-        picture = ROOT / "docs" / "images" / f"{bench['picture']}.png"
-        key = "held_out" if "evaluations" in bench else "curve"
-        curves = {
-            run.title: [(step, round(loss, 4)) for step, loss in result[key]]
-            for run, result in results.items()
-        }
-        picture.with_suffix(".json").write_text(json.dumps(curves) + "\n", "utf-8")
-        names = bench.get("drawn", bench["runs"])
-        drawn = {run.title: curves[run.title] for run in results if run.name in names}
-        draw(picture, bench["about"], drawn)
-        print(f"drawn: {picture.relative_to(ROOT)}")
-    if "evaluations" in bench:
-        print("counted on the train records, nats:", counted_losses(str(work / "data")))
-    print("trained at commits", *sorted({result["commit"] for result in results.values()}))
-    return 0
+    print(table(finished, "evaluations" in bench))
+    if published is None:
+        print(f"{path.relative_to(ROOT)} is of another text and stays as it is")
+    elif "picture" in bench and not options.steps:
+        merged = {**published, **{run.title: result for run, result in finished.items()}}
+        merged = {t: r for t, r in merged.items() if compare.recipe_of(t) in bench["runs"]}
+        if text := text_of(bench):
+            compare.publish(path, text, merged)
+        drawn = {r.title: merged[r.title]["curve"] for r in runs_of(bench) if r.title in merged}
+        compare.draw(path.with_suffix(".png"), bench["about"], drawn)
+        print(f"written: {path.relative_to(ROOT)}; drawn beside it")
+    if data and "evaluations" in bench:
+        print("counted on the train records, nats:", compare.counted_losses(data["data"]))
+    print("trained at commits", *sorted({result["commit"] for result in finished.values()}))
 
 
 def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
@@ -326,9 +351,10 @@ def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, help="other than the bench's: draws no picture")
     parser.add_argument("--jobs", type=int, help="runs at a time (default: one for each core)")
     parser.add_argument("--priced", action="store_true", help="at equal price, too")
+    parser.add_argument("--anew", action="store_true", help="what the repository holds, too")
     parser.add_argument("--kept", action="store_true", help="trains nothing: what there is so far")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -40,17 +40,36 @@ def test_a_recipe_inherits_from_the_one_that_it_is_compared_with() -> None:
     assert "x=5" in learn.settings_of({"runs": runs}, made[2])
 
 
-def test_results_of_other_settings_are_not_taken(tmp_path: Path) -> None:
+def test_results_are_taken_where_their_settings_are_the_runs(tmp_path: Path) -> None:
     bench = {"preset": "tiny-cpu", "runs": {"a": None}, "steps": 10}
     (run,) = learn.runs_of(bench)
-    assert learn.measure(bench, tmp_path, None, run) is None
-    settings = yaml.safe_load((tmp_path / "runs" / f"{run.folder}.yaml").read_text("utf-8"))
+    published = {run.title: {"settings": learn.identity(bench, run), "loss": 2.0}}
+    assert learn.kept_result(bench, tmp_path, {}, run) is None
+    assert (learn.kept_result(bench, tmp_path, published, run) or {})["loss"] == 2.0
     kept = tmp_path / "runs" / f"{run.folder}.json"
-    kept.write_text(json.dumps({"settings": settings, "loss": 1.0}), "utf-8")
-    assert (learn.measure(bench, tmp_path, None, run) or {})["loss"] == 1.0
+    kept.parent.mkdir()
+    kept.write_text(json.dumps({**published[run.title], "loss": 1.0}), "utf-8")
+    assert (learn.kept_result(bench, tmp_path, published, run) or {})["loss"] == 1.0
     changed = {**bench, "sets": ["model.num_layers=5"]}
-    with pytest.raises(SystemExit, match=r"made with model\.num_layers=\d+: move it"):
-        learn.measure(changed, tmp_path, None, run)
+    assert learn.kept_result(changed, tmp_path, published, run) is None
+
+
+def test_results_are_published_for_their_text_alone(tmp_path: Path) -> None:
+    path, runs = tmp_path / "picture.json", {"a, seed 0": {"loss": 1.0}, "a, seed 1": {"loss": 2.0}}
+    assert compare.read_published(path, "one") == {}
+    compare.publish(path, "one", runs)
+    assert compare.read_published(path, "one") == compare.read_published(path, None) == runs
+    assert compare.read_published(path, "another") is None
+
+
+@pytest.mark.parametrize("name", ["recipe", "recipe-parts"])
+def test_what_the_repository_holds_has_the_settings_that_the_recipes_have(name: str) -> None:
+    path = learn.ROOT / "docs" / "images" / f"{BENCHES[name]['picture']}.json"
+    runs, published = learn.runs_of(BENCHES[name]), compare.read_published(path, None) or {}
+    held = [run for run in runs if run.title in published]
+    assert len(held) > len(runs) / 2
+    for run in held:
+        assert published[run.title]["settings"] == learn.identity(BENCHES[name], run), run.title
 
 
 def test_a_difference_is_of_the_same_seeds_with_students_interval() -> None:
