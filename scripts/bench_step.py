@@ -79,7 +79,7 @@ SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
-# By length: a step is compiled at one length, with two numbers of layers that are drawn out.
+# By length: a step is compiled at one length, with two numbers of layers to extrapolate from.
 # preset, its one length, layers, compiled layers, how many of these layers have which attention
 CODE_CHIPS = ("v5e", "v6e")
 SHAPES: dict[str, tuple[str, tuple[str, ...], int, int, tuple[int, int], dict[str, int]]] = {

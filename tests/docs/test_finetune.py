@@ -178,9 +178,9 @@ def test_measures_are_those_of_scipy_and_of_the_confusion_matrix() -> None:
 
     draw = np.random.default_rng(0)
     one, other = draw.integers(0, 5, 50).astype(float), draw.normal(size=50)
-    found = benchmark.similarity(one, other)
-    assert found["Pearson"] == pytest.approx(stats.pearsonr(one, other)[0])
-    assert found["Spearman"] == pytest.approx(stats.spearmanr(one, other)[0])
+    scores = benchmark.similarity(one, other)
+    assert scores["Pearson"] == pytest.approx(stats.pearsonr(one, other)[0])
+    assert scores["Spearman"] == pytest.approx(stats.spearmanr(one, other)[0])
     answers, targets = draw.integers(0, 2, (2, 40))
     tp, tn = np.sum(answers & targets), np.sum((1 - answers) & (1 - targets))
     fp, fn = np.sum(answers & (1 - targets)), np.sum((1 - answers) & targets)

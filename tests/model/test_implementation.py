@@ -1,4 +1,4 @@
-"""Which way computes attention, and what is said where the kernels cannot be had."""
+"""Which implementation computes attention, and what is reported where there are no kernels."""
 
 from __future__ import annotations
 

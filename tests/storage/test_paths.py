@@ -1,4 +1,4 @@
-"""What a path is, is told without opening it, in one line."""
+"""A path is classified without opening it; a bad one is refused in one line."""
 
 from __future__ import annotations
 
