@@ -16,7 +16,7 @@ take equal shares of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 
@@ -91,6 +91,25 @@ def orthogonalized(stack: tf.Tensor, devices: int = 1) -> tf.Tensor:
         change = tf.matmul(values, factor) if is_tall else tf.matmul(factor, values)
         values = first * values + change
     return values
+
+
+def orthogonalized_together(
+    stack: tf.Tensor,
+    replica_id: tf.Tensor | int,
+    num_replicas: int,
+    cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """`orthogonalized`, of which each replica does an equal share.
+
+    Args:
+        stack: [n, rows, columns], the same on all replicas; n divides by `num_replicas`.
+        replica_id, num_replicas, cross_replica_sum: as of `step.train_step`.
+    """
+    shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])
+    share = orthogonalized(tf.gather(shares, replica_id))
+    here = tf.one_hot(replica_id, num_replicas, dtype=stack.dtype)[:, None, None, None]
+    # Elsewhere are zeros, so the sum rounds nothing.
+    return tf.reshape(cross_replica_sum(here * share), stack.shape)
 
 
 def updates(

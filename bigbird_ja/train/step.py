@@ -47,7 +47,7 @@ def train_step(
             (next_sentence_labels int32 [b]); b divides into `gradient_accumulation_steps`.
         replica_id: which replica this is; keys dropout.
         num_replicas: how many there are.
-        cross_replica_sum: sums a float32 tensor over the replicas.
+        cross_replica_sum: sums a tensor (float32, or of `training.dtype`) over the replicas.
 
     Returns:
         New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
@@ -69,7 +69,17 @@ def train_step(
         weight=weight,
     )
     gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
-    return apply_gradients(config, params, slots, gradients, cross_replica_sum(sums), global_step)
+    orthogonalized = None
+    if num_replicas > 1:
+        with tf.name_scope("optimizer"):
+            norm = global_norm(gradients)
+            stacks = muon_directions(config, slots["m"], gradients, norm, multiple=num_replicas)
+            how = replica_id, num_replicas, cross_replica_sum
+            orthogonalized = [muon.orthogonalized_together(stack, *how) for stack in stacks]
+    sums = cross_replica_sum(sums)
+    return apply_gradients(
+        config, params, slots, gradients, sums, global_step, orthogonalized=orthogonalized
+    )
 
 
 def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -123,7 +133,8 @@ def apply_gradients(
         config, params, slots, global_step: as `train_step`; params and slots may be parts.
         gradients, sums: of `replica_gradients`, summed over the replicas; the same parts of them.
         squares: the sum of all gradients' squares, needed where `gradients` are parts.
-        orthogonalized: `muon_directions`, orthogonalised; needed there too.
+        orthogonalized: `muon_directions`, orthogonalised, where replicas do it together; needed
+            where `gradients` are parts.
         priced_as_one_of: see `program.Program`.
 
     Returns:

@@ -194,7 +194,5 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
     devices.check_divides(config.training.global_batch_size, cores, accumulation)
     devices.check_estimator_tpu(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
-    if config.training.optimizer == "muon" and cores > 1:
-        why += "; each core does all of Muon's work, which pjrt divides: adamw may be quicker here"
     chip = CHIPS.get(_chip(accelerator or ""))
     return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)

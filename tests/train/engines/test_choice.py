@@ -41,8 +41,6 @@ def test_the_estimator_where_it_is_proven(machine: Machine) -> None:
     )
     machine.packages.pop("jax")  # never needed for it
     assert choose("auto", True, CONFIG).name == "estimator"
-    muon, _ = resolve_config(None, ["training.optimizer=muon"])
-    assert "each core does all of Muon's work" in str(choose("auto", True, muon))
     chosen = choose("auto", False, CONFIG)
     assert (chosen.name, chosen.replicas) == ("estimator", 1)
     assert chosen.why == "auto: jax is not installed"

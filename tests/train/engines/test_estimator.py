@@ -11,6 +11,7 @@ import tensorflow as tf
 
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
 
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
@@ -72,8 +73,10 @@ def initial(config: Config) -> dict[str, Any]:
     return {**params, **slots, "global_step": np.int64(0)}
 
 
-def test_the_tpu_form_of_the_step_builds() -> None:
+@pytest.mark.parametrize(("optimizer", "stacks"), [("adamw", 0), ("muon", 1)])
+def test_the_tpu_form_of_the_step_builds(optimizer: str, stacks: int) -> None:
     config = tiny()
+    config.training.optimizer = optimizer
     graph = TrainGraph(config, lambda: initial(config))
     with tf.Graph().as_default() as built:
 
@@ -81,8 +84,9 @@ def test_the_tpu_form_of_the_step_builds() -> None:
             return graph.model_fn(features(2), None, "train", {"use_tpu": True}).train_op
 
         tf.compat.v1.tpu.replicate(step, [[], []])
-        kinds = {op.type for op in built.get_operations()}
-    assert "CrossReplicaSum" in kinds
+        sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
+    # The weight, each gradient, the means; and what each core orthogonalised, by shape.
+    assert len(sums) == 2 + len(parameter_specs(config)) + stacks
 
 
 def test_a_second_session_ends_with_what_ended_the_first() -> None:
