@@ -224,7 +224,7 @@ class TrainingConfig:
     )  # fmt: skip
     optimizer: str = option(
         "adamw", "muon: Muon for the layers' matrices, AdamW for all else, at the same rate and"
-        " decay, which are AdamW's; on several devices of the engine pjrt it is divided over them.",
+        " decay, which are AdamW's; several devices share its work.",
         choices=("adamw", "muon"),
     )  # fmt: skip
     update_rule: str = option(
