@@ -135,6 +135,7 @@ def test_micro_batches_and_replicas_give_the_gradients_of_one_large_batch():
 def test_replicas_that_share_muons_work_move_the_weights_as_one_that_does_it_alone():
     """Three replicas, as not all stacks divide by them; all get the same weights, bit for bit."""
     sets = {"training.optimizer": "muon", "model.hidden_dropout_prob": 0.0}
+    sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
     config = _config(**sets, **{"training.global_batch_size": 6})
     batch = tiny_batch(config, batch_size=6)
     whole = _step(config, batch)
