@@ -33,10 +33,10 @@ from typing import Any
 
 import numpy as np
 import transformers
-from finetune import Example, Settings, check_code, fit, load, longest, predict, read_rows
+from finetune import Example, Settings, check_code, fit, load, longest, of_each, predict, read_rows
 
 MAX_TOKENS = 128  # of a text or pair, as in JGLUE's table
-JSICK_LABELS = ("contradiction", "entailment", "neutral")
+JSICK_LABELS = ["contradiction", "entailment", "neutral"]
 Scores = dict[str, float]  # of one test file, by measure
 
 
@@ -146,18 +146,23 @@ class Progress:
             )
 
 
-def rows_of(data: Path, name: str) -> list[dict[str, Any]]:
-    """The rows of NAME.jsonl or NAME.jsonl.gz."""
+def file_of(data: Path, name: str) -> Path:
+    """NAME.jsonl or NAME.jsonl.gz."""
     for ending in (".jsonl", ".jsonl.gz"):
         if (data / (name + ending)).is_file():
-            return read_rows(data / (name + ending))
+            return data / (name + ending)
     raise SystemExit(f"{data} has no {name}.jsonl or {name}.jsonl.gz: --help says where to get it")
 
 
 def examples_of(task: Task, tokenizer: Any, most: int, data: Path, name: str) -> list[Example]:
     """A file of a task, encoded."""
+    path = file_of(data, name)
     encode = functools.partial(tokenizer, truncation="longest_first", max_length=most)
-    return [Example(task.encodings(row, encode), task.target(row)) for row in rows_of(data, name)]
+
+    def example(row: dict[str, Any]) -> Example:
+        return Example(task.encodings(row, encode), task.target(row))
+
+    return of_each(path, read_rows(path), example)
 
 
 def fingerprint(folder: str) -> str:
@@ -225,7 +230,8 @@ def overlap(data: Path, corpus: Path) -> str:
     for task in TASKS.values():
         for test in task.tests.values():
             fields = ("sentence", "sentence1", "sentence2", "question")
-            texts = {plain(row[f]) for row in rows_of(data, test) for f in fields if f in row}
+            rows = read_rows(file_of(data, test))
+            texts = {plain(row[f]) for row in rows for f in fields if f in row}
             there = sorted(one for one in texts if one in text)
             lines.append(f"{test}: {len(there)} of {len(texts)} texts stand in {corpus}")
             lines += [f"  {one}" for one in there]

@@ -88,6 +88,25 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def of_each(
+    path: Path, rows: Sequence[dict[str, Any]], make: Callable[[dict[str, Any]], Any]
+) -> list:
+    """What `make` makes of each row.
+
+    Raises:
+        SystemExit: a row lacks a field, or has a value that cannot be.
+    """
+    made = []
+    for number, row in enumerate(rows, 1):
+        try:
+            made.append(make(row))
+        except KeyError as error:
+            raise SystemExit(f"{path}, row {number}: has no {error.args[0]}") from None
+        except (TypeError, ValueError) as error:
+            raise SystemExit(f"{path}, row {number}: {error}") from None
+    return made
+
+
 def check_code(folder: str, trust: bool | None) -> bool:
     """Whether to run the code that lies in the model's folder.
 
@@ -207,25 +226,30 @@ def _loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return mean(scores, targets)
 
 
-def classification(rows: Sequence[dict[str, Any]], encode: Callable) -> tuple[list[Example], dict]:
+def classification(path: Path, encode: Callable) -> tuple[list[Example], dict]:
     """Examples, and what the model's config says about the labels."""
-    names = sorted({str(row["label"]) for row in rows})
-    examples = [Example([encode(row["text"])], names.index(str(row["label"]))) for row in rows]
+    rows = read_rows(path)
+    names = sorted(set(of_each(path, rows, lambda row: str(row["label"]))))
     ids = {name: i for i, name in enumerate(names)}
+    examples = of_each(
+        path, rows, lambda row: Example([encode(row["text"])], ids[str(row["label"])])
+    )
     return examples, {"num_labels": len(names), "id2label": dict(enumerate(names)), "label2id": ids}
 
 
-def questions(rows: Sequence[dict[str, Any]], encode: Callable) -> tuple[list[Example], dict]:
+def questions(path: Path, encode: Callable) -> tuple[list[Example], dict]:
     """Examples whose target is the first and the last token of the answer."""
-    examples = []
-    for row in rows:
-        begin = row["context"].index(row["answer"])
+
+    def example(row: dict[str, Any]) -> Example:
+        begin = row["context"].find(row["answer"])
+        if begin < 0:
+            raise ValueError(f"the context does not hold the answer {row['answer']!r}")
         ends = begin, begin + len(row["answer"]) - 1
         encoded = encode(row["question"], row["context"], truncation="only_second")
-        target = [encoded.char_to_token(at, sequence_index=1) for at in ends]
-        if None not in target:  # the answer was not cut off
-            examples.append(Example([encoded], target))
-    return examples, {}
+        return Example([encoded], [encoded.char_to_token(at, sequence_index=1) for at in ends])
+
+    examples = of_each(path, read_rows(path), example)
+    return [one for one in examples if None not in one.target], {}  # the answer was not cut off
 
 
 def main() -> None:
@@ -248,7 +272,7 @@ def main() -> None:
         return tokenizer(*texts, truncation=truncation, max_length=most)
 
     is_qa = args.task == "qa"
-    examples, config = (questions if is_qa else classification)(read_rows(args.data), encode)
+    examples, config = (questions if is_qa else classification)(args.data, encode)
     random.Random(0).shuffle(examples)
     held_out = max(1, len(examples) // 10)
     settings = Settings(args.epochs, args.learning_rate, args.batch_size)
