@@ -90,10 +90,10 @@ bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside t
 bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (a commit)
 	@$(BIN)/python -m scripts.bench_engine --rev $(REV)
 
-bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens and equal price (many hours; goes on in WORK_DIR)
+bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens and equal price (many hours; goes on from WORK_DIR and docs/images, ANEW=--anew repeats these)
 	@$(BIN)/python -m scripts.learn recipe-rates --work_dir $(or $(WORK_DIR),out/recipe)
-	@$(BIN)/python -m scripts.learn recipe-parts --priced --work_dir $(or $(WORK_DIR),out/recipe)
-	@$(BIN)/python -m scripts.learn recipe --priced --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe-parts --priced $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe --priced $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
 
 $(addprefix bench-,$(LEARN)): bench-%: $(ALL)
 	@$(BIN)/python -m scripts.learn $*

@@ -4,7 +4,7 @@
 
 Each stage is measured with all before it; the difference is its own cost. "cpu" is the processor
 time of the whole process, which tells more than the clock on a machine that is busy otherwise.
-Bounds: 3,200 sequences of 4,096 per second with dynamic masks on two cores (ten times what a v3-8
+Bounds: 3,200 sequences of 4,096 per second with dynamic masks on two cores (fifty times what a v3-8
 takes), 15,700 with static ones.
 """
 

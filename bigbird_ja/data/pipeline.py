@@ -23,6 +23,7 @@ from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
 
 EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
 _READ_BUFFER_BYTES = 1 << 18
+_AHEAD = 4  # batches made side by side, and ready
 _RUN = 32  # tokens that `running_count` sums at once
 
 
@@ -176,8 +177,7 @@ def batches(
         features.pop("corpus_ids", None)  # nothing is learned from it
         return features
 
-    made = steps.map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    return made.prefetch(tf.data.AUTOTUNE)
+    return _made_ahead(steps.map(features, num_parallel_calls=_AHEAD, deterministic=True))
 
 
 @tf.autograph.experimental.do_not_convert
@@ -333,7 +333,15 @@ def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.da
             for name, value in made.items()
         }
 
-    return records.map(features, num_parallel_calls=2, deterministic=True).prefetch(2)
+    return _made_ahead(records.map(features, num_parallel_calls=_AHEAD, deterministic=True))
+
+
+def _made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Some batches ahead, without TensorFlow's tuning: its thread sleeps for up to a minute between
+    two looks, and may miss that the iterator ends, which then waits for it."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return batches.prefetch(_AHEAD).with_options(options)
 
 
 def _in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
