@@ -188,8 +188,9 @@ class Trainer:
         start = self.resumption.step
         self.schedule = SaveSchedule(self.config.checkpoints, start, self.deps.monotonic, self.pod)
         self.recorder.open_board()
-        try:
-            with self._threads():
+        with contextlib.closing(self.recorder):
+            # Closed once: each time may wait half a minute for an input that does not end.
+            with self._threads(), contextlib.closing(self.engine):
                 self.deps.mark("compile")
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     self.engine.begin()
@@ -199,11 +200,7 @@ class Trainer:
                 reason = self._loop(start)
                 self.recorder.heartbeat(write=True, state="saving")
                 self.saver.wait()
-                self.engine.close()
-                self.recorder.sync()
-        finally:
-            self.engine.close()
-            self.recorder.close()
+            self.recorder.sync()
         return reason
 
     # The loop.

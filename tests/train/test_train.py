@@ -46,10 +46,13 @@ class Numbers:
         self.dispatched = self.finished = start
         self._ahead, self._loop, self._bad = ahead, loop, bad
 
-    ahead = 0
+    ahead = begun = closed = 0
 
-    def begin(self) -> None: ...
-    def close(self) -> None: ...
+    def begin(self) -> None:
+        self.begun += 1
+
+    def close(self) -> None:
+        self.closed += 1
 
     def advance(self, limit: int) -> StepResult:
         self.dispatched = min(self.finished + self._loop + self._ahead, limit)
@@ -125,7 +128,11 @@ class Training:
             choice.Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
             deps=Dependencies(mark=mark),
         )  # fmt: skip
-        train(job, RunDir(self.model_dir), stop)
+        try:
+            train(job, RunDir(self.model_dir), stop)
+        finally:
+            # An input that does not end is waited for each time, and a spot machine has 30 seconds.
+            assert engine.closed == engine.begun, "closed once, however the run ends"
 
     @property
     def logged(self) -> list[int]:

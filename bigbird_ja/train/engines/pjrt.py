@@ -261,10 +261,9 @@ class Feeder:
             yield value
 
     def close(self) -> None:
-        """Ends the thread; the first call waits for it."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._thread.join(_CLOSE_SECONDS)
+        """Ends the thread."""
+        self._closed.set()
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -110,25 +108,3 @@ def test_sums_in_bfloat16_change_the_sums_alone() -> None:
         assert result["losses"] < 1e-6, result
         # The squares of gradients, which are averaged too, are twice as far off.
         assert 2**-12 < result["weights"] < 2**-5, result
-
-
-def test_an_input_that_does_not_end_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closing twice is usual; a spot machine has half a minute in all."""
-    from bigbird_ja.train.engines import pjrt
-
-    waited: list[float | None] = []
-    join = threading.Thread.join
-    release = threading.Event()
-
-    def batches() -> Iterator[int]:
-        release.wait(60)
-        yield 1
-
-    feeder = pjrt.Feeder(batches, lambda batch: batch)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "join", lambda thread, timeout=None: waited.append(timeout))
-        feeder.close()
-        feeder.close()
-    release.set()
-    join(feeder._thread, 60)
-    assert waited == [pjrt._CLOSE_SECONDS] and not feeder._thread.is_alive()
