@@ -102,7 +102,7 @@ def of_each(
             made.append(make(row))
         except KeyError as error:
             raise SystemExit(f"{path}, row {number}: has no {error.args[0]}") from None
-        except (TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:  # null, a number, no such label
             raise SystemExit(f"{path}, row {number}: {error}") from None
     return made
 

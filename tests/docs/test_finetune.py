@@ -116,6 +116,7 @@ def test_what_is_not_there_or_no_object_is_named(tmp_path: Path) -> None:
             {"question": "何", "context": "年", "answer": "月"},
             "does not hold the answer",
         ),
+        ("questions", {"question": "何", "context": None, "answer": "月"}, "'NoneType'"),
         ("jsick", {"sentence1": "年", "sentence2": "月", "label": "no"}, "'no' is not in"),
         ("jsick", {"sentence1": "年", "label": "neutral"}, "has no sentence2"),
     ],
