@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 import transformers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 _BERT = {
     "unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]",
@@ -22,6 +22,15 @@ _ROBERTA = {
     "mask_token": "<mask>",
 }  # fmt: skip
 _VOCABULARY = 3000
+
+
+def _template(backend: tokenizers.Tokenizer, first: str, last: str) -> processors.PostProcessor:
+    """Make the template that puts two pieces around a text."""
+    return processors.TemplateProcessing(
+        single=f"{first} $A {last}",
+        pair=f"{first} $A {last} $B:1 {last}:1",
+        special_tokens=[(piece, backend.token_to_id(piece)) for piece in (first, last)],
+    )
 
 
 def _save(
@@ -41,6 +50,7 @@ def byte_level_bpe(folder: Path, texts: Sequence[str]) -> None:
     backend.train_from_iterator(texts, trainer)
     backend.add_tokens(["   ", "|||IP_ADDRESS|||"])
     backend.add_special_tokens([*_BERT.values(), "[unused0]", "[unused1]"])
+    backend.post_processor = _template(backend, "[CLS]", "[SEP]")
     _save(backend, folder, **_BERT)
 
 
@@ -54,6 +64,8 @@ def roberta_bpe(folder: Path, texts: Sequence[str]) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     backend.train_from_iterator(texts, trainer)
+    ends = [(piece, backend.token_to_id(piece)) for piece in ("</s>", "<s>")]
+    backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=True)
     # transformers 4 would take the space away that is not stated here, too.
     _save(backend, folder, add_prefix_space=True, **_ROBERTA)
 
@@ -71,7 +83,8 @@ def wordpiece(folder: Path, texts: Sequence[str]) -> None:
 
 
 def unigram_with_bytes(folder: Path, texts: Sequence[str]) -> None:
-    """As llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes."""
+    """As llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes; what stands
+    around a text is neither cls nor sep."""
     parts = {**_ROBERTA, "cls_token": "<cls>", "sep_token": "<sep>"}
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.normalizer = normalizers.NFKC()
@@ -89,6 +102,7 @@ def unigram_with_bytes(folder: Path, texts: Sequence[str]) -> None:
     ]
     backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    backend.post_processor = _template(backend, "<s>", "</s>")
     _save(backend, folder, **parts)
 
 

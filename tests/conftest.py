@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.text import articles
-from testkit import command_line, runs
+from testkit import ROOT, command_line, runs
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.tpu import FakeTpu
 from testkit.zygote import Zygote
@@ -80,10 +80,11 @@ def fake_tpu(tmp_path: Path) -> Iterator[FakeTpu]:
 
 @pytest.fixture(scope="session")
 def real_text_path() -> str:
-    """35 MB of real Japanese text, a .jsonl.gz named by BIGBIRD_JA_REAL_TEXT."""
-    path = os.environ.get("BIGBIRD_JA_REAL_TEXT")
+    """35 MB of real Japanese text, a .jsonl.gz: BIGBIRD_JA_REAL_TEXT, or beside the checkout."""
+    beside = ROOT.parent / "shared/data/ja_real.jsonl.gz"
+    path = os.environ.get("BIGBIRD_JA_REAL_TEXT") or (str(beside) if beside.exists() else None)
     if not path:
-        pytest.skip("BIGBIRD_JA_REAL_TEXT does not name a .jsonl.gz of real Japanese text")
+        pytest.skip("no real Japanese text: name a .jsonl.gz by BIGBIRD_JA_REAL_TEXT")
     return path
 
 

@@ -125,7 +125,13 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
         tokenizer = tokenizer_lib.from_bytes(data, manifest_lib.TOKENIZER_NAME)
     except BadInput as error:
         return str(error)
-    if (tokenizer.vocab_size, tokenizer.special_ids) != (manifest.vocab_size, manifest.special_ids):
+    now, stated = tokenizer.special_ids, manifest.special_ids
+    # Which of them begin and end a sequence was read otherwise by earlier versions.
+    if (
+        tokenizer.vocab_size != manifest.vocab_size
+        or {*now.values()} != {*stated.values()}
+        or any(now[part] != stated[part] for part in ("pad", "mask"))
+    ):
         return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"
     return None
 

@@ -23,11 +23,17 @@ import json
 from typing import Any
 
 from bigbird_ja.text import MASK, model_proto
+from bigbird_ja.text.folder_files import MECAB_CLASS
+from bigbird_ja.text.folder_tokenizer import FolderTokenizer
 from bigbird_ja.text.interface import Tokenizer
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer
 
 # transformers' name for the part that each control piece plays.
 _ROLES = {part: piece for piece, (part, _) in model_proto.PARTS.items()}
+
+# Beside `model_type: modernbert`, transformers 5 takes tokenizer_class for wrong unless `auto_map`
+# is there. It then loads its own class of that name; this module serves `trust_remote_code=True`.
+_MECAB_MODULE = "tokenization_mecab"
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
@@ -37,8 +43,9 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
         tokenizer: of the data.
         model_max_length: tokens that the model takes.
     """
-    if not isinstance(tokenizer, SentencePieceTokenizer):
+    if isinstance(tokenizer, FolderTokenizer):
         return _handed_back(tokenizer, model_max_length)
+    assert isinstance(tokenizer, SentencePieceTokenizer)
     return {
         "spiece.model": tokenizer.model_bytes,
         "tokenizer.json": to_json(tokenizer_json(tokenizer), indent=None),
@@ -49,10 +56,15 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
     }
 
 
-def _handed_back(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
-    """A folder's files, with what makes transformers 4 and 5 give the ids of training: a class that
-    both know and that reads tokenizer.json as it is, where none is stated or one that only 5 knows;
-    and tokenizer.json's own `add_prefix_space`, which 4 takes for false where it is not stated."""
+def _handed_back(tokenizer: FolderTokenizer, model_max_length: int) -> dict[str, bytes]:
+    """Copy a folder's files, changed so that transformers 4 and 5 give the ids of training.
+
+    - The class is one that both know and that reads tokenizer.json as it is, where none is stated
+      or one that only 5 knows.
+    - tokenizer.json's own `add_prefix_space` is stated, which 4 takes for false otherwise.
+    - Both ends of a sequence are in tokenizer.json's template, where it lacks one of them.
+    - MeCab's class is named by `auto_map`, too: see `_MECAB_MODULE`.
+    """
     files = dict(tokenizer.files)
     config = json.loads(files.get("tokenizer_config.json", b"{}"))
     if config.get("tokenizer_class", "TokenizersBackend") == "TokenizersBackend":
@@ -62,6 +74,16 @@ def _handed_back(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes
     if prefixed is not None:
         config["add_prefix_space"] = prefixed
     config["model_max_length"] = model_max_length
+    if tokenizer.is_mecab:
+        config["auto_map"] = {"AutoTokenizer": [f"{_MECAB_MODULE}.{MECAB_CLASS}", None]}
+        files[f"{_MECAB_MODULE}.py"] = f"from transformers import {MECAB_CLASS}\n".encode()
+    elif not tokenizer.writes_both_ends:
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        for flag in model_proto.END_FLAGS:
+            config.pop(flag, None)
+        ends = {tokenizer.written[i]: i for i in (tokenizer.special.cls, tokenizer.special.sep)}
+        definition["post_processor"] = _post_processor(ends)
+        files["tokenizer.json"] = to_json(definition, indent=None)
     return {**files, "tokenizer_config.json": to_json(config)}
 
 
@@ -82,7 +104,7 @@ def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
         ],
         "normalizer": _normalizer(settings),
         "pre_tokenizer": _pre_tokenizer(settings),
-        "post_processor": _post_processor(ids),
+        "post_processor": _post_processor({name: ids[name] for name in ("[CLS]", "[SEP]")}),
         "decoder": decoder,
         "model": _model(tokenizer, settings),
     }
@@ -118,18 +140,21 @@ def _metaspace(prepend_scheme: str) -> dict[str, Any]:
     return {"type": "Metaspace", "split": False, **place}
 
 
-def _post_processor(ids: dict[str, int]) -> dict[str, Any]:
+def _post_processor(ends: dict[str, int]) -> dict[str, Any]:
+    """Make the template that puts two pieces around a text; `ends` holds their ids."""
+
     def part(kind: str, name: str, segment: int) -> dict[str, Any]:
         return {kind: {"id": name, "type_id": segment}}
 
     first, second = part("Sequence", "A", 0), part("Sequence", "B", 1)
-    single = [part("SpecialToken", "[CLS]", 0), first, part("SpecialToken", "[SEP]", 0)]
+    before, after = ends
+    single = [part("SpecialToken", before, 0), first, part("SpecialToken", after, 0)]
     return {
         "type": "TemplateProcessing",
         "single": single,
-        "pair": [*single, second, part("SpecialToken", "[SEP]", 1)],
+        "pair": [*single, second, part("SpecialToken", after, 1)],
         "special_tokens": {
-            name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")
+            name: {"id": name, "ids": [i], "tokens": [name]} for name, i in ends.items()
         },
     }
 

@@ -34,7 +34,7 @@ _NAMES = (
     *model_proto.MODEL_NAMES,
 )  # fmt: skip
 _MOST_BYTES = 256 << 20  # of all files together
-_MECAB_CLASS = "BertJapaneseTokenizer"
+MECAB_CLASS = "BertJapaneseTokenizer"
 _DICTIONARIES = ("unidic_lite", "unidic", "ipadic")  # packages
 
 T = TypeVar("T")
@@ -69,6 +69,7 @@ class Definition:
     added_tokens: list[Added] = field(default_factory=list)
     pre_tokenizer: dict[str, Any] | None = None
     decoder: dict[str, Any] | None = None
+    post_processor: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,7 @@ class Files:
         self.content = content
         self.source = source
         self.config: dict[str, Any] = self._decoded(_CONFIG, dict[str, Any])
-        self.is_mecab = (
-            self.config.get("tokenizer_class") == _MECAB_CLASS and _VOCABULARY in content
-        )
+        self.is_mecab = self.config.get("tokenizer_class") == MECAB_CLASS and _VOCABULARY in content
 
     @classmethod
     def read(cls, folder: str) -> Files | None:
@@ -179,6 +178,24 @@ class Files:
         """The pieces that are stated to play a part; see `model_proto.stated_parts`."""
         return model_proto.stated_parts([self.config, self._decoded(_PARTS, dict[str, Any])])
 
+    def ends(self) -> tuple[str | None, str | None]:
+        """Return the pieces that tokenizer.json's own template puts before and after a text.
+
+        Returns:
+            The two pieces; None for a side where it puts nothing.
+
+        Raises:
+            BadInput: it puts several pieces on one side, or the template is damaged.
+        """
+        where = self.path(DEFINITION)
+        before, after = _template(self.definition.post_processor or {}, where)
+        if len(before) > 1 or len(after) > 1:
+            raise BadInput(
+                f"{where}: its post_processor puts {len(before)} pieces before a text and"
+                f" {len(after)} after it: use a tokenizer that puts one on each side"
+            )
+        return next(iter(before), None), next(iter(after), None)
+
     def prepared(self, text: str) -> str:
         """A text as the definition wants it: where MeCab's words are meant, they are apart."""
         return self._words_apart(text) if self.is_mecab else text
@@ -214,6 +231,28 @@ class Files:
             return apart.lower() if japanese.do_lower_case else apart
 
         return words_apart
+
+
+def _template(processor: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
+    """Return the special pieces that a post_processor puts before and after a single text."""
+    before: list[str] = []
+    after: list[str] = []
+    try:
+        for each in processor.get("processors", ()):  # of a Sequence
+            outer, inner = _template(each, where), (before, after)
+            before, after = outer[0] + inner[0], inner[1] + outer[1]
+        if "cls" in processor:  # BERT's and RoBERTa's
+            return [processor["cls"][0]], [processor["sep"][0]]
+        side = before
+        for part in processor.get("single", ()):
+            if "Sequence" in part:
+                side = after
+            else:
+                name = part["SpecialToken"]["id"]
+                side += processor["special_tokens"][name]["tokens"]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise BadInput(f"{where}: its post_processor is damaged: give a whole file") from error
+    return before, after
 
 
 def _mecab_definition(files: Files) -> bytes:

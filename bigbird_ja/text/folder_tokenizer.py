@@ -53,6 +53,16 @@ class FolderTokenizer(Tokenizer):
         else:
             self.has_partial_characters = self._has_byte_level or "<0x00>" in self._names
 
+    @property
+    def writes_both_ends(self) -> bool:
+        """Tell whether tokenizer.json puts a piece before and after a text."""
+        return None not in self._files.ends()
+
+    @property
+    def is_mecab(self) -> bool:
+        """Tell whether words are MeCab's, which transformers' own class finds and cuts."""
+        return self._files.is_mecab
+
     def _names_by_id(self) -> list[str]:
         """The piece of each id as the folder names it; empty for an id that none has."""
         vocabulary = self._definition.model.vocab
@@ -63,15 +73,21 @@ class FolderTokenizer(Tokenizer):
         return [names.get(i, "") for i in range(max(names, default=-1) + 1)]
 
     def _special_ids(self) -> SpecialIds:
-        """The pieces that play the parts, as the folder states them, else by their usual names."""
+        """Find the pieces that play the parts: as the folder states them, else by usual names.
+
+        What begins and ends a sequence is what the tokenizer itself puts around a text, where it
+        puts something there.
+        """
         stated = self._files.parts()
         known = {piece: i for i, piece in enumerate(self._names)}
         ids: dict[str, int | None] = {}
         for usual, (part, others) in model_proto.PARTS.items():
             names = [stated[part]] if part in stated else [usual, *others]
             ids[part.removesuffix("_token")] = next((known[n] for n in names if n in known), None)
-        for part, other in (("cls", "bos"), ("sep", "eos")):
-            ids[part] = ids[other] if ids[part] is None else ids[part]
+        pairs = (("cls", "bos"), ("sep", "eos"))
+        for (part, other), end in zip(pairs, self._files.ends(), strict=True):
+            written = known.get(end) if end is not None else None
+            ids[part] = next((i for i in (written, ids[part], ids[other]) if i is not None), None)
         lacking = [f"{part}_token" for part in CORE if ids[part] is None]
         if lacking:
             raise BadInput(

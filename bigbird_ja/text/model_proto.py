@@ -37,6 +37,12 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<s>": ("bos_token", ("[BOS]", "<bos>")),
     "</s>": ("eos_token", ("[EOS]", "<eos>")),
 }
+# Keys of tokenizer_config.json by which transformers puts a part's piece before or after a text
+# -> that part, and the part by which ours goes there.
+END_FLAGS = {
+    "add_bos_token": ("bos_token", "cls_token"),
+    "add_eos_token": ("eos_token", "sep_token"),
+}
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
@@ -187,6 +193,9 @@ def stated_parts(files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
             token = token.get("content") if isinstance(token, dict) else token
             if isinstance(token, str):
                 parts[part] = token
+        for flag, (part, end) in END_FLAGS.items():
+            if stated.get(flag) and part in parts:
+                parts[end] = parts[part]
     return parts
 
 
@@ -238,11 +247,11 @@ def _find(
     if name == "<unk>":
         return next((i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN), None)
     places = {piece.name: i for i, piece in reversed(list(enumerate(pieces)))}
+    if name in ("[CLS]", "[SEP]") and stated in places:
+        return places[stated]
     ours = PARTS.keys() - {name}
     for candidate in (name, stated, *others):
         # One piece cannot play two parts: <s> that is also [CLS] keeps the first of them.
         if candidate in places and candidate not in ours:
             return places[candidate]
-    if name in ("[CLS]", "[SEP]") and stated in places:
-        return places[stated]
     return None

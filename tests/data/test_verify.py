@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -12,6 +13,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import verify
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.text import tokenizer as tokenizer_lib
 from testkit import synthetic
 
 
@@ -73,3 +75,20 @@ def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
 def test_a_passing_fault_of_reading_stays_one(tmp_path, made):
     with pytest.raises(tf.errors.DataLossError), verify.named_damage(made, str(tmp_path)):
         raise tf.errors.DataLossError(None, None, "corrupted record at 12")
+
+
+def test_ends_that_an_earlier_version_read_otherwise_are_no_damage(tmp_path, tokenizer_path):
+    data = Path(tokenizer_path).read_bytes()
+    tokenizer = tokenizer_lib.load(tokenizer_path)
+    (tmp_path / "tokenizer.model").write_bytes(data)
+    ids = tokenizer.special_ids
+    made = dataclasses.replace(
+        synthetic.write(tmp_path, (4, 4)),
+        tokenizer_sha256=tokenizer.sha256,
+        vocab_size=tokenizer.vocab_size,
+        special_ids=ids | {"cls": ids["bos"], "bos": ids["cls"]},
+    )
+    assert verify.tokenizer_problem(made, str(tmp_path)) is None
+    for other in (ids | {"pad": ids["bos"], "bos": ids["pad"]}, ids | {"sep": 100}):
+        changed = dataclasses.replace(made, special_ids=other)
+        assert "other ids" in (verify.tokenizer_problem(changed, str(tmp_path)) or "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -17,8 +18,9 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the huggingface extra")
 
+from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles, folder_files, tokenizer, words
+from bigbird_ja.text import articles, folder_files, model_proto, tokenizer, words
 from bigbird_ja.text.corpus import open_corpus
 from testkit import tokenizer_folders
 
@@ -53,11 +55,26 @@ def folders(once: Callable[..., Path]) -> dict[str, Path]:
     return {kind: made / kind for kind in tokenizer_folders.KINDS}
 
 
-def transformers_ids(folder: Path, texts: list[str]) -> list[list[int]]:
+def transformers_ids(folder: Path, texts: list[str], ends: bool = True) -> list[list[int]]:
     import transformers
 
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
-    return theirs(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    return theirs(texts, add_special_tokens=ends, verbose=False)["input_ids"]
+
+
+def our_ids(ours: tokenizer.Tokenizer, texts: list[str]) -> list[list[int]]:
+    """The ids of texts as training sees them, each a sequence of its own."""
+    special = ours.special
+    return [[special.cls, *ids, special.sep] for ids in ours.encode_batch(texts)]
+
+
+def exported(ours: tokenizer.Tokenizer, folder: Path, model_type: str = "modernbert") -> Path:
+    """What `export` hands back, beside the config of a model."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    for name, data in hf_tokenizer.files(ours, 8192).items():
+        (folder / name).write_bytes(data)
+    return folder
 
 
 def marked(tok: tokenizer.Tokenizer, text: str, by: str = "script") -> list[str]:
@@ -74,7 +91,7 @@ def marked(tok: tokenizer.Tokenizer, text: str, by: str = "script") -> list[str]
 def test_ids_are_those_of_transformers(kind: str, folders: Mapping[str, Path]) -> None:
     ours = tokenizer.load_any(str(folders[kind]))
     texts = [*HARD, *articles.documents(20, seed=6)]
-    assert ours.encode_batch(texts) == transformers_ids(folders[kind], texts)
+    assert our_ids(ours, texts) == transformers_ids(folders[kind], texts)
     copy = pickle.loads(pickle.dumps(ours))
     assert copy.encode_batch(texts) == ours.encode_batch(texts)
 
@@ -82,12 +99,89 @@ def test_ids_are_those_of_transformers(kind: str, folders: Mapping[str, Path]) -
 @pytest.mark.timeout(600)
 @each_kind(tokenizer_folders.KINDS)
 def test_ids_of_real_documents_are_those_of_transformers(
-    kind: str, real_text_path: str, once: Callable[..., Path]
+    kind: str, real_text_path: str, once: Callable[..., Path], tmp_path: Path
 ) -> None:
     texts = list(itertools.islice(open_corpus([real_text_path]).texts(), 500))
     trained = once(f"real {kind}", lambda f: tokenizer_folders.KINDS[kind](f, texts[:60]))
     ours = tokenizer.load_any(str(trained))
-    assert ours.encode_batch(texts) == transformers_ids(trained, texts)
+    expected = our_ids(ours, texts)
+    assert expected == transformers_ids(trained, texts)
+    assert expected == transformers_ids(exported(ours, tmp_path / "back"), texts)
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("model_type", ["modernbert", "big_bird"])
+@each_kind(tokenizer_folders.KINDS)
+def test_the_folder_that_is_handed_back_loads_and_gives_the_same_ids(
+    kind: str, model_type: str, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
+    ours = tokenizer.load_any(str(folders[kind]))
+    texts = [*HARD, *articles.documents(5, seed=7)]
+    back = exported(ours, tmp_path / "back", model_type)
+    assert transformers_ids(back, texts) == our_ids(ours, texts)
+    again = tokenizer.load_any(str(back))
+    assert our_ids(again, texts) == our_ids(ours, texts)
+
+
+TEMPLATES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
+    "a template and flags": ({"add_bos_token": False, "add_eos_token": True}, {}, ("<s>", "</s>")),
+    "flags alone": (
+        {"add_bos_token": True, "add_eos_token": True},
+        {"post_processor": None},
+        ("<s>", "</s>"),
+    ),
+    "one flag": ({"add_bos_token": True}, {"post_processor": None}, ("<s>", "<sep>")),
+    "no template": ({}, {"post_processor": None}, ("<cls>", "<sep>")),
+    "in a sequence": (
+        {},
+        {
+            "post_processor": {
+                "type": "Sequence",
+                "processors": [
+                    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True},
+                    {"type": "BertProcessing", "cls": ["<cls>", 5], "sep": ["</s>", 2]},
+                ],
+            }
+        },
+        ("<cls>", "</s>"),
+    ),
+}
+
+
+@pytest.mark.parametrize("stated", TEMPLATES)
+def test_sequences_end_as_the_tokenizer_ends_a_text(
+    stated: str, folders: Mapping[str, Path], tmp_path: Path
+) -> None:
+    flags, definition, ends = TEMPLATES[stated]
+    folder = shutil.copytree(folders["Unigram with bytes"], tmp_path / "theirs")
+    changed(folder, "tokenizer_config.json", **flags)
+    changed(folder, "tokenizer.json", **definition)
+    ours = tokenizer.load_any(str(folder))
+    assert (ours.written[ours.special.cls], ours.written[ours.special.sep]) == ends
+    theirs = transformers_ids(folder, ["日本"])[0]
+    written = {theirs[0], theirs[-1]} - {*ours.encode("日本")}
+    assert written <= {ours.special.cls, ours.special.sep}
+    back = exported(ours, tmp_path / "back")
+    assert transformers_ids(back, ["日本"]) == our_ids(ours, ["日本"])
+
+
+def test_a_sentencepiece_model_ends_as_its_flags_say(tokenizer_path: str, tmp_path: Path) -> None:
+    names = {"[CLS]": "<cls>", "[SEP]": "<sep>"}
+    model = Path(tokenizer_path).read_bytes()
+    pieces = [
+        dataclasses.replace(piece, name=names.get(piece.name, piece.name))
+        for piece in model_proto.pieces(model)
+    ]
+    (tmp_path / "tokenizer.model").write_bytes(model_proto.with_pieces(model, pieces))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<cls>"}
+    flags = {"add_bos_token": True, "add_eos_token": True}
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps(config | flags))
+    special = tokenizer.load_any(str(tmp_path)).special
+    assert (special.cls, special.sep) == (1, 2)
+    path.write_text(json.dumps(config))
+    special = tokenizer.load_any(str(tmp_path)).special
+    assert (special.cls, special.sep) == (4, 5)
 
 
 @each_kind(tokenizer_folders.KINDS)
@@ -100,10 +194,6 @@ def test_special_pieces_go_by_name_and_never_come_out_of_text(
     theirs = transformers.AutoTokenizer.from_pretrained(str(folders[kind]))
     for part in ("pad", "unk", "mask"):
         assert getattr(ours.special, part) == getattr(theirs, f"{part}_token_id")
-    for part, other in (("cls", "bos"), ("sep", "eos")):
-        stated = getattr(theirs, f"{part}_token_id")
-        stated = getattr(theirs, f"{other}_token_id") if stated is None else stated
-        assert getattr(ours.special, part) == stated
     assert ours.vocab_size == len(theirs) and ours.special.article is None
     core = [getattr(ours.special, part) for part in ("pad", "cls", "sep", "mask")]
     spelt = "".join(ours.pieces[i] for i in core)
@@ -202,6 +292,29 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "no mask": (
         "WordPiece", lambda f: changed(f, "tokenizer_config.json", mask_token="<x>"),
         "no piece for mask_token",
+    ),
+    "two pieces at one end": (
+        "Unigram with bytes",
+        lambda f: changed(
+            f,
+            "tokenizer.json",
+            post_processor={
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * 2,
+                "pair": [],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+            },
+        ),
+        "puts 2 pieces before",
+    ),
+    "a template without its pieces": (
+        "Unigram with bytes",
+        lambda f: changed(
+            f,
+            "tokenizer.json",
+            post_processor={"single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]},
+        ),
+        "post_processor is damaged",
     ),
     "one piece for two": (
         "RoBERTa's BPE", lambda f: changed(f, "tokenizer_config.json", pad_token="</s>"),
