@@ -22,7 +22,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from bigbird_ja.process import console, prepare_tensorflow
+from bigbird_ja.data import prepare_tensorflow
+from bigbird_ja.process import console
 from testkit import command_line, runs
 from testkit.hostile import files, folders
 from testkit.hostile import world as world_lib

@@ -18,7 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja.process import console, prepare_tensorflow
+from bigbird_ja.data import prepare_tensorflow
+from bigbird_ja.process import console
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 

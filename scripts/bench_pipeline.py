@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from absl import app, flags
 
-from bigbird_ja.process import prepare_tensorflow
+from bigbird_ja.data import prepare_tensorflow
 from bigbird_ja.process.console import human_bytes, table
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "What `make-data` wrote.", required=True)

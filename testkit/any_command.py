@@ -111,34 +111,6 @@ def chatter() -> dict[str, Any]:
         print("東京" * 100)
 
 
-def abort() -> dict[str, Any]:
-    """C++ without memory."""
-    os.abort()
-
-
-def exit_of_libc() -> dict[str, Any]:
-    """The C library without memory for a thread's data."""
-    os.write(2, b"cannot allocate memory for thread-local data: ABORT\n")
-    os._exit(127)
-
-
-def no_memory() -> dict[str, Any]:
-    """All memory is taken."""
-    held: list[Any] = []
-    for size in (1 << 20, 1 << 12, 1 << 8, 16):
-        with contextlib.suppress(MemoryError):
-            while True:
-                held.append(bytes(size))
-    raise MemoryError
-
-
-def odd_exception() -> dict[str, Any]:
-    """What a library makes of a refused page."""
-    with contextlib.suppress(MemoryError):
-        no_memory()
-    raise ValueError("Error parsing message")
-
-
 def secret() -> dict[str, Any]:
     """Fails with a credential in the message."""
     raise RuntimeError("HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 was refused")

@@ -152,7 +152,7 @@ def main() -> None:
 
 def import_trainer() -> None:
     """Imports what a trainer needs, without running any of it."""
-    from bigbird_ja.process import prepare_tensorflow
+    from bigbird_ja.data import prepare_tensorflow
 
     prepare_tensorflow(os.environ)
     import tensorflow  # noqa: F401

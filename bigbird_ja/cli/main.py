@@ -27,22 +27,16 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import __version__
-from bigbird_ja.process import children, prepare_tensorflow, redaction
+from bigbird_ja.data import prepare_tensorflow
+from bigbird_ja.process import children, streams
 from bigbird_ja.process.console import LiveLine
-from bigbird_ja.process.errors import (  # fmt: skip
-    BadInput,
-    Interrupted,
-    OutOfMemory,
-    classify,
-    one_line,
-    require,
-    telling_line,
-)
+from bigbird_ja.process.errors import BadInput, Interrupted, classify, one_line, require
+from bigbird_ja.process.redaction import redact
 from bigbird_ja.process.signals import CommandSignals
-from bigbird_ja.process.streams import QuietImport, Results, Streams, results_apart, write_results
+from bigbird_ja.process.streams import Results
 
 if TYPE_CHECKING:
     from absl import flags
@@ -73,26 +67,18 @@ _JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script: runs one command and exits with its status."""
+    """Runs one command and exits with its status: the console script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    streams = Streams()  # first: what is opened before it may get the number of a closed stream
-    if children.is_memory_limited() and (ended := children.fork_command()) is not None:
-        status, error = ended
-        if error is not None:
-            with _results(_wants_json(arguments)) as results:
-                _End(streams, None).failed(error, results)
-        streams.finish()
-        sys.exit(status)
+    streams.prepare()
     signals = CommandSignals(lambda message: _leave(message, signals)).install()
     try:
-        status = run_command_line(arguments, streams, signals)
+        status = run_command_line(arguments, signals)
     except KeyboardInterrupt as stop:  # before the command, or while help is printed
         with _results(_wants_json(arguments)) as results:
-            status = _End(streams, signals).failed(stop, results)
+            status = _report(stop, results, signals)
     if (unwritten := streams.finish()) is not None and status == 0:
-        known = classify(unwritten)
-        status = known.status if known else 1
-        streams.say(f"bigbird-ja: {known or unwritten}")
+        status = _report(unwritten, None, signals)
+        streams.finish()
     if signals.number:  # at once: no thread is waited for, no library is unloaded
         children.clean_up()
         atexit._run_exitfuncs()  # libraries' own temporary files
@@ -101,30 +87,26 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Whether `--json` is among words that nobody has parsed, or could."""
+    """Whether `--json` is among words that are not parsed yet, or cannot be."""
     return any(_JSON_FLAG.fullmatch(word) for word in arguments)
 
 
-def run_command_line(
-    arguments: list[str], streams: Streams | None = None, signals: CommandSignals | None = None
-) -> int:
+def run_command_line(arguments: list[str], signals: CommandSignals | None = None) -> int:
     """Runs `arguments` (without the program's name) and returns the exit status.
 
     Args:
-        streams, signals: of the process, where it is the console script's.
+        arguments: words of the command line.
+        signals: of the process, where it is the console script's.
     """
     asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
     if not arguments or (asks and len(arguments) == 1):
-        return _shown(_overview, streams)
+        return _show(_overview)
     if arguments[0] in ("--version", "-version"):
-        return _shown(lambda: f"bigbird-ja {__version__}", streams)
-    if arguments[0] == "--completion":
-        return _shown(lambda: _completion(arguments[1:]), streams)
+        return _show(lambda: f"bigbird-ja {__version__}")
     if asks:
         arguments = [*arguments[1:], "--help"]
     from bigbird_ja.cli import command_flags  # absl: the list of commands does without
 
-    end = _End(streams, signals)
     wants_json = _wants_json(arguments)
     try:
         command = load_command(arguments[0])
@@ -132,90 +114,76 @@ def run_command_line(
         wants_json = args.json
     except BaseException as error:
         with _results(wants_json) as results:
-            return end.failed(error, results)
+            return _report(error, results, signals)
     if args.help:
         config = args.config if "config" in args else None
-        return _shown(lambda: command_help(command, arguments[0], config), streams)
+        return _show(lambda: command_help(command, arguments[0], config))
     with _results(wants_json) as results:
-        return end.of(command, args, results)
+        return _run(command, args, results, signals)
 
 
 def _results(wanted: bool) -> AbstractContextManager[Results | None]:
-    """Where the line of `--json` goes, if it is wanted."""
-    return results_apart() if wanted else contextlib.nullcontext()
+    """Opens the stream of the `--json` line, if it is wanted."""
+    return streams.results_apart() if wanted else contextlib.nullcontext()
 
 
-def _shown(text: Callable[[], str], streams: Streams | None) -> int:
-    """Prints help; its end is the stream's."""
-    end = _End(streams, None)
+def _show(text: Callable[[], str]) -> int:
+    """Prints help and returns the status."""
     try:
-        if streams is not None:
-            streams.check()
         print(text(), flush=True)
     except (OSError, BadInput) as error:
-        return end.failed(error, None)
+        return _report(error, None, None)
     return 0
 
 
-class _End:
-    """How a command's end becomes a status, a line and the `--json` results."""
-
-    def __init__(self, streams: Streams | None, signals: CommandSignals | None) -> None:
-        self._streams, self._signals = streams, signals
-
-    def of(self, command: Any, args: flags.FlagValues, results: Results | None) -> int:
-        """Runs the command to its end."""
-        try:
-            if self._streams is not None:
-                self._streams.check()
-            require(*getattr(command, "NEEDS", ()))
-            children.check_environment(os.environ)
-            prepare_tensorflow(os.environ)  # whoever imports TensorFlow finds it set
-            QuietImport("tensorflow")
-            outcome = command.run(args)
-            sys.stdout.flush()
-            if results is not None:
-                results.write({"reason": "finished", **(outcome or {})})
-        except BaseException as error:
-            return self.failed(error, results)
-        if self._signals is not None:
-            self._signals.settle()
-        return 0
-
-    def failed(self, error: BaseException, results: Results | None) -> int:
-        """Reports why, and returns the status."""
-        if isinstance(error, MemoryError):  # what its frames hold is needed for the report
-            traceback.clear_frames(error.__traceback__)
-        if self._signals is not None:
-            self._signals.settle()
-            if self._signals.number and classify(error) is None:
-                # What a library made of the exception that a signal raised in it.
-                error = KeyboardInterrupt(self._signals.name)
-        known = classify(error)
-        if known is None and children.is_near_memory_limit():
-            known = OutOfMemory(f"out of memory: {type(error).__name__}: {telling_line(error)}")
-        if known is None:
-            status, reason = 1, "bug"
-            text = redaction.redact("".join(traceback.format_exception(error)))
-            message = redaction.redact(f"{type(error).__name__}: {error}")
-        else:
-            status, reason = known.status, known.reason
-            message = redaction.redact(one_line(str(known)))
-            text = f"bigbird-ja: {message}\n"
-        with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()
-        with contextlib.suppress(OSError, ValueError):
-            print(text, file=self._people(results), end="", flush=True)
+def _run(
+    command: Any,
+    args: flags.FlagValues,
+    results: Results | None,
+    signals: CommandSignals | None,
+) -> int:
+    """Runs a command to its end and returns the status."""
+    try:
+        require(*getattr(command, "NEEDS", ()))
+        prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
+        outcome = command.run(args)
+        sys.stdout.flush()
         if results is not None:
-            extra = getattr(error, "results", {})
-            with contextlib.suppress(OSError):
-                results.write({**extra, "reason": reason, "error": message})
-        return status
+            results.write({"reason": "finished", **(outcome or {})})
+    except BaseException as error:
+        return _report(error, results, signals)
+    if signals is not None:
+        signals.settle()
+    return 0
 
-    def _people(self, results: Results | None) -> TextIO:
-        """Where the last line goes: standard output, where standard error was closed."""
-        is_closed = self._streams is not None and 2 in self._streams.closed
-        return sys.stdout if is_closed and results is None else sys.stderr
+
+def _report(error: BaseException, results: Results | None, signals: CommandSignals | None) -> int:
+    """Prints why a command failed and returns the status."""
+    if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
+        traceback.clear_frames(error.__traceback__)
+    if signals is not None:
+        signals.settle()
+        if signals.number and classify(error) is None:
+            # A library made another exception of the KeyboardInterrupt that was raised in it.
+            error = KeyboardInterrupt(signals.name)
+    known = classify(error)
+    if known is None:
+        status, reason = 1, "bug"
+        text = redact("".join(traceback.format_exception(error)))
+        message = redact(f"{type(error).__name__}: {error}")
+    else:
+        status, reason = known.status, known.reason
+        message = redact(one_line(str(known)))
+        text = f"bigbird-ja: {message}\n"
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, end="", flush=True)
+    if results is not None:
+        extra = getattr(error, "results", {})
+        with contextlib.suppress(OSError):
+            results.write({**extra, "reason": reason, "error": message})
+    return status
 
 
 def _leave(message: str, signals: CommandSignals) -> None:
@@ -225,7 +193,7 @@ def _leave(message: str, signals: CommandSignals) -> None:
         if not signals.is_settled:
             with contextlib.suppress(OSError):
                 os.write(2, LiveLine.newline() + f"bigbird-ja: {message}\n".encode())
-            write_results({"reason": Interrupted.reason, "error": message})
+            streams.write_results({"reason": Interrupted.reason, "error": message})
 
     for what, seconds in (
         (children.clean_up, 5.0),
@@ -277,18 +245,11 @@ def command_help(command: Any, name: str, config: str | None = None) -> str:
     return "\n".join(lines)
 
 
-def _completion(words: list[str]) -> str:
-    from bigbird_ja.cli import completion
-
-    return completion.script(words, {name: load_command(name) for name in COMMANDS})
-
-
 def _overview() -> str:
     width = max(map(len, COMMANDS)) + 2
     rows = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
     return (
         "bigbird-ja: pretrain long-sequence Japanese encoders on preemptible Cloud TPUs.\n\n"
         f"Commands, in the order of use:\n{rows}\n\n"
-        "`bigbird-ja help COMMAND` shows a command's flags; `demo` is a good start.\n"
-        'Completion for bash or zsh: eval "$(bigbird-ja --completion bash)" in ~/.bashrc.'
+        "`bigbird-ja help COMMAND` shows a command's flags; `demo` is a good start."
     )

@@ -11,20 +11,16 @@ registered here, and `clean_up` removes what is left, from any thread.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 import re
-import resource
 import shutil
 import signal
 import sys
-import warnings
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from bigbird_ja.process import signals
 from bigbird_ja.process.errors import (
-    BadInput,
     CommandError,
     Interrupted,
     OutOfMemory,
@@ -51,34 +47,6 @@ def be_a_child() -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def check_environment(environ: MutableMapping[str, str]) -> None:
-    """Refuses variables with which a library would end this process without a word that helps, and
-    takes out those that must not matter. Call it before anything of XLA is imported.
-
-    Raises:
-        BadInput: naming the variable and what to do.
-    """
-    environ["MPLBACKEND"] = "agg"  # pictures are files
-    if environ.pop("PYTHONWARNINGS", ""):  # as errors, libraries' own warnings end them
-        warnings.simplefilter("default")
-    for name in ("JAX_DISABLE_JIT", "TF_XLA_FLAGS"):
-        if environ.get(name):
-            raise BadInput(f"{name} is set: every step is compiled, by XLA: unset it")
-    if not environ.get("XLA_FLAGS") or importlib.util.find_spec("jaxlib") is None:
-        return
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:  # XLA ends its process at a flag that it does not know
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        with contextlib.suppress(BaseException):
-            from jaxlib import xla_client
-
-            _ = xla_client.CompileOptions().executable_build_options.debug_options
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        raise BadInput("XLA_FLAGS: XLA does not take these flags: correct or unset them")
 
 
 @contextlib.contextmanager
@@ -158,52 +126,3 @@ def _cause(lines: list[str]) -> str:
     """The line in which a library states what was wrong."""
     stated = [line for line in lines if _STATED.search(line)]
     return (stated or lines or ["no message"])[-1][:300]
-
-
-# Under `ulimit -v`, TensorFlow, LLVM and the C library abort or exit when a thread or a page is
-# refused: no exception reaches Python. So where such a limit is set, the command runs in a child,
-# and the parent, which needs next to no memory, turns its end into a line and a status.
-
-_LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA)  # `ulimit -v`, `ulimit -d`
-# A thread's first allocation asks for an arena of this size.
-_NEAR_BYTES = 128 << 20
-_ENDED_BY_LIBC = 127  # "cannot allocate memory for thread-local data: ABORT"
-
-
-def is_memory_limited() -> bool:
-    """Whether this process has a limit of memory that its user has set."""
-    return any(resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in _LIMITS)
-
-
-def is_near_memory_limit() -> bool:
-    """Whether limited memory is used up, or was at some time: a library may turn a refused page
-    into any exception."""
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as file:
-        peak = next((int(line.split()[1]) << 10 for line in file if line.startswith("VmPeak")), 0)
-        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-        return soft != resource.RLIM_INFINITY and soft - peak < _NEAR_BYTES
-    return False
-
-
-def fork_command() -> tuple[int, CommandError | None] | None:
-    """Forks while the process has one thread. The child, which runs the command, gets None.
-
-    Returns:
-        In the parent, once the child has ended: its status, and the error where the child could
-        not report one.
-    """
-    child = os.fork()
-    if child == 0:
-        be_a_child()
-        return None
-    signals.set_handlers(lambda number, frame: _forward(child, number))
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status >= 0 and status != _ENDED_BY_LIBC:
-        return status, None
-    words = "a library ended the command, as they do without memory, which is limited here: raise"
-    return OutOfMemory.status, OutOfMemory(f"{words} `ulimit -v`")
-
-
-def _forward(child: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, number)

@@ -1,36 +1,33 @@
-"""Standard input, output and error: open, able to take any text, and flushed while an error can
-still be reported. With `--json`, standard output is for the one line of results alone.
+"""Prepares standard output and error, and writes the line of `--json`.
+
+Both take any text, name themselves in their errors, and are flushed while an error can still be
+reported. With `--json`, standard output is for the one line of results alone.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
-import importlib.abc
-import importlib.util
 import io
 import json
 import math
 import os
-import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, TextIO
 
-from bigbird_ja.process.errors import STREAMS, BadInput, CommandError
+from bigbird_ja.process.errors import STREAMS, CommandError
 from bigbird_ja.process.redaction import redact
 
-# The pipe has no reader any more, or the terminal is gone.
+# Errors of a pipe without a reader, or of a terminal that was closed.
 _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
 
 
-class _Named(io.TextIOWrapper):
-    """A standard stream whose errors name it. What goes to standard error (log records, warnings,
-    tracebacks of threads and destructors) loses its credentials."""
+class _NamedStream(io.TextIOWrapper):
+    """A standard stream whose errors name it; standard error masks credentials.
+
+    Log records, warnings and tracebacks of threads all pass through standard error.
+    """
 
     def write(self, text: str) -> int:
         """Writes as `TextIOWrapper` does."""
@@ -44,55 +41,37 @@ class _Named(io.TextIOWrapper):
             super().flush()
 
 
-class Streams:
-    """The standard streams of this process, taken over once, by the console script.
+def prepare() -> None:
+    """Replaces this process's output streams; called once, by the console script."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        old = getattr(sys, name)
+        if old is None:  # it was closed by whoever started this process
+            setattr(sys, name, io.StringIO())
+            continue
+        old.flush()
+        os.set_blocking(number, True)  # else a write may take only a part
+        raw = io.FileIO(number, "w", closefd=False)
+        prompt = number == 2 or raw.isatty()
+        buffer = io.BufferedWriter(raw)
+        new = _NamedStream(buffer, old.encoding, "backslashreplace", line_buffering=prompt)
+        setattr(sys, name, new)
 
-    What was closed is open to `/dev/null` afterwards: else the next file that is opened would
-    become standard output, and a library's message would be written into it.
+
+def finish() -> OSError | None:
+    """Flushes both streams; returns the first error.
+
+    What cannot be written is dropped, so that the interpreter does not complain at its end.
     """
-
-    def __init__(self) -> None:
-        self.closed = [number for number in range(3) if not _is_open(number)]
-        for _ in self.closed:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: the closed one
-        if sys.stdin is None:
-            sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
-        for name, number in (("stdout", 1), ("stderr", 2)):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                getattr(sys, name).flush()
-            setattr(sys, name, _text(getattr(sys, name), number))
-
-    def check(self) -> None:
-        """Refuses to work where nobody would see the outcome.
-
-        Raises:
-            BadInput: standard output or standard error was closed.
-        """
-        for number in self.closed:
-            if number:
-                raise BadInput(
-                    f"{STREAMS[number]} is closed: give it a place, such as {number}>/dev/null"
-                )
-
-    def say(self, line: str) -> None:
-        """A last line for people: on standard error, or where that is closed on the output."""
-        descriptor = 1 if 2 in self.closed else 2
-        with contextlib.suppress(OSError):
-            os.write(descriptor, f"{line}\n".encode())
-
-    def finish(self) -> OSError | None:
-        """Flushes; what cannot be written is dropped, so that the interpreter's own flush at its
-        end finds nothing to complain about. Returns the first error."""
-        first = None
-        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-            try:
+    first = None
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            stream.flush()
+        except (OSError, ValueError) as error:
+            first = first or (error if isinstance(error, OSError) else None)
+            _silence(number)
+            with contextlib.suppress(OSError, ValueError):
                 stream.flush()
-            except (OSError, ValueError) as error:
-                first = first or (error if isinstance(error, OSError) else None)
-                _silence(number)
-                with contextlib.suppress(OSError, ValueError):
-                    stream.flush()
-        return first
+    return first
 
 
 class Results:
@@ -105,16 +84,15 @@ class Results:
         self._is_written = False
 
     def write(self, results: dict[str, Any]) -> None:
-        """Writes the line, once: an end that comes after another one has nothing to add."""
+        """Writes the line; later calls do nothing."""
         if self._is_written:
             return
         line = json_line(results)
+        self._is_written = True
         if self._descriptor is None:
             self._stream.write(line.decode())
             self._stream.flush()
-            self._is_written = True
             return
-        self._is_written = True
         with _naming(1):
             while line:
                 line = line[os.write(self._descriptor, line) :]
@@ -122,11 +100,13 @@ class Results:
 
 @contextlib.contextmanager
 def results_apart() -> Iterator[Results]:
-    """Points standard output at standard error, C libraries' included; yields where the results
-    go. Afterwards the streams are as they were."""
+    """Points standard output at standard error, C libraries' included, while the block runs.
+
+    Yields:
+        Where the results go.
+    """
     stream = sys.stdout
-    with contextlib.suppress(ValueError, AttributeError):
-        stream.flush()
+    stream.flush()
     saved, is_real = os.dup(1), False
     with contextlib.suppress(OSError, ValueError, AttributeError):
         is_real = stream.fileno() == 1
@@ -146,8 +126,10 @@ def results_apart() -> Iterator[Results]:
 
 
 def write_results(results: dict[str, Any]) -> None:
-    """The line of `--json` from anywhere, for ends that no exception can bring about; nothing
-    without `--json`."""
+    """Writes the line of `--json` from anywhere, where an exception cannot end the command.
+
+    Does nothing without `--json`.
+    """
     if Results._current is not None:
         with contextlib.suppress(OSError, ValueError):
             Results._current.write(results)
@@ -162,12 +144,12 @@ def leave(error: CommandError, leave_with: Callable[[int], Any] = os._exit) -> N
 
 
 class LogStream:
-    """A stream under work that must not fail on its log: a write that fails never raises.
+    """Wraps a stream for work that must not fail on its log: writing never raises.
 
     Args:
         stream: what is written to.
-        on_gone: called once when nobody can read the stream any more. A full disk is another
-            matter: what does not fit is dropped, and the work continues.
+        on_gone: called once when nobody can read the stream any more. On a full disk, text that
+            does not fit is dropped instead, and the work continues.
     """
 
     def __init__(self, stream: TextIO, on_gone: Callable[[], None]) -> None:
@@ -203,7 +185,7 @@ class LogStream:
 
 @contextlib.contextmanager
 def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
-    """Standard error is a `LogStream` while the block runs."""
+    """Makes standard error a `LogStream` while the block runs."""
     before = sys.stderr
     sys.stderr = LogStream(before, on_gone)
     try:
@@ -213,10 +195,10 @@ def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
 
 
 def json_line(record: dict[str, Any]) -> bytes:
-    """A record as one line of JSON in UTF-8, with its newline; credentials are taken out.
+    """Encodes a record as one line of JSON in UTF-8, with its newline; credentials are masked.
 
-    What JSON cannot hold becomes what it can: NaN and infinities null, NumPy's numbers and arrays
-    plain ones, a file name that is not UTF-8 an escape.
+    NaN and infinities become null, NumPy's numbers and arrays plain ones, and bytes of a file name
+    that are not UTF-8 an escape.
 
     Raises:
         TypeError: something else that is not JSON.
@@ -239,16 +221,6 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _text(stream: TextIO | None, number: int) -> TextIO:
-    """A text stream over a descriptor, encoded as `stream` was; what does not fit is escaped."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    os.set_blocking(number, True)  # or a write may take a part only
-    raw = io.FileIO(number, "w", closefd=False)
-    is_prompt = number == 2 or raw.isatty()
-    buffer = io.BufferedWriter(raw)
-    return _Named(buffer, encoding, "backslashreplace", line_buffering=is_prompt)
-
-
 @contextlib.contextmanager
 def _naming(number: int) -> Iterator[None]:
     try:
@@ -258,73 +230,8 @@ def _naming(number: int) -> Iterator[None]:
         raise
 
 
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
-
-
 def _silence(number: int) -> None:
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, number)
         os.close(null)
-
-
-# What TensorFlow's C++ writes from 2.21 on, whatever its log level is: lines below an error.
-_NOTICE = re.compile(
-    rb"WARNING: All log messages before absl::|[IW]\d{4} [\d:. ]+\S+\.cc:\d+\]"
-    rb"|To enable the following instructions"
-)
-
-
-@contextlib.contextmanager
-def without_notices() -> Iterator[None]:
-    """Standard error without TensorFlow's notices; other lines come when the block ends, or the
-    process."""
-    with tempfile.TemporaryFile() as kept:
-        real = os.dup(2)
-
-        def restore() -> None:
-            os.dup2(real, 2)
-            kept.seek(0)
-            with contextlib.suppress(OSError):
-                os.write(2, b"".join(line for line in kept if not _NOTICE.match(line)))
-
-        os.dup2(kept.fileno(), 2)
-        atexit.register(restore)
-        try:
-            yield
-        finally:
-            atexit.unregister(restore)
-            restore()
-            os.close(real)
-
-
-@dataclass
-class QuietImport(importlib.abc.MetaPathFinder):
-    """Imports a package `without_notices`, the first time that something wants it."""
-
-    name: str
-
-    def __post_init__(self) -> None:
-        if self.name not in sys.modules and self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """The package's own spec, its loader made quiet."""
-        if name != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                with without_notices():
-                    execute(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import __version__
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure of so many inches."""
+    """Makes an empty figure of so many inches."""
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing in this environment
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

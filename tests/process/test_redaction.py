@@ -92,8 +92,8 @@ def test_long_text_takes_no_longer_than_its_length() -> None:
 
 PROGRAM = """
 import logging, sys, threading
-from bigbird_ja.process.streams import Streams
-Streams()
+from bigbird_ja.process import streams
+streams.prepare()
 secret = sys.argv[1]
 what = sys.argv[2]
 if what == "log":
