@@ -245,29 +245,24 @@ def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
 
-def cycles(work: pathlib.Path, price: Sequence[str]) -> list[float]:
-    """Cycles of a step of base-4096 with these settings on v5e, and of one on short sequences."""
+def cycles(work: pathlib.Path, price: Sequence[str]) -> float:
+    """Cycles of a step of base-4096 with these settings on v5e."""
     path = work / "prices.json"
     kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
     key = " ".join(price)
     if key not in kept:
         sets = [f"--set={item}" for item in price]
         (chip,) = command("preflight", "--config=base-4096", "--chip=v5e", *sets)["chips"]
-        steps = (chip, chip.get("first_phase", chip))
-        basis = "code_cycles" if all(s.get("code_cycles") for s in steps) else "priced_cycles"
-        kept[key] = [step[basis] for step in steps]
+        kept[key] = chip.get("code_cycles") or chip["priced_cycles"]
         path.write_text(json.dumps(kept, indent=1), "utf-8")
-    return list(kept[key])
+    return float(kept[key])
 
 
 def relative_price(work: pathlib.Path, run: Run, first: Run) -> float:
     """What a step of the run costs, as a multiple of the first one's."""
     if run.recipe["price"] == first.recipe["price"]:
         return 1.0
-    whole, short = cycles(work, run.recipe["price"])
-    shares = [SHARE.search(s) for s in run.recipe["sets"] if "first_seq_length_steps" in s]
-    part = float(shares[-1][1]) if shares and shares[-1] else 0.0
-    return (part * short + (1 - part) * whole) / cycles(work, first.recipe["price"])[0]
+    return cycles(work, run.recipe["price"]) / cycles(work, first.recipe["price"])
 
 
 def table(results: Mapping[Run, Mapping[str, Any]], has_goal: bool) -> str:

@@ -318,8 +318,7 @@ def resolve(
         if declared(flag).setting and flag.value is not None
     ]
     uses = declared(args["set"]).uses
-    changes = args.continue_with if "continue_with" in args else ()
-    config, overrides = resolve_config(args.config, args.set, given, uses, changes, adopted)
+    config, overrides = resolve_config(args.config, args.set, given, uses, adopted)
     for override in overrides:
         need = _settings()[override.key].needs_flag
         if override.source != "--set" or not need:

@@ -131,7 +131,6 @@ def _examine(
     from bigbird_ja.preflight import estimate
     from bigbird_ja.preflight.compile import CompilerFailed
     from bigbird_ja.process.console import waiting
-    from bigbird_ja.settings.values import first_phase
 
     def compiled(
         resolved: Config, batch: int, options: CompileOptions, what: str, step: Any = None
@@ -161,10 +160,4 @@ def _examine(
             return compiled(resolved, tried, only_memory, f"{tried} sequences per core ")
 
         result["largest_batch_per_core"] = estimate.largest_batch(measure, result)
-    phase = first_phase(config)
-    if phase is not None:  # short sequences, as many tokens per step
-        phase = implementation.resolved(phase, "tpu", target.chip.name)
-        pieces = config.make_data.seq_length // phase.make_data.seq_length
-        undumped = dataclasses.replace(options, dump_dir=None)
-        result["first_phase"] = compiled(phase, batch * pieces, undumped, "the first phase ")
     return result

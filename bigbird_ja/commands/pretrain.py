@@ -5,10 +5,11 @@ r"""train or resume, on CPU, GPU or TPU
 
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
-Running the same command again continues where the last checkpoint was saved, also without --config;
-on finished work it says so. SIGTERM, SIGHUP, Ctrl-C, a log that nobody reads any more and
---max_train_minutes save first (status 75). The tiny preset takes minutes on two CPU cores, the base
-one 1.5 days on a v3-8: `bigbird-ja plan` says how long and how much.
+Running the same command again continues where the last checkpoint was saved, also without --config,
+and then with what --set changes of `training`; on finished work it says so. SIGTERM, SIGHUP,
+Ctrl-C, --max_train_minutes and a standard error that closes save first (status 75). The tiny preset
+takes minutes on two CPU cores, the base one 1.5 days on a v3-8: `bigbird-ja plan` says how long and
+how much.
 """
 
 from __future__ import annotations
@@ -73,13 +74,6 @@ def define_flags(flags: Flags) -> None:
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
         " TensorFlow checkpoint. Not for resuming, which needs no flag.",
     )
-    flags.text(
-        "continue_with",
-        "Changes a setting of a run in mid run, its optimiser's state kept (repeatable):"
-        " --continue_with training.learning_rate=5e-5. Of use: training.*, but not its seed.",
-        many=True,
-        excludes=("overwrite", "init_from"),
-    )
     flags.number(
         "max_train_minutes", None, "Saves and stops (status 75) so long after the command began,"
         " start-up and compilation included: for a session that ends by the clock.",
@@ -124,6 +118,7 @@ def _prepare_and_train(
     args: absl_flags.FlagValues, deps: Dependencies, stop: StopRequest
 ) -> dict[str, Any]:
     """From the flags to a job: MODEL_DIR, settings, data set, the pod, the engine."""
+    from bigbird_ja.settings.values import may_change_in_mid_run
     from bigbird_ja.storage import outputs
     from bigbird_ja.train import hosts
     from bigbird_ja.train.engines import choice
@@ -150,7 +145,9 @@ def _prepare_and_train(
             engine=engine,
             pod=pod,
             init_from=args.init_from,
-            continue_with=frozenset(o.key for o in overrides if o.source == "--continue_with"),
+            changed=frozenset(
+                o.key for o in overrides if o.is_explicit and may_change_in_mid_run(o.key)
+            ),
             evaluates=args.mode == "train_and_eval",
             overwrite=args.overwrite,
             wandb=args.wandb and pod.is_writer,
@@ -167,7 +164,7 @@ def _settings(
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.settings.resolve import complete_config
-    from bigbird_ja.settings.values import check_mid_run, config_warnings
+    from bigbird_ja.settings.values import config_warnings
     from bigbird_ja.train.warm_start import adopted_settings
 
     settings_of_run = None
@@ -177,7 +174,6 @@ def _settings(
     manifest = verify.fast_check(args.data_dir)
     adopted = adopted_settings(args.init_from, run_dir.config, manifest) if args.init_from else []
     config, overrides = command_flags.resolve(args, adopted)
-    check_mid_run(o.key for o in overrides if o.source == "--continue_with")
     config = complete_config(
         config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
     )

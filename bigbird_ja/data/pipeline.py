@@ -142,7 +142,6 @@ def batches(
     mask_unit: str | None = None,
     mask_rate: MaskRate | None = None,
     max_predictions: int | None = None,
-    seq_length: int | None = None,
     first_step: int | None = None,
     **which: Any,
 ) -> tf.data.Dataset:
@@ -152,15 +151,12 @@ def batches(
         manifest, data_dir, seed, which: as of `record_batches`.
         mask_unit, max_predictions: override the manifest's (dynamic data only).
         mask_rate: the share of predicted tokens by step, in place of the manifest's.
-        seq_length: cuts dynamic records into sequences of that length, which divides theirs, and
-            masks each by itself; `max_predictions` is then of each.
         first_step: of the run, that the first batch is for; by default its number, `start_step`.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
         `segment_ids`, `document_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b]. Of cut records
-        there are as many more rows, all of a record side by side.
+        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
 
     Raises:
         BadInput: hosts that divide neither readers nor batch, or another masking of static data.
@@ -173,7 +169,7 @@ def batches(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         prob = None if mask_rate is None else mask_rate.at(step, TENSORFLOW)
-        features = to_features(manifest, rule, seed, *batch, prob, seq_length)
+        features = to_features(manifest, rule, seed, *batch, prob)
         features.pop("corpus_ids", None)  # nothing is learned from it
         return features
 
@@ -278,19 +274,13 @@ def to_features(
     epoch: tf.Tensor,
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
-    seq_length: int | None = None,
 ) -> dict[str, tf.Tensor]:
     """What a model reads, from a batch of serialised records, and of mixed corpora `corpus_ids`;
-    `prob` as of `mask_arrays`, `seq_length` as of `batches`."""
+    `prob` as of `mask_arrays`."""
     if manifest.masking == "static":
         features = tfrecords.parse_static(manifest, serialized)
     else:
         parsed = tfrecords.parse_dynamic(manifest, serialized)
-        if seq_length is not None:
-            parsed = tfrecords.cut(manifest, parsed, seq_length)
-            count = manifest.seq_length // seq_length  # each piece has masks of its own
-            numbers = record[:, None] * count + tf.range(count, dtype=tf.int64)
-            epoch, record = tf.repeat(epoch, count), tf.reshape(numbers, [-1])
         tokens, starts = parsed["tokens"], parsed["word_starts"]
         features = mask_arrays(TENSORFLOW, tokens, starts, epoch, record, seed, rule, prob)
         features["segment_ids"] = parsed["segment_ids"]

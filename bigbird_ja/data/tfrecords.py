@@ -249,30 +249,6 @@ def _without_nsp(ids: tf.Tensor) -> dict[str, tf.Tensor]:
     return {"segment_ids": tf.zeros_like(ids), "next_sentence_labels": tf.zeros_like(ids[:, 0])}
 
 
-def cut(spec: DataSpec, parsed: dict[str, tf.Tensor], length: int) -> dict[str, tf.Tensor]:
-    """Cuts dynamic records into sequences of `length` tokens, which divides theirs.
-
-    Each begins with [CLS] and ends with [SEP], in the place of the token that stood there; what is
-    all padding stays so.
-
-    Args:
-        spec: whose special ids they are.
-        parsed: as `parse_dynamic` has it, without next-sentence labels that mean anything.
-        length: tokens of a sequence.
-
-    Returns:
-        The same features, [b * S / length, length]: all of the first record before the second.
-    """
-    import tensorflow as tf
-
-    tokens, starts = (tf.reshape(parsed[name], [-1, length]) for name in ("tokens", "word_starts"))
-    special, places = spec.special_ids, tf.range(length)[None, :]
-    is_text = tf.not_equal(tokens, spec.pad_id)
-    tokens = tf.where(is_text & tf.equal(places, length - 1), special["sep"], tokens)
-    tokens = tf.where(is_text & tf.equal(places, 0), special["cls"], tokens)
-    return {"tokens": tokens, "word_starts": starts, **_without_nsp(tokens)}
-
-
 def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses static records (the classic features) into what a model reads, without document ids.
 

@@ -13,7 +13,6 @@ from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.model.params import count_state, model_flops
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import first_phase
 
 SECONDS_PER_HOUR = 3600.0
 HOURS_PER_MONTH = 730.0
@@ -125,7 +124,6 @@ class Rate:
 
     tokens_per_second: float  # of the whole machine
     source: str
-    in_first_phase: float | None = None  # on short sequences; None: not known, or no such phase
     fits: bool | None = None  # by preflight; None where it has no entry for the machine
     other: float | None = None  # tokens per second by the basis that is not taken
     other_source: str = ""
@@ -144,7 +142,7 @@ def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | Non
     rate = _rate(machine, config, figures, mfu)
     if rate.tokens_per_second <= most:
         return rate
-    return Rate(most, f"{LEAST_STEP_SECONDS * 1e3:.0f} ms a step, assumed", None, rate.fits)
+    return Rate(most, f"{LEAST_STEP_SECONDS * 1e3:.0f} ms a step, assumed", rate.fits)
 
 
 def _rate(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
@@ -156,19 +154,14 @@ def _rate(machine: Machine, config: Config, figures: Figures, mfu: float | None)
     code_mfu = hardware.CODE_MFU[config.model.architecture].get(machine.chip)
     by_code = code_mfu is not None and not mfu
     share = mfu or (REACHED * code_mfu if code_mfu else machine.priced_mfu)
-    phase = first_phase(config)
-    rates = [
-        machine.peak_flops * share * one.make_data.seq_length / model_flops(one, 1)
-        for one in (config, phase)
-        if one is not None
-    ]
+    flops = model_flops(config, 1) / config.make_data.seq_length  # per token
+    rate = machine.peak_flops * share / flops
     basis = f"{REACHED:g} x machine code" if by_code else "priced cycles"
     if not machine.chip:
         basis = f"what NumPy multiplies now, {machine.peak_flops / 1e9:,.0f} GFLOP/s"
     source = f"MFU {share:.0%}, " + ("assumed" if mfu else basis)
-    short = rates[1] if len(rates) > 1 else None
-    other = (rates[0] * machine.priced_mfu / share, "priced cycles") if by_code else (None, "")
-    return Rate(rates[0], source, short, fits, *other)
+    other = (rate * machine.priced_mfu / share, "priced cycles") if by_code else (None, "")
+    return Rate(rate, source, fits, *other)
 
 
 def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
@@ -176,29 +169,22 @@ def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
 
     The rates in `preflight`'s results are by priced cycles, which charge several times too much for
     what stays in fast memory (docs/design/preflight.md). So the rate is by machine code where
-    nearly all of each phase's step was counted; that leaves out what no compiler knows, such as
+    nearly all of the step was counted; that leaves out what no compiler knows, such as
     memory stalls.
     """
     if "topology" in entry:
         key, units, source = "tokens_per_second", 1, f"preflight {entry['topology']}"
     else:
         key, source = "tokens_per_second_per_core", "preflight, one chip"
-    phases = [one for one in (entry, entry.get("first_phase") or {}) if one.get(key)]
     if not entry.get(key):
         return None
-    rates, basis = [one[key] * units for one in phases], "priced cycles"
+    rate, basis = entry[key] * units, "priced cycles"
     other: tuple[float | None, str] = (None, "")
-    if all(
-        one.get("priced_cycles")
-        and one.get("code_cycles")
-        and (one.get("code_coverage") or 0.0) >= COUNTED
-        for one in phases
-    ):
-        other, basis = (rates[0], basis), f"{REACHED:g} x machine code"
-        faster = [REACHED * one["priced_cycles"] / one["code_cycles"] for one in phases]
-        rates = [rate * factor for rate, factor in zip(rates, faster, strict=True)]
-    short = rates[1] if len(rates) > 1 else None
-    return Rate(rates[0], f"{source}, {basis}", short, bool(entry.get("fits", True)), *other)
+    priced, code = entry.get("priced_cycles"), entry.get("code_cycles")
+    if priced and code and (entry.get("code_coverage") or 0.0) >= COUNTED:
+        other, basis = (rate, basis), f"{REACHED:g} x machine code"
+        rate *= REACHED * priced / code
+    return Rate(rate, f"{source}, {basis}", bool(entry.get("fits", True)), *other)
 
 
 @dataclass(frozen=True)
@@ -341,11 +327,8 @@ def _row(
 
 def training_hours(run: Run, rate: Rate) -> float:
     """Hours of training alone."""
-    short = min(run.steps, run.config.training.first_seq_length_steps or 0)
-    tokens = tokens_per_step(run.config)  # the same in both phases
-    seconds = tokens * short / (rate.in_first_phase or rate.tokens_per_second)
-    seconds += tokens * (run.steps - short) / rate.tokens_per_second
-    return seconds / SECONDS_PER_HOUR
+    tokens = tokens_per_step(run.config) * run.steps
+    return tokens / rate.tokens_per_second / SECONDS_PER_HOUR
 
 
 def _storage_usd(run: Run, wall_hours: float) -> float:

@@ -20,8 +20,8 @@ Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
 _ADVICE = "not a result of `bigbird-ja preflight --output`"
 
 
-class PhaseResult(TypedDict, total=False):
-    """What `plan` reads of the step on the first phase's short sequences, and of the step itself.
+class _Step(TypedDict, total=False):
+    """Names what `plan` reads of a compiled step.
 
     Some keys are absent where the program does not fit.
     """
@@ -31,14 +31,10 @@ class PhaseResult(TypedDict, total=False):
     priced_cycles: Cycles | None  # the rates are computed from these
     code_cycles: Cycles | None  # by machine code, where there is any
     code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
-
-
-class _Step(PhaseResult, total=False):
     fits: bool
     seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
     batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
     devices: Annotated[int, Meta(ge=1, le=1 << 20)]
-    first_phase: PhaseResult
 
 
 class ChipResult(_Step):
@@ -102,8 +98,6 @@ def describe(result: Mapping[str, Any]) -> str:
             f"warning: not the step that trains on this chip, which has attention as a kernel"
             f" and is cheaper ({result['lacking']} for that)"
         )
-    if "first_phase" in result:
-        lines.append(_first_phase(result))
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
@@ -111,21 +105,6 @@ def chip_of(result: Mapping[str, Any]) -> Chip:
     """The chip of one device of a result."""
     name = result["chip"]
     return MEGACORE.get(name, CHIPS[name]) if "devices" in result else CHIPS[name]
-
-
-def _first_phase(result: Mapping[str, Any]) -> str:
-    """The time of a step of the first phase, and relative to the second, with as many tokens."""
-    phase = result["first_phase"]
-    name = f"first phase, {phase['batch_per_core']} x {phase['seq_length']} tokens:"
-    if not phase["fits"]:
-        return f"{name} does not fit: {human_bytes(phase['hbm_peak_bytes'])} of HBM"
-    ratio = ""
-    if phase.get("code_cycles") and result.get("code_cycles"):  # kernels have no priced cycles
-        ratio = f" ({phase['code_cycles'] / result['code_cycles']:.2f} x by machine code)"
-    elif result["fits"]:
-        ratio = f" ({phase['step_ms'] / result['step_ms']:.2f} x)"
-    peak = human_bytes(phase["hbm_peak_bytes"])
-    return f"{name} {phase['step_ms']:.0f} ms{ratio}, HBM peak {peak}"
 
 
 def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bigbird_ja.text.interface import Tokenizer
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
-CONTINUED = "continued_with"  # the event of `pretrain --continue_with`
+CONTINUED = "continued_with"  # the event of a run whose settings were changed
 
 
 def load_parameters(
@@ -109,7 +109,7 @@ def _load_config(model_dir: str, meta: Meta) -> Config:
 
 
 def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Fingerprints of the configs that a run had before `--continue_with` changed them; the model
+    """Fingerprints of the configs that a run had before `pretrain --set` changed them; the model
     is the same in all."""
     return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
 

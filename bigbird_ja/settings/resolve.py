@@ -18,14 +18,12 @@ from typing import Any
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import in_words, is_used, nearest, shortened
-from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, REMOVED, SECTIONS, Config
 from bigbird_ja.settings.values import get_value, predictions_of, set_value
 
 _LONGEST = 1024  # characters of a text
 _TOGETHER = (  # a setting and the one that it needs
     ("training.final_masked_lm_prob", "training.masked_lm_prob"),
-    ("training.first_seq_length", "training.first_seq_length_steps"),
-    ("training.first_seq_length_steps", "training.first_seq_length"),
 )
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 
@@ -55,7 +53,6 @@ def resolve_config(
     sets: Iterable[str] = (),
     flags: Iterable[Override] = (),
     uses: Sequence[str] = SECTIONS,
-    changes: Iterable[str] = (),
     adopted: Iterable[Override] = (),
 ) -> tuple[Config, list[Override]]:
     """Builds the config from a file, another model, `key=value` strings and flags; the last wins.
@@ -67,7 +64,6 @@ def resolve_config(
         flags: the settings that flags of their own gave.
         uses: sections, and single keys, that the command uses: `sets` of others are refused. A
             file may hold all sections.
-        changes: `key=value` strings of `--continue_with`.
         adopted: settings of the model that `--init_from` names.
 
     Returns:
@@ -79,9 +75,8 @@ def resolve_config(
     """
     overrides = [] if config_path is None else _read_file(*_locate(config_path))
     overrides += [*adopted, *(_read_set(text, uses) for text in sets), *flags]
-    overrides += [_read_set(text, uses, "--continue_with") for text in changes]
     config = Config()
-    overrides = _of_architecture(_without_final_rate(list(map(_read, overrides))))
+    overrides = _of_architecture(_without_final_rate(_read_all(overrides)))
     for override in overrides:
         set_value(config, override.key, override.value)
     validate_config(config)
@@ -214,7 +209,7 @@ def read_config(path: str) -> Config:
         BadInput: no such file, not a config, or one of another format.
     """
     config = Config()
-    for override in map(_read, _read_file(path, path, is_ours=True)):
+    for override in _read_all(_read_file(path, path, is_ours=True)):
         set_value(config, override.key, override.value)
     validate_config(config)
     return config
@@ -255,9 +250,10 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
     return overrides
 
 
-def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
+def _read_set(text: str, uses: Sequence[str]) -> Override:
     from bigbird_ja.storage import decode
 
+    flag = "--set"
     key, separator, value = text.partition("=")
     key = key.strip()
     if not separator:
@@ -270,6 +266,25 @@ def _read_set(text: str, uses: Sequence[str], flag: str = "--set") -> Override:
         )
         raise BadInput(f"{flag} {key}: this command does not use it; it uses {used}")
     return Override(key, decode.read_yaml(value, f"{flag} {key}"), flag)
+
+
+def _read_all(overrides: Iterable[Override]) -> list[Override]:
+    """Reads each value as its setting's declaration understands it; drops removed settings that are
+    at the value that turned them off.
+
+    Raises:
+        BadInput: an unknown or a removed setting, or a value of the wrong type.
+    """
+    kept = []
+    for override in overrides:
+        off, serves = REMOVED.get(override.key, (None, ""))
+        if not serves:
+            kept.append(_read(override))
+        elif override.is_explicit or override.value != off:
+            raise BadInput(
+                f"{override.source}: {override.key} is no longer a setting: leave it out ({serves})"
+            )
+    return kept
 
 
 def _read(override: Override) -> Override:
@@ -368,7 +383,7 @@ def validate_on_data(config: Config) -> None:
     Raises:
         BadInput: naming the settings and what to do.
     """
-    model, data, length = config.model, config.make_data, config.training.first_seq_length
+    model, data = config.model, config.make_data
     if (model.max_position_embeddings or 0) < data.seq_length:
         raise BadInput(
             f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
@@ -383,18 +398,4 @@ def validate_on_data(config: Config) -> None:
         raise BadInput(
             "model.attend_across_documents=false hides segment B from segment A: there is no next"
             " sentence to predict: leave it at true, or make the data without --nsp"
-        )
-    if length is None:
-        return
-    name = f"training.first_seq_length={length}"
-    if length >= data.seq_length or data.seq_length % length:
-        raise BadInput(
-            f"{name} does not cut the data's sequences of {data.seq_length} tokens into equal"
-            f" parts: use {data.seq_length // 2}, or another length that divides it"
-        )
-    if data.nsp or data.masking == "static":
-        raise BadInput(
-            f"{name} needs data without pairs of segments and with masks that are drawn while"
-            " training: make them with --masking dynamic and without --nsp, or leave the setting"
-            " out"
         )

@@ -7,6 +7,7 @@ A new setting is one field here. Flags, validation, `--help`, docs/settings.md,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, option, options_of
 
@@ -254,27 +255,8 @@ class TrainingConfig:
         None, "Share that training.masked_lm_prob goes to in a line.", above=0.0, below=1.0,
         none="training.masked_lm_prob, at every step",
     )  # fmt: skip
-    first_seq_length: int | None = option(
-        None, "Length of a sequence at first: each record is cut into as many sequences as it holds"
-        " of this length, so a step has the same tokens. It divides the data's length.",
-        unit="tokens", low=8, high=1_000_000, none="the data's, at every step",
-        only_with="make_data.masking=dynamic",
-    )  # fmt: skip
-    first_seq_length_steps: int | None = option(
-        None, "Step from which on sequences are whole.", unit="steps", low=1, high=_STEPS,
-        none="there is no training.first_seq_length",
-    )  # fmt: skip
     gradient_checkpointing: bool = option(
         False, "Computes each layer again in the backward pass: less memory, more time.",
-    )  # fmt: skip
-    optimizer_sharding: bool = option(
-        False, "Each device keeps its part of AdamW's state and makes that part of the update"
-        " (ZeRO-1): less memory; needs the engine pjrt.", changeable=True,
-        only_with="training.optimizer=adamw",
-    )  # fmt: skip
-    gradient_sum_dtype: str = option(
-        "float32", "In which gradients are summed over the devices; bfloat16 halves what their"
-        " links carry, and needs the engine pjrt.", choices=("float32", "bfloat16"),
     )  # fmt: skip
     seed: int = option(12345, "Of initial weights and dropout.", low=-(2**63), high=INT64_MAX)
     log_every_steps: int = option(
@@ -349,6 +331,18 @@ class Config:
 OPTIONS: dict[str, Option] = options_of(Config)
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS.values()))
 
+# Settings of earlier versions: the value at which a file may still hold each, and what serves
+# instead.
+REMOVED: dict[str, tuple[Any, str]] = {
+    "training.first_seq_length": (
+        None,
+        "train at that length, then at the whole one with --init_from RUN",
+    ),
+    "training.first_seq_length_steps": (None, "it went with training.first_seq_length"),
+    "training.optimizer_sharding": (False, "training.optimizer=muon divides its work by itself"),
+    "training.gradient_sum_dtype": ("float32", "gradients are summed in float32"),
+}
+
 # What training depends on and only making data decides: of a run, its data set's manifest says it.
 FIXED_BY_DATA: tuple[str, ...] = tuple(key for key, o in OPTIONS.items() if o.fixed_by_data)
 
@@ -393,7 +387,7 @@ PLAN_SETTINGS: tuple[str, ...] = (
     *_all_but(
         "training", *_ATTENDANCE, "schedule", "decay_fraction", "update_rule",
         "weight_decay", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
-        "gradient_checkpointing", "optimizer_sharding", "gradient_sum_dtype", "seed",
+        "gradient_checkpointing", "seed",
     ),
     *_all_but("checkpoints", "save_every_steps"),
     *FIXED_BY_DATA,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import json
@@ -10,21 +9,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import format_value, is_used
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config, MakeDataConfig
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
 
-# The seed; the optimiser, whose state is its own; and the change of length, at which the position
-# table is made from its first rows.
-_OF_THE_WHOLE_RUN = (
-    "training.seed",
-    "training.optimizer",
-    "training.first_seq_length",
-    "training.first_seq_length_steps",
-)
+# The seed, and the optimiser, whose state is its own.
+_OF_THE_WHOLE_RUN = ("training.seed", "training.optimizer")
 
 _USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
 _FAR_OFF = 30
@@ -79,27 +71,6 @@ def train_predictions(config: Config) -> int:
     return _enough(config.make_data.seq_length, max(rates[:2]))
 
 
-def first_phase(config: Config) -> Config | None:
-    """The steps before `training.first_seq_length_steps`, on cut records, as a config of their own:
-    shorter sequences, as many more of them in a batch, and their share of the predictions.
-
-    None where all sequences are whole. `model.max_position_embeddings` stays: the model is the
-    same. Call it with a completed config.
-    """
-    length, whole = config.training.first_seq_length, config.make_data.seq_length
-    if length is None:
-        return None
-    phase = copy.deepcopy(config)
-    most = predictions_of(config.make_data)
-    phase.make_data.seq_length = length
-    phase.make_data.max_predictions_per_seq = max(1, math.ceil(most * length / whole))
-    phase.training.global_batch_size *= whole // length
-    phase.training.first_seq_length = phase.training.first_seq_length_steps = None
-    if phase.model.attention_implementation == "kernel":  # short sequences may have none
-        phase.model.attention_implementation = "auto"
-    return phase
-
-
 def predictions_of(making: MakeDataConfig) -> int:
     """Most predictions in a sequence: as stated, else what a full sequence needs for its share."""
     if making.max_predictions_per_seq is not None:
@@ -138,8 +109,8 @@ def differences(old: Config, new: Config) -> list[str]:
 
 
 def may_change_in_mid_run(key: str) -> bool:
-    """Whether `pretrain --continue_with` may give a run another value: what neither its state nor
-    the order of its data depends on."""
+    """Whether a resumed run may be given another value by --set: what neither its state nor the
+    order of its data depends on."""
     return OPTIONS[key].section == "training" and key not in _OF_THE_WHOLE_RUN
 
 
@@ -148,25 +119,6 @@ def is_free(key: str) -> bool:
     option = OPTIONS[key]
     makes_data = option.section in ("tokenize", "make_data") and not option.fixed_by_data
     return option.changeable or makes_data
-
-
-def check_mid_run(keys: Iterable[str]) -> None:
-    """Refuses what `--continue_with` cannot change in mid run.
-
-    Raises:
-        BadInput: naming the setting, and what to do instead.
-    """
-    for key in keys:
-        if is_free(key):
-            raise BadInput(
-                f"--continue_with {key}: a run accepts that at any time: give it with --set"
-            )
-        if not may_change_in_mid_run(key):
-            raise BadInput(
-                f"--continue_with {key}: only the settings of `training`, but for its seed,"
-                " optimizer and first sequence length, can change in mid run: start another run"
-                " with --init_from and another --model_dir"
-            )
 
 
 def config_warnings(config: Config) -> list[str]:
@@ -179,12 +131,6 @@ def config_warnings(config: Config) -> list[str]:
             f"training.warmup_steps={training.warmup_steps:,} is not below"
             f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
             f" {reached:.1%} of training.learning_rate at the end, and never decays"
-        )
-    until = training.first_seq_length_steps
-    if until is not None and until >= training.num_train_steps:
-        lines.append(
-            f"training.first_seq_length_steps={until:,} is not below"
-            f" training.num_train_steps={training.num_train_steps:,}: no step is on whole sequences"
         )
     rate, usual = training.learning_rate, _USUAL_RATE * math.sqrt(768 / config.model.hidden_size)
     if not usual / _FAR_OFF < rate < usual * _FAR_OFF:

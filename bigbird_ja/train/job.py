@@ -16,7 +16,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.process import console
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import first_phase, train_predictions
+from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choice import Choice
 from bigbird_ja.train.pod import Alone
@@ -57,7 +57,7 @@ class Job:
     engine: Choice
     pod: Alone = field(default_factory=Alone)  # the processes that train together
     init_from: str | None = None
-    continue_with: frozenset[str] = frozenset()  # settings that may differ from the run's so far
+    changed: frozenset[str] = frozenset()  # settings that a resumed run gets another value of
     evaluates: bool = False  # --mode train_and_eval
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
@@ -81,8 +81,7 @@ def check(job: Job) -> DataGuard:
         config.training.gradient_accumulation_steps,
     )
     try:
-        for phase in filter(None, (config, first_phase(config))):
-            pattern.is_full(phase, phase.make_data.seq_length)
+        pattern.is_full(config, config.make_data.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error
     if job.wandb:

@@ -73,10 +73,9 @@ class LoweredStep:
         parameters, slots: whole, in the order in which the functions take them.
         batch: one replica's part.
         replicas: over which the gradients are summed.
-        sum_dtype: in which gradients travel between them: float32 or bfloat16.
         shards: of each parameter, its gradient and its slots, and of each slot by its name; empty
             where they are not divided.
-        muon: where the state is divided and the optimiser is Muon, the two functions of which the
+        muon: where the state is divided, the two functions of which the
             results go to `update`: one replica's rows of all matrices to stacks of what is to be
             orthogonalised, and its share of the stacks, with all their rows, orthogonalised.
     """
@@ -87,6 +86,5 @@ class LoweredStep:
     slots: dict[str, Spec]
     batch: dict[str, Spec]
     replicas: int
-    sum_dtype: str = "float32"
     shards: dict[str, Shard] = field(default_factory=dict)
     muon: tuple[Traced, Traced] | None = None

@@ -10,9 +10,9 @@ Each takes and returns a flat list of tensors, in the order of `inputs` and `out
 arguments, none are variables: so the module is a function of its inputs, and whoever compiles it
 says what is donated (parameters and slots of `update`).
 
-With `training.optimizer_sharding`, and with Muon, the update on several replicas is of one
-replica's part of parameters, slots and gradients, and takes the sum of all gradients' squares as
-one argument more, `squares`; with Muon also its orthogonalised stacks (`LoweredStep.muon`).
+With Muon the update on several replicas is of one replica's part of parameters, slots and
+gradients, and takes two arguments more: the sum of all gradients' squares, `squares`, and its
+orthogonalised stacks (`LoweredStep.muon`).
 
 It is lowered for the CPU, as TensorFlow offers no TPU lowering without a TPU: the graph is the
 same, but a few ops (TensorFlow's stateless random numbers, of which the step has none) expand
@@ -90,7 +90,7 @@ class Program:
         """How each parameter and each slot is divided over the replicas; empty: not at all. Muon's
         matrices are divided by rows."""
         matrices, count = muon_matrices(self.config), self.num_replicas
-        if count == 1 or not (matrices or self.config.training.optimizer_sharding):
+        if count == 1 or not matrices:
             return {}
         shards = {
             name: shard_of(spec, count, by_rows=name in matrices)
@@ -113,7 +113,6 @@ class Program:
             self.slots,
             self.batch,
             self.num_replicas,
-            self.config.training.gradient_sum_dtype,
             self.shards,
             orthogonalization,
         )

@@ -13,7 +13,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import config_fingerprint, first_phase
+from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.engines.devices import package_versions
 from bigbird_ja.train.job import Job
@@ -56,10 +56,8 @@ class Recorder:
         self._wandb: WandbLog | None = None
 
     def _pace(self) -> Pace:
-        """Of the step that follows; short sequences need fewer FLOPs."""
+        """What speed and remaining time are computed from."""
         config, engine = self._job.config, self._job.engine
-        if self.step < (config.training.first_seq_length_steps or 0):
-            config = first_phase(config) or config
         sequences = config.training.global_batch_size
         return Pace(
             num_train_steps=config.training.num_train_steps,
@@ -155,14 +153,6 @@ class Recorder:
         self.progress.finished(step)
         self.step = step
         self.heartbeat(global_step=step, step_time=self._now())
-
-    def lengthened(self) -> None:
-        """From here on sequences have their full length."""
-        training, now = self._job.config.training, self._job.config.make_data.seq_length
-        step, was = training.first_seq_length_steps or 0, training.first_seq_length
-        self._deps.log(f"from step {step:,} on sequences have {now:,} tokens, no longer {was:,}")
-        self.event("sequence_length_changed", global_step=step, was=was, now=now)
-        self.progress.restart(self.step, self._pace())
 
     def logged(self, step: int, metrics: dict[str, float]) -> None:
         """The metrics of one logged step, in order."""

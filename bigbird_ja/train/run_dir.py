@@ -1,6 +1,6 @@
 """MODEL_DIR: opened once, checked before anything is written, locked while a run writes to it.
 
-A run that continues may differ from how it began: in length, and by `--continue_with` in settings.
+A run that continues may differ from how it began: in length, and by `--set` in settings.
 The optimiser's state is kept. Where the batch size changes, the order of the data is cut into
 batches of the new size: the next batch begins at the first multiple of that size behind every
 record that was seen, so none is seen twice and less than one batch is left out.
@@ -27,7 +27,6 @@ from bigbird_ja.run.records import EventRecord
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import (
-    config_fingerprint,
     config_to_yaml,
     flatten,
     is_free,
@@ -144,16 +143,12 @@ class RunDir:
 
         Args:
             config: to continue with.
-            changed: keys that may differ: those of `--continue_with`.
+            changed: keys that may differ: those of `training` that the command line sets.
 
         Raises:
             BadInput: names each setting that differs, and the flag that would change it.
         """
         if self.config is None:
-            if changed:
-                raise BadInput(
-                    f"--continue_with: {self.path} holds no run to continue: check --model_dir"
-                )
             return
         different = changes(self.config, config)
         different = {key: value for key, value in different.items() if key not in changed}
@@ -163,7 +158,7 @@ class RunDir:
         advice = f"to start another run from its weights, --init_from {self.path} with another"
         advice += " --model_dir"
         if all(map(may_change_in_mid_run, different)):
-            flags = " ".join(f"--continue_with {key}={new}" for key, (_, new) in different.items())
+            flags = " ".join(f"--set {key}={new}" for key, (_, new) in different.items())
             advice = f"to change them in mid run, {flags}"
         raise BadInput(
             f"{self.path} holds a run of other settings ({named}): use those; {advice}; or"
@@ -171,7 +166,7 @@ class RunDir:
         )
 
     def find_resumption(
-        self, store: CheckpointStore, config: Config, data_fingerprint: str, changes_it: bool
+        self, store: CheckpointStore, config: Config, data_fingerprint: str
     ) -> Resumption:
         """The newest good checkpoint, checked against config and data. Call with the lock held.
 
@@ -179,7 +174,6 @@ class RunDir:
             store: of MODEL_DIR.
             config: to continue with; `check_settings` allowed it.
             data_fingerprint: of the data set.
-            changes_it: with `--continue_with`: the checkpoint may have the settings of before.
 
         Raises:
             BadInput: it belongs to another config or data set.
@@ -196,10 +190,9 @@ class RunDir:
                 f" {meta.data_fingerprint[:12]}, not {data_fingerprint[:12]}): give that"
                 " --data_dir, or another --model_dir, or --overwrite to move that run aside"
             )
-        earlier = earlier_configs(self.events)
-        if changes_it and self.config is not None:
-            earlier.add(config_fingerprint(self.config))
-        check_config(config, meta, self.join(CONFIG), earlier)
+        # The new settings were compared with the run's, and those must be the checkpoint's.
+        own = self.config or config
+        check_config(own, meta, self.join(CONFIG), earlier_configs(self.events))
         return Resumption(
             checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
         )

@@ -63,7 +63,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
 
     deps.mark("start-up")
     if not job.overwrite:
-        run_dir.check_settings(config, job.continue_with)
+        run_dir.check_settings(config, job.changed)
     guard = check(job)
     warm_start = _load_warm_start(job, run_dir)
     pod.barrier("checked")
@@ -72,9 +72,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
         if pod.is_writer:
             lease, scratch = stack.enter_context(run_dir.locked(deps))
             store = CheckpointStore(job.model_dir, scratch, report, deps.mark, run_dir.owned)
-            resumption = run_dir.find_resumption(
-                store, config, job.manifest.fingerprint, bool(job.continue_with)
-            )
+            resumption = run_dir.find_resumption(store, config, job.manifest.fingerprint)
             if resumption.checkpoint is not None:
                 deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
             start = lease.owner.id, resumption.interruptions, resumption.next_batch
@@ -182,9 +180,7 @@ class Trainer:
 
     def _train(self) -> str:
         """Starts the engine and runs the loop; "finished" or "interrupted"."""
-        self.engine = make_engine(
-            self.job, self.resumption, self.warm_start, self.scratch, self._lengthened
-        )
+        self.engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
         start = self.resumption.step
         self.schedule = SaveSchedule(self.config.checkpoints, start, self.deps.monotonic, self.pod)
         self.recorder.open_board()
@@ -332,11 +328,6 @@ class Trainer:
             Task("heartbeat", HEARTBEAT_SECONDS, beat),
             Task("metrics", METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         ]
-
-    def _lengthened(self) -> None:
-        """From here on sequences have their full length."""
-        self.recorder.lengthened()
-        self.watchdog.tick()
 
 
 def _check_finite(result: StepResult) -> None:

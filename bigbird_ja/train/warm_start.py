@@ -32,7 +32,6 @@ from bigbird_ja.model.params import (
 from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import (
-    SLOTS,
     STEP,
     Checkpoint,
     CheckpointStore,
@@ -99,22 +98,12 @@ def first_state(
             raise BadInput(
                 f"{checkpoint.prefix}: {name} is {shape} and the config's model has {wanted}"
             )
-    if int(state[STEP]) == config.training.first_seq_length_steps:
-        return lengthened(config, state)  # a checkpoint of that step was saved before the change
     return state
 
 
-def lengthened(config: Config, state: Mapping[str, Any]) -> State:
-    """The state at the change from short to whole sequences: the positions of the short ones, which
-    alone were trained, repeated end to end as in Longformer (arXiv:2004.05150, section 5), with
-    AdamW's state of them. ModernBERT's state has none of them and stays as it is."""
-    length = config.training.first_seq_length
-    names = {POSITIONS, *(slot_name(POSITIONS, slot) for slot in SLOTS)} & state.keys()
-    return {**state, **{name: repeated(state[name][:length], len(state[name])) for name in names}}
-
-
 def repeated(rows: np.ndarray, count: int) -> np.ndarray:
-    """[count, ...]: the rows end to end, again and again."""
+    """[count, ...]: the rows end to end, again and again, as in Longformer (arXiv:2004.05150,
+    section 5)."""
     return np.resize(rows, (count, *rows.shape[1:]))
 
 

@@ -269,7 +269,6 @@ def test_bad_input_is_refused_before_anything_is_written(
         ([f"--data_dir={data}"], [shard.name]),
         ([f"--init_from={tmp_path / 'diverged'}"], [name, "NaN"]),
         (["--set=model.vocab_size=300"], ["vocab_size=300", "200"]),
-        (["--continue_with=training.clip_norm=2"], ["no run to continue"]),
         (["--model_dir=/proc/model"], ["/proc/model"]),
     ):
         refused([*runs.flags, f"--model_dir={model}", *flags], capsys, *words)
@@ -288,14 +287,16 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
 
     before = times()
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=1)
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        (model / "config.yaml").read_text().replace("clip_norm: 1.0", "clip_norm: 2.0")
+    )
     for flags, words in (
         (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
-        (["--set=training.learning_rate=1e-3"], ["--continue_with training.learning_rate=0.001"]),
         (["--set=training.optimizer=muon"], ["optimizer: adamw -> muon", f"--init_from {model}"]),
-        (["--continue_with=training.optimizer=muon"], ["seed, optimizer", "--init_from"]),
         (["--set=data.seed=7"], [f"--init_from {model}"]),
-        (["--continue_with=model.num_layers=3"], ["training", "--init_from"]),
-        (["--continue_with=training.log_every_steps=3"], ["--set"]),
+        (["--set=model.num_layers=3"], ["model.num_layers: 2 -> 3", f"--init_from {model}"]),
+        ([f"--config={other}"], ["clip_norm: 1.0 -> 2.0", "--set training.clip_norm=2.0"]),
         ([f"--data_dir={tmp_path / 'other'}"], ["other data"]),
     ):
         refused([*here, *flags], capsys, *words)
@@ -309,12 +310,12 @@ def test_a_run_continues_with_another_rate_and_batch_and_without_its_config(
     model = tmp_path / "model"
     here = ["pretrain", "--data_dir", inputs[1], "--model_dir", str(model), "--json"]
     changes = {"training.learning_rate": [0.002, 0.001], "training.global_batch_size": [4, 8]}
-    flags = [f"--continue_with={key}={new}" for key, (_, new) in changes.items()]
+    flags = [f"--set={key}={new}" for key, (_, new) in changes.items()]
     ended = runs.zygote.run(*here, "--num_train_steps=35", *flags)
     assert ended.status == 0, ended.err
     assert "ends at step 35, no longer at 30" in ended.err and str(model) in ended.err
     # The change is shown against the run's own settings; not all of them are listed.
-    assert "training.global_batch_size = 8  (run 4; from --continue_with)" in ended.err
+    assert "training.global_batch_size = 8  (run 4; from --set)" in ended.err
     assert "model.num_layers" not in ended.err
     recorded = [e for e in run_log.read_events(str(model)) if e["event"] == "continued_with"]
     assert [(e["global_step"], e["settings"]) for e in recorded] == [(30, changes)]  # type: ignore[typeddict-item]

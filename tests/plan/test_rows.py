@@ -40,7 +40,7 @@ def test_rates_come_from_preflight_where_it_was_run() -> None:
     def rate(name: str, mfu: float | None = None) -> plan.Rate:
         return plan.rate_of(hardware.find(name), CONFIG, figures, mfu)
 
-    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles", None, True)
+    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles", True)
     assert rate("v2-8").source == "MFU 34%, priced cycles"
     assert rate("v2-8", 0.2).source == "MFU 20%, assumed"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
@@ -51,29 +51,20 @@ def test_rates_come_from_preflight_where_it_was_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("coverage", "short_coverage", "factor", "basis"),
-    [
-        (0.98, None, 1.2, "0.6 x machine code"),  # the first phase does not fit, or there is none
-        (0.98, 0.98, 1.2, "0.6 x machine code"),
-        (0.98, 0.6, 1, "priced cycles"),  # both phases by the same figure
-        (None, None, 1, "priced cycles"),
-    ],
+    ("coverage", "factor", "basis"),
+    [(0.98, 1.2, "0.6 x machine code"), (0.6, 1, "priced cycles"), (None, 1, "priced cycles")],
 )
 def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
-    coverage: float | None, short_coverage: float | None, factor: int, basis: str
+    coverage: float | None, factor: int, basis: str
 ) -> None:
     """Of which 0.6 is taken; the other basis, priced cycles, charges too much for fast memory."""
     keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
     entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
-    short = entry | {"tokens_per_second": short_coverage and 64e3, "code_coverage": short_coverage}
-    whole = entry | {"topology": "v5e:2x4", "chip": "v5e", "first_phase": short}
+    whole = entry | {"topology": "v5e:2x4", "chip": "v5e"}
     rate = plan.rate_of(hardware.find("v5e-8"), CONFIG, plan.Figures((), [whole]), None)
-    short_rate = 64e3 * factor if short_coverage else None
     other = (80e3, "priced cycles") if factor != 1 else (None, "")
-    assert rate == plan.Rate(
-        pytest.approx(80e3 * factor), f"preflight v5e:2x4, {basis}",
-        short_rate and pytest.approx(short_rate), True, *other,
-    )  # fmt: skip
+    expected = pytest.approx(80e3 * factor)
+    assert rate == plan.Rate(expected, f"preflight v5e:2x4, {basis}", True, *other)
 
 
 def test_tables_rates_are_by_machine_code_too_and_keep_the_other_basis() -> None:
@@ -99,24 +90,6 @@ def test_no_step_is_shorter_than_a_host_takes_to_start_it() -> None:
     tiny = complete_config(resolve_config("tiny-cpu")[0])
     rate = plan.rate_of(hardware.find("v6e-8"), tiny, plan.Figures(), None)
     assert rate == plan.Rate(plan.tokens_per_step(tiny) / 0.005, "5 ms a step, assumed")
-
-
-def test_short_sequences_first_are_counted_at_their_own_rate() -> None:
-    sets = ["training.first_seq_length=512", "training.first_seq_length_steps=9000"]
-    result = complete_config(resolve_config("base-4096", sets)[0])
-    machine = hardware.find("v3-8")
-    chip = {"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}
-    chip["first_phase"] = {"tokens_per_second_per_core": 16_000.0}
-    run = run_of(config=result, figures=plan.Figures([chip]))
-    rate = plan.rate_of(machine, result, run.figures, None)
-    assert (rate.tokens_per_second, rate.in_first_phase) == (80_000.0, 128_000.0)
-    seconds = 65_536 * (9000 / 128_000 + 1000 / 80_000)
-    assert plan.training_hours(run, rate) == pytest.approx(seconds / 3600)
-    assumed = plan.rate_of(machine, result, plan.Figures(), None)
-    assert assumed.in_first_phase is not None, "full attention over 512 tokens needs less"
-    assert assumed.in_first_phase > assumed.tokens_per_second
-    shorter = run_of(config=result, steps=100, figures=run.figures)
-    assert plan.training_hours(shorter, rate) == pytest.approx(65_536 * 100 / 128_000 / 3600)
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row() -> None:

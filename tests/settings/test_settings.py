@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pathlib
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,6 @@ from bigbird_ja.settings.values import (
     config_warnings,
     differences,
     echo_settings,
-    first_phase,
     flatten,
     mask_rates,
     predictions_of,
@@ -167,28 +167,21 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
         completed(rates[1])
 
 
-def test_a_first_phase_has_the_same_tokens_in_more_and_shorter_sequences() -> None:
-    assert first_phase(completed()) is None
-    both = ["training.first_seq_length=512", "training.first_seq_length_steps=90000"]
-    config = completed(*both)
-    phase = first_phase(config)
-    assert phase is not None
-    assert (phase.make_data.seq_length, phase.training.global_batch_size) == (512, 128)
-    assert phase.model == config.model, "the model is the same, positions included"
-    assert (train_predictions(phase), train_predictions(config)) == (75, 600)
-    rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
-    phase = first_phase(completed(*both, *rates))
-    assert phase is not None and train_predictions(phase) == 154
-    assert first_phase(phase) is None
-    late = config_warnings(completed(both[0], "training.first_seq_length_steps=1400000"))
-    assert "no step is on whole sequences" in late[0]
-    # test_pretrain_lengths.py has what is refused because of the data.
-    for given, missing in zip(both, ("first_seq_length_steps:", "first_seq_length:"), strict=True):
-        with pytest.raises(BadInput, match=f"no effect without training.{missing}"):
-            completed(given)
-    for length in (4096, 8192, 500):
-        with pytest.raises(BadInput, match="use 2048, or another length that divides it"):
-            completed(f"training.first_seq_length={length}", both[1])
+def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_was_off(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "old.yaml"
+    sets = {"first_seq_length": 512, "optimizer_sharding": True, "gradient_sum_dtype": "bfloat16"}
+    served = {"first_seq_length": "--init_from RUN", "optimizer_sharding": "optimizer=muon"}
+    for key, value in sets.items():
+        file.write_text(f"training: {{{key}: {value}, clip_norm: 2}}")
+        for given in ((str(file), []), (None, [f"training.{key}={value}"])):
+            with pytest.raises(BadInput, match=f"{key} is no longer a setting") as refused:
+                resolve_config(*given)
+            assert served.get(key, "") in str(refused.value)
+    off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
+    file.write_text(f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}")
+    assert resolve_config(str(file))[0] == resolve_config(None, ["training.clip_norm=2"])[0]
 
 
 def test_the_data_set_completes_the_config() -> None:
@@ -239,9 +232,8 @@ def test_a_setting_that_depends_on_another_is_refused_without_it(key: str) -> No
     value = "true" if option.kind is bool else option.choices[-1] if option.choices else option.low
     if value is None:
         value = ((option.above or 0) + (option.below or 1)) / 2
-    beside = ["training.first_seq_length_steps=9"] if key == "training.first_seq_length" else []
     for choice in OPTIONS[other].choices:
-        sets = [f"{key}={value}", f"{other}={choice}", *beside]
+        sets = [f"{key}={value}", f"{other}={choice}"]
         if choice in needed:
             resolve_config(None, sets)
         else:

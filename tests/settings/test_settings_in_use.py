@@ -68,10 +68,7 @@ def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.Monke
     for name in ("describe", "limitations"):
         monkeypatch.setattr(figures, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
-    words += ["--set=training.first_seq_length=256", "--set=training.first_seq_length_steps=9"]
     words += ["--set=model.num_layers=2", "--chip=v3"]
     for architecture in SHAPES:
         assert main.run_command_line(["preflight", "--config=tiny-cpu", *words, architecture]) == 0
-    read.add("training.first_seq_length_steps")  # stated beside training.first_seq_length
-    read.add("training.optimizer_sharding")  # on a slice
     assert of_runs(read) == used("preflight")

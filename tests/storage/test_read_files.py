@@ -76,7 +76,7 @@ _STEP = {"step": 5, "time": 1.7e9, "loss": 2.0, "masked_lm_accuracy": 0.5}
 _EVALUATION = fake_run.evaluation(5)
 _PROBE = {"step": 5, "time": 1.7e9, "probe": fake_run.probe()}
 _RATE = {"fits": True, "tokens_per_second_per_core": 1e4}
-_FIGURES = {"chips": [{"chip": "v3", **_RATE, "first_phase": _RATE}]}
+_FIGURES = {"chips": [{"chip": "v3", **_RATE}]}
 
 _READERS = {
     "heartbeat": _Reader(

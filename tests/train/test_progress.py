@@ -71,17 +71,6 @@ def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millio
     assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
 
 
-def test_a_pace_that_changes_is_measured_anew() -> None:
-    progress, now, _ = make()
-    now[0] += 10.0
-    measured(progress, 10)
-    now[0] += 60.0  # compiling
-    progress.restart(10, Pace(1000, 8000.0, 8, 1e12, None))
-    now[0] += 4.0
-    assert measured(progress, 20) == pytest.approx(20_000.0)
-    assert progress.eta_seconds(20) == pytest.approx(980 * 0.4)
-
-
 def test_the_line_holds_all_its_parts_and_of_one_core_one_rate() -> None:
     progress, now, stream = make(peak=50e12)
     now[0] += 10.0

@@ -168,13 +168,8 @@ def _chip(accelerator: str) -> str:
 
 def _only_of_pjrt(config: Config) -> str | None:
     """The setting, with its value, that only the engine pjrt has."""
-    training = config.training
     if config.model.attention_implementation == "kernel":
         return "model.attention_implementation=kernel"
-    if training.optimizer_sharding:
-        return "training.optimizer_sharding=true"
-    if training.gradient_sum_dtype != "float32":
-        return f"training.gradient_sum_dtype={training.gradient_sum_dtype}"
     return None
 
 

@@ -43,8 +43,6 @@ class EstimatorEngine:
         replicas: TPU cores; 1 on CPU and GPU.
         scratch: local directory for TPUEstimator's own files.
         use_tpu: trains on the configured TPU.
-        phase: config of the steps, where it differs from the run's.
-        last_step: where the session ends; by default at the run's end.
     """
 
     ahead = 0  # nothing is dispatched beyond a device loop
@@ -57,24 +55,18 @@ class EstimatorEngine:
         replicas: int,
         scratch: str,
         use_tpu: bool,
-        phase: Config | None = None,
-        last_step: int | None = None,
     ) -> None:
         self._config, self._scratch, self._use_tpu = config, scratch, use_tpu
-        self._step_config = phase or config
-        self._last_step = last_step or config.training.num_train_steps
+        self._last_step = config.training.num_train_steps
         one_session = OneSession()
         _quiet_logging(one_session.causes)
-        self._graph = TrainGraph(self._step_config, first_state, one_session)
+        self._graph = TrainGraph(config, first_state, one_session)
         self._input_fn = make_input_fn(batches, replicas, use_tpu)
         self._hook = _Handover()
         self._thread = threading.Thread(target=self._train, name="estimator", daemon=True)
         self._error: BaseException | None = None
         self._step = 0
         self._every = config.training.log_every_steps
-
-    def prepare(self) -> None:
-        """TPUEstimator builds all of it in its session."""
 
     def begin(self) -> None:
         """Builds the graph and the session, and gives the variables their values."""
@@ -144,7 +136,7 @@ class EstimatorEngine:
         from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
 
         tpu_estimator.InstallSignalHandlerHook = _LeaveSignals
-        config, use_tpu = self._step_config, self._use_tpu
+        config, use_tpu = self._config, self._use_tpu
         estimator = tpu_estimator.TPUEstimator(
             model_fn=self._graph.model_fn,
             use_tpu=use_tpu,

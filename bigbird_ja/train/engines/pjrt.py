@@ -58,7 +58,6 @@ class PjrtEngine:
         batches: the input.
         devices: to train on; the global batch divides over them.
         programs: where compiled programs are kept, or None.
-        phase: config of the steps, where it differs from the run's.
     """
 
     def __init__(
@@ -68,12 +67,11 @@ class PjrtEngine:
         batches: MakeBatches,
         devices: Devices,
         programs: CompiledPrograms | None = None,
-        phase: Config | None = None,
     ) -> None:
-        self._config, self._asked = config, phase or config
+        self._config = config
         self._first_state, self._batches = first_state, batches
         self._devices, self._programs = devices, programs
-        self._take(implementation.resolved(self._asked, devices.platform, devices.chip))
+        self._take(implementation.resolved(config, devices.platform, devices.chip))
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = config.training.log_every_steps
@@ -86,21 +84,14 @@ class PjrtEngine:
 
     ahead = _AHEAD + 1
 
-    def prepare(self) -> None:
-        """Traces and compiles the step, once."""
-        if self._step is not None:
-            return
+    def begin(self) -> None:
+        """Traces and compiles the step, and brings the state to the devices."""
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
         self._step = self._compile_either_way()
         if self._programs is not None:
             self._programs.keep()
-
-    def begin(self) -> None:
-        """Traces and compiles the step, where that is not done, and brings the state to the
-        devices."""
-        self.prepare()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._state = place(self._first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
@@ -171,7 +162,7 @@ class PjrtEngine:
         try:
             return self._compile()
         except Exception as error:
-            self._take(implementation.without_kernels(self._asked, self._step_config, error))
+            self._take(implementation.without_kernels(self._config, self._step_config, error))
             return self._compile()
 
     def _compile(self) -> Step:

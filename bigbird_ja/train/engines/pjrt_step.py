@@ -2,11 +2,11 @@
 
     gradients -> sum over the devices -> update
 
-With divided optimizer state (ZeRO-1: Rajbhandari et al. 2020, arXiv:1910.02054, section 5.1) each
-device gets one part of the sums (reduce-scatter), updates that part, and all parts are brought
-together again (all-gather). Muon needs whole matrices: each device gives its rows of all matrices
-for all rows of its share of them (all-to-all), orthogonalises these, and gives them back in the
-same way. Importing this starts no device.
+With Muon on several devices the optimizer's state is divided (ZeRO-1: Rajbhandari et al. 2020,
+arXiv:1910.02054, section 5.1): each device gets one part of the sums (reduce-scatter), updates that
+part, and all parts are brought together again (all-gather). Muon needs whole matrices: each device
+gives its rows of all matrices for all rows of its share of them (all-to-all), orthogonalises these,
+and gives them back in the same way. Importing this starts no device.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
                 update, state, local_grads, lax.psum(sums, AXIS)
             )
         else:
-            *summed, sums = _sum(local_grads, sums, step)
+            *summed, sums = lax.psum([*local_grads, sums], AXIS)
             *values, metrics, finite = update(
                 *state.parameters, *state.slots, *summed, sums, state.step
             )
@@ -118,16 +118,6 @@ def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
     ]
 
 
-def _sum(
-    local_grads: Sequence[jax.Array], sums: jax.Array, step: LoweredStep
-) -> Sequence[jax.Array]:
-    """Gradients, and the metrics' sums, over the devices; alone a device has them already."""
-    if step.sum_dtype == "float32" or step.replicas == 1:
-        return lax.psum([*local_grads, sums], AXIS)
-    short = lax.psum([gradient.astype(step.sum_dtype) for gradient in local_grads], AXIS)
-    return [*(gradient.astype(jnp.float32) for gradient in short), lax.psum(sums, AXIS)]
-
-
 class _Divided:
     """The update of state that is divided over the devices; runs on each of them."""
 
@@ -144,7 +134,7 @@ class _Divided:
         summed = [self._scatter(*pair) for pair in zip(local_grads, self._shards, strict=True)]
         squares = lax.psum(sum(jnp.sum(jnp.square(part)) for part in summed), AXIS)
         parts = [self._take(*pair) for pair in zip(state.parameters, self._shards, strict=True)]
-        stacks = self._orthogonalized(state, summed, squares) if self._muon else ()
+        stacks = self._orthogonalized(state, summed, squares)
         *values, metrics, finite = update(
             *parts, *state.slots, *summed, *stacks, sums, state.step, squares
         )
@@ -166,9 +156,8 @@ class _Divided:
 
     def _scatter(self, gradient: jax.Array, shard: Shard) -> jax.Array:
         """This device's part of the sum over all of them."""
-        whole = self._filled(gradient.astype(self._step.sum_dtype), shard)
-        part = lax.psum_scatter(whole, AXIS, scatter_dimension=shard.dimension, tiled=True)
-        return part.astype(jnp.float32)
+        whole = self._filled(gradient, shard)
+        return lax.psum_scatter(whole, AXIS, scatter_dimension=shard.dimension, tiled=True)
 
     def _take(self, parameter: jax.Array, shard: Shard) -> jax.Array:
         start = lax.axis_index(AXIS) * shard.size

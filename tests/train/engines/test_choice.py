@@ -93,7 +93,6 @@ def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: Machin
 @pytest.mark.parametrize(
     "setting",
     [
-        "training.optimizer_sharding=true", "training.gradient_sum_dtype=bfloat16",
         "model.attention_implementation=kernel",
     ],
 )  # fmt: skip
