@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bigbird_ja.train.lowered import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
-NEEDS = ("tensorflow", "jax", "libtpu")
+NEEDS = ("tensorflow", "jax")  # the compiler, libtpu, when all else has been checked
 SETTINGS = STEP_SETTINGS
 
 
@@ -83,12 +83,14 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     only_slices = args.topology and not args["chip"].present
     names = [] if only_slices else list(dict.fromkeys(args.chip))
     wanted = [targets.of_chip(name) for name in names]
-    versions = compile_lib.versions()
     config, overrides = command_flags.resolve(args)
     config = complete_config(config, overrides)
-    wanted += targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
-    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     batches = [args.batch_per_core or estimate.batch_per_core(config, target) for target in wanted]
+    slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
+    batches += [args.batch_per_core or estimate.batch_per_core(config, target) for target in slices]
+    wanted += slices
+    versions = compile_lib.versions()
+    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     options = estimate.CompileOptions(
         cache_dir=compile_lib.default_cache_dir(dict(os.environ)) if args.cache else None,
         timeout=60.0 * args.timeout_minutes,

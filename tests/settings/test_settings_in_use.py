@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.cli import main
+from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.settings.option import is_used
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
@@ -65,6 +66,7 @@ def test_plan_reads_what_it_takes(read: set[str]) -> None:
 def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
     monkeypatch.setattr(estimate, "examine", lambda *_: {})  # the compiler reads the program
+    monkeypatch.setattr(compile_lib, "versions", lambda: {})  # and need not be installed
     for name in ("describe", "limitations"):
         monkeypatch.setattr(figures, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
