@@ -85,6 +85,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     wanted = [targets.of_chip(name) for name in names]
     config, overrides = command_flags.resolve(args)
     config = complete_config(config, overrides)
+    estimate.check_length(config)
     batches = [args.batch_per_core or estimate.batch_per_core(config, target) for target in wanted]
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     batches += [args.batch_per_core or estimate.batch_per_core(config, target) for target in slices]

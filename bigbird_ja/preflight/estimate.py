@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.model import pattern
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline
 from bigbird_ja.preflight.compile import Compiled, compile_for
@@ -59,6 +60,18 @@ def batch_per_core(config: Config, target: Target) -> int:
             " --batch_per_core"
         )
     return batch // (count * accumulated)
+
+
+def check_length(config: Config) -> None:
+    """Refuses a sequence length that attention cannot be computed for, before anything is traced.
+
+    Raises:
+        BadInput: naming the nearest lengths that fit.
+    """
+    try:
+        pattern.is_full(config, config.make_data.seq_length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
 
 
 def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
