@@ -83,6 +83,7 @@ class FolderConfig:
     vocab_size: decode.Count = 0
     hidden_act: str | None = None
     hidden_activation: str | None = None
+    classifier_activation: str | None = None
     layer_types: list[str] | None = None
     rope_parameters: _Ropes | None = None  # transformers 5's names
     quantization_config: dict[str, Any] | None = None
@@ -134,8 +135,7 @@ def read_config(folder: str) -> Encoder:
     stated = {key: content[key] for key in _KEYS if content.get(key) is not None}
     settings = {SETTINGS.get(key, key): value for key, value in stated.items()}
     settings["architecture"] = architecture
-    if "hidden_act" in settings:
-        settings["hidden_act"] = _ACTIVATIONS[settings["hidden_act"]]
+    settings["hidden_act"] = _ACTIVATIONS[_activations(config)[0]]
     if architecture == "modernbert":
         settings |= _of_layers(config)
     return Encoder(config.model_type, config.vocab_size, settings)
@@ -154,14 +154,29 @@ def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]
             f"{', '.join(classes)}, a head that no run can start from: take the folder of the model"
             " that it was fine-tuned from (...ForMaskedLM, ...ForPreTraining, ...Model)"
         )
-    for activation in (config.hidden_activation, config.hidden_act):
-        if activation is not None and activation not in _ACTIVATIONS:
+    layers, head = _activations(config)
+    for activation in (layers, head):
+        if activation not in _ACTIVATIONS:
             yield f"the activation {activation!r}; supported are {', '.join(_ACTIVATIONS)}"
+    if _ACTIVATIONS[layers] != _ACTIVATIONS[head]:
+        yield (
+            f"{layers} in its layers and {head} in its masked-LM head: the two must be the same"
+            " (ModernBERT's keys are hidden_activation and classifier_activation)"
+        )
     ropes = config.rope_parameters
     if ropes and {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} != {"default"}:
         yield "rope_parameters other than of rope_type 'default'"
     if config.layer_types and _global_every(config.layer_types) == 0:
         yield "layer_types: only every n-th layer can be 'full_attention'"
+
+
+def _activations(config: FolderConfig) -> tuple[str, str]:
+    """Return the activations of the layers and of the masked-LM head, as transformers reads them:
+    keys that are missing have its defaults, and RoBERTa's head has no key."""
+    if config.model_type == "modernbert":
+        return config.hidden_activation or "gelu", config.classifier_activation or "gelu"
+    layers = config.hidden_act or ("gelu_new" if config.model_type == "big_bird" else "gelu")
+    return layers, "gelu" if config.model_type in _ROBERTAS else layers
 
 
 def _of_layers(config: FolderConfig) -> dict[str, Any]:

@@ -39,10 +39,11 @@ _KINDS = {
 }  # fmt: skip
 
 
-def made(kind: str, folder, **saving):
+def made(kind: str, folder, more=None, **saving):
     """A model with none of its weights at a trivial first value, saved by transformers."""
     config, model, sizes = _KINDS[kind]
-    theirs = getattr(transformers, model)(getattr(transformers, config)(**_COMMON, **sizes)).eval()
+    settings = getattr(transformers, config)(**_COMMON, **sizes, **(more or {}))
+    theirs = getattr(transformers, model)(settings).eval()
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in theirs.parameters():
@@ -88,6 +89,24 @@ def test_a_folder_computes_the_same_here(kind, tmp_path):
     print(f"{kind}: logits differ by {gap:.1e}, transformers {transformers.__version__}")
     np.testing.assert_allclose(ours, expected, atol=1e-4)
     assert np.abs(expected).max() > 0.5
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_pytorch_tanh"])
+def test_modernbert_s_two_activations(activation, tmp_path):
+    """The masked-LM head has one of its own, which was taken for that of the layers."""
+    layers, head = {"hidden_activation": activation}, {"classifier_activation": activation}
+    theirs = made("modernbert", tmp_path, layers | head)
+    np.testing.assert_allclose(*ours_and_theirs(tmp_path, theirs), atol=1e-4)
+    for one in (layers, head):
+        made("modernbert", tmp_path, one)
+        with pytest.raises(BadInput, match=f"{activation} in its .*the two must be the same"):
+            hf_folder.read_config(str(tmp_path))
+
+
+def test_the_head_of_a_roberta_has_gelu_whatever_its_layers_have(tmp_path):
+    made("roberta", tmp_path, {"hidden_act": "relu"})
+    with pytest.raises(BadInput, match="relu in its layers and gelu in its masked-LM head"):
+        hf_folder.read_config(str(tmp_path))
 
 
 def test_weights_in_several_files(tmp_path):
