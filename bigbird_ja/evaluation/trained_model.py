@@ -66,7 +66,10 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
         raise BadInput(f"--step: {folder} is an export, of one step: leave it out")
     config, trained = _read_config(folder)
     path = storage.join(folder, "model.safetensors")
-    state = read_safetensors(path, _ADVICE)
+    try:
+        state = parse_safetensors(storage.read_bytes(path, MOST_WEIGHTS), path, _ADVICE)
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing: {_ADVICE}") from error
     params = {
         name: np.ascontiguousarray(value.T if is_transposed(name) else value)
         for name in parameter_specs(config)
@@ -119,18 +122,16 @@ def to_config_json(model: TrainedModel) -> dict[str, Any]:
     return {"format_version": decode.FORMAT_VERSION, "step": model.step, **pattern}
 
 
-def read_safetensors(path: str, advice: str) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, on disk or gs://.
+def parse_safetensors(data: bytes, path: str, advice: str) -> dict[str, np.ndarray]:
+    """Return the arrays of a safetensors file.
 
     Raises:
-        BadInput: missing, damaged, or of a type that NumPy lacks.
+        BadInput: damaged, or of a type that NumPy lacks.
     """
     from safetensors import SafetensorError, deserialize
 
     try:
-        tensors = deserialize(storage.read_bytes(path, MOST_WEIGHTS))
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: {advice}") from error
+        tensors = deserialize(data)
     except SafetensorError as error:
         raise BadInput(f"{path}: not a safetensors file ({error}): {advice}") from error
     state = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import importlib.resources
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,6 +61,12 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         limits.append("- Training was not finished at this checkpoint.\n")
     if options.license == "other":
         limits.append("- No licence was stated when it was exported.\n")
+    origin = _origin(run_log.origin(events))
+    if origin["beginning"] != _SCRATCH:
+        limits.append(
+            "- Its first values are another model's, whose licence holds for it as well: the one"
+            " stated here must be allowed by that.\n"
+        )
     card = _template("model_card.md").format(
         name=_plain(options.name),
         license=options.license,
@@ -84,9 +91,39 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
         attention=_attention(model, report),
         **_shape(config.model),
+        **origin,
         more_limits="".join(limits),
     )
     return card.rstrip() + "\n"
+
+
+_SCRATCH = "pretrained from scratch"
+# Where `hf download` keeps a model of the hub.
+_HUB = re.compile(r"models--(.+)--(.+)/snapshots/[^/]+$")
+
+
+def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
+    """Describe the first values by the record of `--init_from`; a run's own source stands behind
+    it. Of paths the last part alone is published."""
+    models, names, weights = [], [], []
+    while record:
+        source = str(record["source"]).rstrip("/")
+        hub = _HUB.search(source)
+        name = f"{hub[1]}/{hub[2]}" if hub else source.rpartition("/")[2]
+        if record["kind"].startswith("a Hugging Face folder"):
+            models.append(name)
+        names.append(f"{_plain(name)} ({record['kind']})")
+        weights += [f"{_plain(file)} `{digest}`" for file, digest in record["weights"].items()]
+        record = record.get("init_from")
+    if not names:
+        return {"beginning": _SCRATCH, "first_values": "random", "base_model_line": ""}
+    base = f"base_model: {json.dumps(printable(models[0]), ensure_ascii=False)}\n" if models else ""
+    chain = ", itself from ".join(names)
+    return {
+        "beginning": f"trained on from {chain}",
+        "first_values": f"{chain}: {', '.join(weights)}",
+        "base_model_line": base,
+    }
 
 
 def _shape(model: ModelConfig) -> dict[str, str]:

@@ -82,6 +82,12 @@ def counted_usd(events: Iterable[EventRecord]) -> float | None:
     return counted[-1] if counted else None
 
 
+def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
+    """Return the record of `--init_from` of the run's first start; None where it began anew."""
+    starts = [event for event in events if event["event"] == "started"]
+    return starts[-1].get("init_from") if starts else None
+
+
 def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
     """Starts that no `finished` followed: kills leave no line of their own."""
     count, running = 0, False

@@ -56,6 +56,7 @@ class EventRecord(_Event, total=False):
     interruptions: Count
     engine: str
     environment: dict[str, Any]
+    init_from: dict[str, Any]
     replicas: Count
     cost_usd: Usd | None
     config_fingerprint: str

@@ -7,19 +7,20 @@ BigBird). Weights are read from safetensors or from PyTorch's zip format, in one
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import pickle
 import re
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation.trained_model import MOST_WEIGHTS, from_bfloat16, read_safetensors
+from bigbird_ja.evaluation.trained_model import MOST_WEIGHTS, from_bfloat16, parse_safetensors
 from bigbird_ja.model.hf_names import SETTINGS, hugging_face_name, is_transposed
 from bigbird_ja.model.params import POSITIONS, SEGMENTS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
@@ -197,19 +198,37 @@ def _global_every(layer_types: list[str]) -> int:
     return every if places == list(range(0, len(layer_types), every)) else 0
 
 
-def read_state(folder: str) -> dict[str, np.ndarray]:
-    """All weights by their names there.
+def read_state(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read all weights, by their names there, and the SHA-256 of each file of them.
 
     Raises:
         BadInput: missing or damaged files, or tensors that are no plain numbers.
     """
     for name, read in _READERS.items():
-        path, index = storage.join(folder, name), storage.join(folder, f"{name}.index.json")
-        if storage.exists(path):
-            return read(path)
+        index = storage.join(folder, f"{name}.index.json")
+        if storage.exists(storage.join(folder, name)):
+            return _read_files(folder, [name], read)
         if storage.exists(index):
             return _read_parts(folder, index, read)
     raise BadInput(f"{folder}: no {' or '.join(_READERS)}: {_ADVICE}")
+
+
+Reader = Callable[[bytes, str], dict[str, np.ndarray]]  # of a file's content; its name for messages
+
+
+def _read_files(
+    folder: str, names: Iterable[str], read: Reader
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    state, checksums = {}, {}
+    for name in names:
+        path = storage.join(folder, name)
+        try:
+            data = storage.read_bytes(path, MOST_WEIGHTS)
+        except FileNotFoundError as error:
+            raise BadInput(f"{path}: missing: copy the folder again") from error
+        checksums[name] = hashlib.sha256(data).hexdigest()
+        state.update(read(data, path))
+    return state, checksums
 
 
 @dataclass(frozen=True)
@@ -218,18 +237,17 @@ class _Index:
 
 
 def _read_parts(
-    folder: str, index: str, read: Callable[[str], dict[str, np.ndarray]]
-) -> dict[str, np.ndarray]:
+    folder: str, index: str, read: Reader
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The tensors of the files that an index lists."""
     places = decode.read_json(index, _Index, "copy the folder again").weight_map
-    state: dict[str, np.ndarray] = {}
-    for name in dict.fromkeys(places.values()):
-        if storage.base_name(name) != name:
-            raise BadInput(f"{index}: {name!r} is not a file beside it: copy the folder again")
-        state.update(read(storage.join(folder, name)))
+    names = dict.fromkeys(places.values())
+    if odd := [name for name in names if storage.base_name(name) != name]:
+        raise BadInput(f"{index}: {odd[0]!r} is not a file beside it: copy the folder again")
+    state, checksums = _read_files(folder, names, read)
     if lacking := sorted(places.keys() - state.keys()):
         raise BadInput(f"{folder}: {lacking[0]} stands in {index} and in no file: copy it again")
-    return state
+    return state, checksums
 
 
 # What a state dict's pickle may name, beside storages; anything else ends the reading.
@@ -282,36 +300,34 @@ def _rebuilt(storage_or_tensor: np.ndarray, *layout: Any) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(storage_or_tensor[offset:], size, strides)
 
 
-def _read_pytorch(path: str) -> dict[str, np.ndarray]:
+def _read_pytorch(data: bytes, path: str) -> dict[str, np.ndarray]:
     advice = "save the model with safe_serialization=True, as model.safetensors"
     try:
-        with zipfile.ZipFile(io.BytesIO(storage.read_bytes(path, MOST_WEIGHTS))) as archive:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
             (root,) = [n[:-9] for n in archive.namelist() if n.endswith("/data.pkl")]
             state = _StateDictReader(archive, root).load()
         return {str(name): np.array(value) for name, value in dict(state).items()}
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: copy the folder again") from error
     except (pickle.UnpicklingError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
         raise BadInput(
             f"{path}: not a state dict in PyTorch's zip format ({error}): {advice}"
         ) from error
 
 
-_READERS: dict[str, Callable[[str], dict[str, np.ndarray]]] = {
-    "model.safetensors": functools.partial(read_safetensors, advice="save the model again"),
+_READERS: dict[str, Reader] = {
+    "model.safetensors": functools.partial(parse_safetensors, advice="save the model again"),
     "pytorch_model.bin": _read_pytorch,
 }
 
 
 def values_of(
     folder: str, encoder: Encoder, model: ModelConfig, specs: Mapping[str, ParameterSpec]
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Parameters by our names, and the name of each in the folder.
+) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
+    """Return parameters by our names, the name of each in the folder, and its files' SHA-256.
 
     Raises:
         BadInput: as `read_state`; or the folder's encoder has tensors that ours has no place for.
     """
-    state = read_state(folder)
+    state, checksums = read_state(folder)
     theirs = {_usual(name): name for name in state}
     values: dict[str, np.ndarray] = {}
     names: dict[str, str] = {}
@@ -333,7 +349,7 @@ def values_of(
             f" model.architecture={model.architecture} with {model.num_layers} layers, first"
             f" {surplus[0]}: use its model.* settings"
         )
-    return values, names
+    return values, names, checksums
 
 
 # The name of a weight in a layer; position ids and other buffers are none.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
@@ -14,16 +14,19 @@ from bigbird_ja.train.engines import Engine
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.run_dir import COMPILED, Resumption
 
+if TYPE_CHECKING:
+    from bigbird_ja.train.warm_start import FirstValues
+
 
 def make_engine(
-    job: Job, resumption: Resumption, warm_start: Mapping[str, Any] | None, scratch: str
+    job: Job, resumption: Resumption, warm_start: FirstValues | None, scratch: str
 ) -> Engine:
     """The engine, not yet begun.
 
     Args:
         job: the run.
         resumption: where training continues.
-        warm_start: parameters that replace the random ones of a new run, or None.
+        warm_start: what replaces the random parameters of a new run, or None.
         scratch: local directory for an engine's own files.
     """
     from bigbird_ja.train.warm_start import first_state

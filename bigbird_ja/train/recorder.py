@@ -69,8 +69,13 @@ class Recorder:
 
     # The start.
 
-    def started(self, run_dir: RunDir) -> None:
-        """Writes settings and tokenizer, the start in events.jsonl, the first heartbeat."""
+    def started(self, run_dir: RunDir, init_from: dict[str, Any] | None) -> None:
+        """Writes settings and tokenizer, the start in events.jsonl, the first heartbeat.
+
+        Args:
+            run_dir: MODEL_DIR.
+            init_from: the record of `--init_from`, of a new run that has one.
+        """
         if not self._writes:
             return
         job, engine, resumption = self._job, self._job.engine, self._resumption
@@ -95,6 +100,7 @@ class Recorder:
                 "device": engine.device,
             },
             **start,
+            **({"init_from": init_from} if init_from else {}),
         )
         for key, now in start.items():
             was = before.get(key, now) if before else now

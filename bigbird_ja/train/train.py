@@ -12,9 +12,8 @@ others follow it. `train.ends` records how a run ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.data import verify
 from bigbird_ja.data.verify import DataGuard
@@ -38,6 +37,9 @@ from bigbird_ja.train.watchdog import Periodic, Task, Watchdog
 
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
+
+if TYPE_CHECKING:
+    from bigbird_ja.train.warm_start import FirstValues
 
 
 def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
         return trainer.run()
 
 
-def _load_warm_start(job: Job, run_dir: RunDir) -> Mapping[str, Any] | None:
+def _load_warm_start(job: Job, run_dir: RunDir) -> FirstValues | None:
     """Parameters of `--init_from`, for a fresh start only."""
     if not job.init_from:
         return None
@@ -99,9 +101,9 @@ def _load_warm_start(job: Job, run_dir: RunDir) -> Mapping[str, Any] | None:
         return None
     from bigbird_ja.train.warm_start import load_initial
 
-    params, table = load_initial(job.init_from, job.config, job.manifest.tokenizer_sha256)
-    job.deps.log(table)
-    return params
+    first = load_initial(job.init_from, job.config, job.manifest.tokenizer_sha256)
+    job.deps.log(first.table)
+    return first
 
 
 @dataclass
@@ -116,7 +118,7 @@ class Trainer:
     resumption: Resumption  # where training continues
     lease: Lease | None  # the lock; None in a process that does not write
     guard: DataGuard  # raises where the data set has changed
-    warm_start: Mapping[str, Any] | None  # replaces the random parameters of a new run
+    warm_start: FirstValues | None  # replaces the random parameters of a new run
 
     def __post_init__(self) -> None:
         job = self.job
@@ -148,7 +150,8 @@ class Trainer:
         if step >= self.total:
             return self._complete()
         with self.ends.recorded_failure(is_new=self.resumption.checkpoint is None):
-            self.recorder.started(self.run_dir)
+            source = self.warm_start.record if self.warm_start else None
+            self.recorder.started(self.run_dir, source)
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()

@@ -11,6 +11,7 @@ and a warning below it lists what stays random.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -31,6 +32,7 @@ from bigbird_ja.model.params import (
 )
 from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import (
     STEP,
     Checkpoint,
@@ -66,21 +68,21 @@ State = dict[str, np.ndarray]
 
 
 def first_state(
-    config: Config, checkpoint: Checkpoint | None, warm_start: Mapping[str, np.ndarray] | None
+    config: Config, checkpoint: Checkpoint | None, warm_start: FirstValues | None
 ) -> State:
     """Every variable where training begins, by the names of a checkpoint.
 
     Args:
         config: completed by a data set.
         checkpoint: where training continues, or None.
-        warm_start: parameters that replace the random ones of a new run.
+        warm_start: what replaces the random parameters of a new run.
 
     Raises:
         BadInput: the checkpoint is of another model.
     """
     if checkpoint is None:
         params: State = initial_parameters(config, config.training.seed)
-        params.update(warm_start or {})
+        params.update(warm_start.values if warm_start else {})
         slots = {
             slot_name(name, slot): np.zeros_like(params[name])
             for slot, names in slot_parameters(config).items()
@@ -108,18 +110,28 @@ def repeated(rows: np.ndarray, count: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
+class FirstValues:
+    """What `load_initial` found: parameters, the table of where each comes from, and the record of
+    the source for events.jsonl."""
+
+    values: Mapping[str, np.ndarray]
+    table: str
+    record: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Source:
     """The variables of another model, by our names where those are known."""
 
     kind: str
+    weights: Mapping[str, str]  # the files of weights, by name: SHA-256, or CRC32C of a run's
     values: Mapping[str, np.ndarray]
     names: Mapping[str, str]  # our name -> the source's
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
+    origin: dict[str, Any] | None = None  # of a run that began from other weights itself
 
 
-def load_initial(
-    source: str, config: Config, tokenizer_sha256: str = ""
-) -> tuple[dict[str, np.ndarray], str]:
+def load_initial(source: str, config: Config, tokenizer_sha256: str = "") -> FirstValues:
     """First values from another model.
 
     Args:
@@ -129,8 +141,8 @@ def load_initial(
             that were added to that get random rows behind the source's.
 
     Returns:
-        The parameters that the source has, float32 by our names, and for people the table, with a
-        warning where parameters stay random.
+        The parameters that the source has, float32 by our names; the table warns of parameters that
+        stay random.
 
     Raises:
         BadInput: nothing there, not readable, or of another architecture.
@@ -148,7 +160,10 @@ def load_initial(
     header = f"first values from {source} ({model.kind}):"
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
     lacking = [name for name in specs if name not in taken]
-    return taken, text + _warnings(model, config, lacking, len(specs))
+    record = {"source": source, "kind": model.kind, "weights": dict(model.weights)}
+    if model.origin:
+        record["init_from"] = model.origin
+    return FirstValues(taken, text + _warnings(model, config, lacking, len(specs)), record)
 
 
 def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
@@ -276,7 +291,10 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
         return _read_hugging_face(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, params, meta = load_parameters(source)
-        return Source(f"a run of ours, step {meta.step:,}", params, {})
+        weights = {name: file.crc32c for name, file in meta.files.items()}
+        origin = run_log.origin(run_log.read_events(source))
+        kind = f"a run of ours, step {meta.step:,}"
+        return Source(kind, weights, params, {}, origin=origin)
     prefix = _checkpoint_prefix(source)
     if prefix is not None:
         return _read_google(prefix, specs)
@@ -295,8 +313,9 @@ def _read_hugging_face(source: str, config: Config, specs: Mapping[str, Paramete
             f"--init_from {source}: a {theirs.model_type} model becomes a {architecture}, and"
             f" model.architecture is {config.model.architecture}: leave it out"
         )
-    values, names = hf_folder.values_of(source, theirs, config.model, specs)
-    return Source(f"a Hugging Face folder, {theirs.model_type}", values, names, theirs.settings)
+    values, names, weights = hf_folder.values_of(source, theirs, config.model, specs)
+    kind = f"a Hugging Face folder, {theirs.model_type}"
+    return Source(kind, weights, values, names, theirs.settings)
 
 
 def _checkpoint_prefix(source: str) -> str | None:
@@ -316,6 +335,11 @@ def _checkpoint_prefix(source: str) -> str | None:
     return None
 
 
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
     directory, base = storage.directory_of(prefix), storage.base_name(prefix)
     with scratch_directory() as scratch:
@@ -325,10 +349,11 @@ def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
             if name.startswith(f"{base}.")
         ]
         variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
+        weights = {os.path.basename(file): _sha256(file) for file in files}
     names = {}
     for name in specs:
         others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]
         if known := [other for other in (name, *others) if other in variables]:
             names[name] = known[0]
     values = {name: variables[other] for name, other in names.items()}
-    return Source("a TensorFlow checkpoint", values, names)
+    return Source("a TensorFlow checkpoint", weights, values, names)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import subprocess
@@ -187,6 +188,9 @@ def test_the_road(size: Size, request: pytest.FixtureRequest, run_cli: Run, tmp_
         assert before == pytest.approx(expected, abs=1e-3)
         assert after < before - 0.02 and all(after < other for _, other in scratch)
     exports_and_fine_tunes(run_cli, tmp_path / f"{folder.name}-0", data, tmp_path / "hf", share)
+    card = (tmp_path / "hf" / "README.md").read_text()
+    checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    assert f'\nbase_model: "{folder.name}"\n' in card and f"`{checksum}`" in card
 
 
 def trained_before(

@@ -64,3 +64,35 @@ def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path) -> None:
     finally:
         os.umask(before)
     assert oct((tmp_path / "model.safetensors").stat().st_mode & 0o777) == oct(0o640)
+
+
+def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch) -> None:
+    """It said "pretrained from scratch" of every model."""
+    folder = {"kind": "a Hugging Face folder, modernbert", "weights": {"model.safetensors": "ab12"}}
+    cached = "/home/me/.cache/huggingface/hub/models--sbintuitions--modernbert-ja/snapshots/9f/"
+    run = {
+        "source": "/home/me/run",
+        "kind": "a run of ours, step 5",
+        "weights": {"x.index": "cd34"},
+    }
+    started = [{"event": "started", "time": 1.0}]
+    monkeypatch.setattr(model_card.run_log, "read_events", lambda folder: started)
+
+    def card(record) -> str:
+        started[0]["init_from"] = record
+        text = model_card.text(trained, model_card.Options("x", license="mit"), {})
+        print(text)
+        return text
+
+    for source, name in ((cached, "sbintuitions/modernbert-ja"), ("gs://b/c/my enc", "my enc")):
+        text = card({"source": source, **folder})
+        assert f'\nbase_model: "{name}"\nlibrary_name' in text and "from scratch" not in text
+        assert f"trained on from {name} (a Hugging Face folder, modernbert) with bigbird-ja" in text
+        assert "model.safetensors `ab12`" in text and "/home/me" not in text
+        assert "whose licence holds for it as well" in text
+    text = card({**run, "init_from": {"source": cached, **folder}})
+    assert "from run (a run of ours, step 5), itself from sbintuitions/modernbert-ja (" in text
+    assert "x.index `cd34`" in text and 'base_model: "sbintuitions/modernbert-ja"' in text
+    text = card(None)
+    assert "pretrained from scratch with" in text and "base_model" not in text
+    assert "whose licence" not in text and "| first values | random |" in text

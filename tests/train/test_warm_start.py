@@ -54,7 +54,8 @@ def test_google_s_checkpoint(google, code):
     params = {name: value + number for number, (name, value) in enumerate(params.items())}
     checkpoints.write_variables(prefix, _google(params, config, code))
     for given in (prefix, f"{prefix}.index", prefix.rpartition("/")[0]):
-        values, table = load_initial(given, config)
+        first = load_initial(given, config)
+        values, table = first.values, first.table
         assert list(values) == list(params) and "warning" not in table
         for name, value in params.items():
             np.testing.assert_array_equal(values[name], value)
@@ -66,7 +67,7 @@ def test_what_stays_random_is_a_warning(tmp_path):
     params = initial_parameters(config, seed=3)
     some = {name: value for name, value in params.items() if "transform" not in name}
     checkpoints.write_variables(str(tmp_path / "model.ckpt-0"), _google(some, config))
-    _, text = load_initial(str(tmp_path / "model.ckpt-0"), config)
+    text = load_initial(str(tmp_path / "model.ckpt-0"), config).table
     warning = text.splitlines()[-1]
     assert warning.startswith(f"warning: 4 of {len(params)} variables keep random first values: ")
     assert all(f"cls/predictions/transform/{part}" in warning for part in ("kernel", "beta"))
@@ -75,14 +76,16 @@ def test_what_stays_random_is_a_warning(tmp_path):
 def test_another_vocabulary_and_more_positions_are_reported(google):
     prefix, params = google
     config = tiny_config(192, **{"tokenize.vocab_size": 70, "make_data.nsp": True})
-    values, table = load_initial(prefix, config)
+    first = load_initial(prefix, config)
+    values, table = first.values, first.table
     words = "bert/embeddings/word_embeddings"
     positions = "bert/embeddings/position_embeddings"
     assert words not in values and "random first value (bert/embeddings/word" in table
     np.testing.assert_array_equal(values[positions][96:], params[positions])
     assert "96 positions repeated" in table
     assert "bert/pooler/dense/kernel" not in values and "not in the source" in table
-    shorter, table = load_initial(prefix, tiny_config(48))
+    first = load_initial(prefix, tiny_config(48))
+    shorter, table = first.values, first.table
     np.testing.assert_array_equal(shorter[positions], params[positions][:48])
     assert "cut" in table
 
@@ -114,7 +117,8 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     kind = {"model_type": "bert", "hidden_act": "gelu", "num_attention_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(kind))
     config = tiny_config(192, **{"make_data.nsp": True})
-    values, text = load_initial(str(tmp_path), config)
+    first = load_initial(str(tmp_path), config)
+    values, text = first.values, first.table
     positions = "bert/embeddings/position_embeddings"
     np.testing.assert_array_equal(values[positions], np.tile(params[positions], (4, 1)))
     wanted = {n for n in params if form != "the encoder alone" or n.startswith("bert/")}
@@ -136,12 +140,13 @@ def test_pieces_that_were_added_get_random_rows_behind_the_source_s(tmp_path, sa
     ours = tokenizer.load_any(str(tmp_path))
     config = tiny_config(48, **{"tokenize.vocab_size": ours.vocab_size})
     fresh = initial_parameters(config, config.training.seed)
-    values, text = load_initial(str(tmp_path), config, ours.sha256)
+    first = load_initial(str(tmp_path), config, ours.sha256)
+    values, text = first.values, first.table
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         np.testing.assert_array_equal(values[name][:1400], params[name])
         np.testing.assert_array_equal(values[name][1400:], fresh[name][1400:])
     assert f"1,400 of {ours.vocab_size:,} pieces" in text
-    values, _ = load_initial(str(tmp_path), config, "0" * 64)
+    values = load_initial(str(tmp_path), config, "0" * 64).values
     assert "bert/embeddings/word_embeddings" not in values, "of another tokenizer"
 
 
