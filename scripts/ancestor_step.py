@@ -196,7 +196,7 @@ def main() -> None:
     tracing.add_argument("--layers", type=int, default=12)
     counting = commands.add_parser("count")
     counting.add_argument("step")
-    counting.add_argument("chip", choices=sorted(machine_code.HAS_LISTINGS))
+    counting.add_argument("chip", choices=sorted(machine_code.MATMUL_FLOPS))
     args = parser.parse_args()
     if args.command == "trace":
         with open(args.output, "wb") as stream:

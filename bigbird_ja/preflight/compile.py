@@ -34,7 +34,7 @@ from bigbird_ja.train.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
 _PACKAGES = ("jax", "jaxlib", "libtpu")
-_CACHE_FORMAT = "4"
+_CACHE_FORMAT = "5"
 _LISTING_TIMEOUT = 300.0  # seconds
 DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
 

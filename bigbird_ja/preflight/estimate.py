@@ -153,8 +153,11 @@ def _figures(
     looped_flops, looped_bytes = costs.looped_work(module, priced)
     code = roofline.code_costs(module, priced, compiled.code, chip) if compiled.code else []
     by_code: dict[str, Any] = dict.fromkeys(breakdown.CODE_KEYS)
-    if code:
-        by_code = breakdown.code_figures(code, roofline.step_time(module, code, chip))
+    by_code["code_not_counted"] = reason = roofline.not_counted(code)
+    if reason:
+        code = []
+    elif code:
+        by_code |= breakdown.code_figures(code, roofline.step_time(module, code, chip))
     sizes = ("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes")
     figures = {
         "estimated_cycles": round(sum(cost.estimated for cost in priced)),

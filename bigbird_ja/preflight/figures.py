@@ -125,6 +125,8 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     ]
     if result["code_cycles"] is not None:
         lines += _by_code(result, chip)
+    elif result["code_not_counted"]:
+        lines.append(f"by machine code: not counted: {result['code_not_counted']}")
     if "devices" in result:
         lines.append(
             f"slice: {human_count(result['tokens_per_second'])} tokens/s together; between devices"

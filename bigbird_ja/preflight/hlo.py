@@ -20,6 +20,7 @@ _BYTES = {
 }  # fmt: skip
 _HEAD = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_END = re.compile(r"^\}(, execution_thread=\"[^\"]*\")?\s*$")
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CALLED = re.compile(
@@ -92,12 +93,12 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """Parses a module's text.
+    """Parses a module's text. An instruction may take several lines, as JAX's own kernels do.
 
     Raises:
         ValueError: the text has no ENTRY computation.
     """
-    computations: dict[str, list[Instruction]] = {}
+    computations: dict[str, list[str]] = {}
     entry, current = "", None
     for line in text.splitlines():
         if current is None:
@@ -105,15 +106,16 @@ def parse(text: str) -> Module:
             if match:
                 current = computations.setdefault(match[2], [])
                 entry = match[2] if match[1] else entry
-        elif line.startswith("}"):
+        elif _END.match(line):
             current = None
-        else:
-            instruction = parse_instruction(line)
-            if instruction:
-                current.append(instruction)
+        elif _HEAD.match(line):
+            current.append(line)
+        elif current:
+            current[-1] += f" {line.strip()}"
     if not entry:
         raise ValueError("HLO text without an ENTRY computation")
-    return Module(entry, computations)
+    parsed = {name: map(parse_instruction, lines) for name, lines in computations.items()}
+    return Module(entry, {name: [op for op in ops if op] for name, ops in parsed.items()})
 
 
 def parse_instruction(line: str) -> Instruction | None:

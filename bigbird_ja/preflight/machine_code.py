@@ -3,7 +3,7 @@ of a compiled op runs.
 
 libtpu also analyses its code itself (`--xla_jf_dump_static_llo_profile_to`), but that ends its
 process at the first op that it cannot analyse; in a train step there always is one. It lists every
-op's code. Tried with `_SINCE` and later, for the chips of `HAS_LISTINGS`.
+op's code. Tried with `_SINCE` and later, for the chips of `MATMUL_FLOPS`.
 
 A TensorCore issues one bundle a cycle, in order, and the compiler schedules them so that all units
 are ready in time: so an op takes as many cycles as bundles run, and beyond that only waits for
@@ -24,7 +24,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-HAS_LISTINGS: frozenset[str] = frozenset({"v5e", "v5p", "v6e", "v7x"})
+# FLOP of one `vmatmul` of bfloat16: 16 rows with the 128 x 128 weights of a matrix unit, 256 x 256
+# on v6e and v7x; both cores of v5p, one device, run it.
+MATMUL_FLOPS: Mapping[str, float] = {"v5e": 2**19, "v5p": 2**20, "v6e": 2**21, "v7x": 2**21}
 _SINCE = (0, 0, 42)
 _MOST_UNKNOWN = 0.05
 _BUNDLES, _UTILISATION = "final_bundles", "final_hlo-static-per-bundle-utilization"
@@ -40,12 +42,13 @@ class Code:
     slots: dict[str, float] = field(default_factory=dict)
     # The share of bundles in loops whose trip count depends on data; they count once.
     unknown_share: float = 0.0
+    matmuls: float = 0.0  # matrix products of 16 rows in one run: see `MATMUL_FLOPS`
 
     @property
     def is_counted(self) -> bool:
         """Whether `cycles` is known. Copies of an uneven tile's end have short loops of unknown
-        trip count; in a scatter these have most of the bundles."""
-        return self.unknown_share <= _MOST_UNKNOWN
+        trip count; in a scatter these have most of the bundles. No unit is more than full."""
+        return self.unknown_share <= _MOST_UNKNOWN and max(self.slots.values(), default=0) < 1.001
 
 
 def is_available(chip: str, libtpu: str) -> bool:
@@ -56,7 +59,7 @@ def is_available(chip: str, libtpu: str) -> bool:
         libtpu: a version, such as "0.0.52".
     """
     version = tuple(int(number) for number in re.findall(r"\d+", libtpu)[:3])
-    return chip in HAS_LISTINGS and version >= _SINCE
+    return chip in MATMUL_FLOPS and version >= _SINCE
 
 
 def flags(directory: str) -> str:
@@ -82,8 +85,19 @@ def collect(directory: str) -> dict[str, Code]:
     for name, text in texts[_BUNDLES].items():
         times, unknown_share = bundle_runs(text)
         slots = fullness(texts[_UTILISATION].get(name, ""), times)
-        codes[name] = Code(sum(times), slots, unknown_share)
+        codes[name] = Code(sum(times), slots, unknown_share, _matmuls(text, times))
     return codes
+
+
+def _matmuls(text: str, times: Sequence[float]) -> float:
+    """Count matrix products of 16 rows; a register holds 8 rows of float32 (int8: 32, at twice the
+    rate)."""
+    bundles = [match[2] for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
+    return sum(
+        often * (0.5 if kind == "f32" else 1.0)
+        for body, often in zip(bundles, times, strict=True)
+        for kind in _MATMUL.findall(body)
+    )
 
 
 def fullness(text: str, times: Sequence[float]) -> dict[str, float]:
@@ -112,6 +126,7 @@ def fullness(text: str, times: Sequence[float]) -> dict[str, float]:
 
 
 _BUNDLE_LINE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(\w\w)?\s*:[\s>]*\{(.*)$")
+_MATMUL = re.compile(r"= vmatmul\.(?:mubr\.)?(\w+)")
 _BRANCH = re.compile(r"sbr\.rel (?:\((!?)(%p\w+)\) )?target = \$region(\d+)")
 _STARTS = re.compile(r"Start region (\d+)")
 _NAMED = re.compile(r"region (\d+)")

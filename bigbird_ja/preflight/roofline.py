@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from bigbird_ja.accelerators.hardware import Chip
 from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_count
 from bigbird_ja.preflight.hlo import Instruction, Module
-from bigbird_ja.preflight.machine_code import Code
+from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
 
 # An op waits for no resource that is less full than this.
 _LEAST = 0.25
@@ -33,6 +33,7 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
     "vector unit": ("VALU", "XLU", "EUP", "VPOP"),
     "loads": ("VLOAD", "VSTORE"),
 }
+_KERNEL = 'custom_call_target="tpu_custom_call"'
 _PICKING = frozenset({"slice", "dynamic-slice", "gather"})
 _NAME = re.compile(r"%[\w.\-]+")
 _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_config=.*$)")
@@ -50,11 +51,13 @@ class CodeCost:
 
     @property
     def cycles(self) -> float:
-        """Copies run beside the bundles: the longer of the two; the priced cycles where bundles
-        cannot be counted."""
-        if self.bundle_cycles is None:
-            return self.cost.cycles
-        return max(self.bundle_cycles, self.hbm_cycles)
+        """Return the longest of bundles, copies beside them, and products at the chip's peak.
+
+        A schedule may write products closer together than a matrix unit takes them. Priced cycles
+        stand for unknown bundles.
+        """
+        bundles = self.cost.cycles if self.bundle_cycles is None else self.bundle_cycles
+        return max(bundles, self.hbm_cycles, self.matrix_cycles)
 
 
 def code_costs(
@@ -71,12 +74,29 @@ def code_costs(
     for cost in costs:
         op = cost.instruction
         hbm = hbm_cycles(hbm_bytes(module, op, cost.beside), chip)
-        matrix = instruction_flops(module, op, cost.beside) / chip.peak_flops * chip.clock_hz
         listed = lookup.find(op, cost.beside)
+        flops = instruction_flops(module, op, cost.beside)
+        if listed and not flops:  # a kernel: the module does not say what it multiplies
+            flops = listed.matmuls * MATMUL_FLOPS[chip.name]
+        matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
         limit = None if listed is None else bound_by(listed, hbm, matrix)
         priced.append(CodeCost(cost, bundles, hbm * cost.trips, matrix * cost.trips, limit))
     return priced
+
+
+def not_counted(costs: Iterable[CodeCost]) -> str | None:
+    """Say why a step's cycles cannot be counted, or None where they can.
+
+    A kernel has no price beside its bundles, and a loop may run any number of times.
+    """
+    for code in costs:
+        op = code.cost.instruction
+        if not code.cost.trips_known:
+            return f"{op.name} is in a loop of unknown trip count"
+        if code.bundle_cycles is None and _KERNEL in op.text:
+            return f"{op.name}, a kernel, has loops of unknown trip count or no machine code"
+    return None
 
 
 def bound_by(code: Code, hbm: float, matrix: float) -> str:
@@ -86,7 +106,7 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
         hbm: cycles in which HBM is busy.
         matrix: cycles of the op's products at the chip's peak.
     """
-    cycles = max(code.cycles, hbm, 1.0)
+    cycles = max(code.cycles, hbm, matrix, 1.0)
     running = code.cycles / cycles  # the share of the time in which bundles run
     full = {
         unit: running * max(code.slots.get(slot, 0.0) for slot in slots)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bigbird_ja.preflight import machine_code
@@ -20,6 +22,16 @@ def test_fullness_goes_by_how_often_bundles_run() -> None:
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
     assert machine_code.fullness(UTILISATION, [1.0]) == {}  # of another listing
     assert machine_code.fullness("", []) == {}
+
+
+def test_products_count_as_often_as_their_bundles_run(tmp_path: Path) -> None:
+    """A register holds 16 rows of bfloat16, and 8 of float32."""
+    lines = _loop(PHI, 12)
+    bf16 = "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1  ;;  %2 = vmatmul.mubr.bf16.gmra.mxu1 %v2_v2 }"
+    lines[2] = lines[2].replace(" }", bf16)
+    lines[4] = "   0x4   :  { %3 = vmatmul.f32.gmra.mxu0 %v3_v3 }"
+    (tmp_path / "17-op.1-02-final_bundles.txt").write_text("\n".join(lines))
+    assert machine_code.collect(str(tmp_path))["op.1"].matmuls == 2 * 10 + 0.5
 
 
 def _runs(lines: list[str]) -> tuple[list[float], float]:

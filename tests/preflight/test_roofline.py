@@ -80,11 +80,56 @@ def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
     assert result["g"].cycles == 100  # 15 cycles of HBM
-    assert roofline.CodeCost(result["g"].cost, 100.0, 300.0, 0.0, "HBM").cycles == 300
+    assert roofline.CodeCost(result["g"].cost, 100.0, 300.0, 200.0, "HBM").cycles == 300
+    assert roofline.CodeCost(result["g"].cost, None, 0.0, 1e9, None).cycles == 1e9
     # Code of unknown length does not count.
     result = _by_name({"g": Code(100.0, {}, 0.5), "h": Code(100.0, {}, unknown_share=0.01)})
     assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
     assert result["h"].bundle_cycles == 100
+
+
+def test_no_op_is_priced_below_its_products_at_the_peak() -> None:
+    """A schedule may write products closer together than the matrix units take them."""
+    result = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.0})})["f.1"]
+    at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
+    assert result.cycles == result.matrix_cycles == pytest.approx(at_peak)
+    assert result.bound_by == "matrix unit"
+    figures = breakdown.code_figures([result], StepTime())
+    assert figures["code_cycles"] == figures["code_roofline_cycles"] == round(at_peak)
+    too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]  # an error of counting
+    assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
+
+
+KERNEL = """HloModule m
+
+ENTRY %main (p: f32[1024,128]) -> f32[8,128] {
+  %p = f32[1024,128]{1,0} parameter(0)
+  %kernel = f32[8,128]{1,0:S(1)} custom-call(%p), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+  "block_q": 512
+}}, metadata={op_name="splash"}, backend_config={"custom_call_config":{"body":"TUz"}}
+  ROOT %after = f32[8,128]{1,0} fusion(%kernel), kind=kLoop, calls=%body
+}, execution_thread="main"
+"""  # noqa: E501
+
+
+def test_a_kernels_products_count_and_without_its_code_nothing_does() -> None:
+    """Of a kernel that the program's text gives several lines, as it gives JAX's own."""
+    module = hlo.parse(KERNEL)
+    found = costs.costs(module)
+    assert [(op.name, op.op_name) for op in module.computations["main"][1:]] == [
+        ("kernel", "splash"),
+        ("after", ""),
+    ]
+    code = {"kernel": Code(100.0, {}, 0.0, 640.0), "after": Code(5.0)}
+    kernel, after = roofline.code_costs(module, found, code, V5E)
+    at_peak = 640 * 2 * 16 * 128 * 128 / V5E.peak_flops * V5E.clock_hz
+    assert kernel.cycles == kernel.matrix_cycles == pytest.approx(at_peak)
+    assert kernel.bound_by == "matrix unit"
+    assert roofline.not_counted([kernel, after]) is None
+    (unknown, _) = roofline.code_costs(module, found, {"kernel": Code(9.0, {}, 0.5)}, V5E)
+    assert "kernel, a kernel" in str(roofline.not_counted([after, unknown]))
+    looped = dataclasses.replace(after, cost=dataclasses.replace(after.cost, trips_known=False))
+    assert "after is in a loop" in str(roofline.not_counted([kernel, looped]))
 
 
 @pytest.mark.parametrize(
