@@ -24,7 +24,7 @@ import msgspec
 
 from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.preflight import breakdown, compile_child, costs, hlo, machine_code, roofline
-from bigbird_ja.train.lowered import Spec, Traced
+from bigbird_ja.train.engines.lowering import Spec, Traced
 
 SEQUENCES, LENGTH, PREDICTIONS, VOCABULARY = 2, 4096, 600, 32000
 _CONFIG: dict[str, Any] = {
@@ -163,7 +163,7 @@ def count(step: Step, chip: str) -> dict[str, Any]:
         import jax
         from jax.sharding import SingleDeviceSharding
 
-        from bigbird_ja.train.engines.xla_call import as_jax_function
+        from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function
 
         (device, *_) = compile_child.devices_of(compile_child.Place(CHIPS[chip].topology))
         arguments = [

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bigbird_ja.preflight.estimate import CompileOptions
     from bigbird_ja.preflight.targets import Target
     from bigbird_ja.settings.schema import Config
-    from bigbird_ja.train.lowered import LoweredStep
+    from bigbird_ja.train.engines.lowering import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
 NEEDS = ("tensorflow", "jax")  # the compiler, libtpu, when all else has been checked

@@ -121,7 +121,7 @@ def _prepare_and_train(
     from bigbird_ja.settings.values import may_change_in_mid_run
     from bigbird_ja.storage import outputs
     from bigbird_ja.train import hosts
-    from bigbird_ja.train.engines import choice
+    from bigbird_ja.train.engines.choose import choose
     from bigbird_ja.train.job import Job
     from bigbird_ja.train.run_dir import RunDir
 
@@ -133,7 +133,7 @@ def _prepare_and_train(
         from bigbird_ja.train.train import train  # this takes seconds
 
         before = run_dir.engine_before()
-        engine = choice.choose(args.engine, args.use_tpu, config, before, pod.count)
+        engine = choose(args.engine, args.use_tpu, config, before, pod.count)
         deps.log(str(engine))
         if engine.name == "pjrt":
             _refuse_cores(overrides)

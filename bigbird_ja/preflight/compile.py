@@ -30,7 +30,7 @@ from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.train.lowered import LoweredStep
+from bigbird_ja.train.engines.lowering import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
 _PACKAGES = ("jax", "jaxlib", "libtpu")

@@ -18,7 +18,7 @@ import msgspec
 
 from bigbird_ja.preflight import machine_code
 from bigbird_ja.process import children
-from bigbird_ja.train.lowered import LoweredStep
+from bigbird_ja.train.engines.lowering import LoweredStep
 
 # Before jax is imported. The first two keep libtpu from asking a metadata server what machine this
 # is; the third lets two compilers run side by side instead of failing over a lock file.
@@ -119,7 +119,7 @@ def compile_step(step: LoweredStep, place: Place, listing: str) -> tuple[dict[st
     import numpy as np
     from jax.sharding import Mesh
 
-    from bigbird_ja.train.engines.pjrt_step import AXIS, make_step, shapes
+    from bigbird_ja.train.engines.lowering.device_step import AXIS, make_step, shapes
 
     _take_layouts_as_they_are()
     devices = devices_of(place)[: step.replicas]

@@ -16,7 +16,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.lowered import LoweredStep
+from bigbird_ja.train.engines.lowering import LoweredStep
 
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
@@ -81,7 +81,7 @@ def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
     Raises:
         BadInput: shapes that the step refuses.
     """
-    from bigbird_ja.train.program import Program
+    from bigbird_ja.train.engines.lowering.program import Program
 
     sequences = batch * config.training.gradient_accumulation_steps
     priced_as_one_of = config.tpu.num_cores if devices == 1 else 1

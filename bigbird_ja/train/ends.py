@@ -24,7 +24,7 @@ from bigbird_ja.process.errors import (
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.train.job import Job
-from bigbird_ja.train.recorder import Recorder
+from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saving import CheckpointSaver
 

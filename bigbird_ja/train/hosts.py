@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,9 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.pod import Alone, Pod
+from bigbird_ja.train.record import package_versions
 
+_METADATA_SECONDS = 2.0
 _VARIABLES = {
     "coordinator_address": "JAX_COORDINATOR_ADDRESS",
     "num_processes": "JAX_NUM_PROCESSES",
@@ -47,7 +50,7 @@ def _shared(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
     """What all processes of a pod must have alike, by its name."""
     return {
         "bigbird-ja": __version__,
-        **devices.package_versions(),
+        **package_versions(),
         "fingerprint of the data": manifest.fingerprint[:16],
         **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
         **{key: str(value) for key, value in flatten(config).items()},
@@ -78,7 +81,7 @@ def joined(
 
     check()
     on_tpu = args.use_tpu and args.engine != "estimator" and devices.is_there(devices.TPU_FILES)
-    process = find_process(args, os.environ, devices.slice_place if on_tpu else None)
+    process = find_process(args, os.environ, slice_place if on_tpu else None)
     if process.count == 1:
         yield Alone()
         return
@@ -144,7 +147,7 @@ def find_process(
     Args:
         args: has `coordinator_address`, `num_processes`, `process_id`; None where not given.
         environ: variables of the process.
-        slice_place: `devices.slice_place`; None where no TPU is used.
+        slice_place: `slice_place`; None where no TPU is used.
 
     Raises:
         BadInput: a part of it is missing, or makes no sense.
@@ -171,3 +174,39 @@ def find_process(
         " --num_processes N and --process_id from 0 to N-1, or the variables"
         f" {', '.join(_VARIABLES.values())}: here they are {given}"
     )
+
+
+def tpu_metadata(attribute: str) -> str | None:
+    """An attribute of this TPU VM; None where there is none, or no metadata server."""
+    url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
+    request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=_METADATA_SECONDS) as reply:
+            return str(reply.read().decode().strip()) or None
+    except (OSError, ValueError):
+        return None
+
+
+def slice_place(
+    environ: Mapping[str, str] = os.environ, metadata: Callable[[str], str | None] = tpu_metadata
+) -> tuple[list[str], int] | None:
+    """The hosts of the TPU slice that this machine belongs to, and which of them it is; None where
+    neither GKE's variables nor the TPU VM's metadata tell.
+
+    Raises:
+        BadInput: one of several slices, or the machine has no number.
+    """
+    if int(environ.get("MEGASCALE_NUM_SLICES") or 1) > 1:
+        raise BadInput("several TPU slices in one run are not supported: use one slice")
+    hosts, number = environ.get("TPU_WORKER_HOSTNAMES"), environ.get("TPU_WORKER_ID")
+    if hosts is None or number is None:
+        endpoints = metadata("worker-network-endpoints")
+        if not endpoints:
+            return None
+        hosts = ",".join(worker.split(":")[-1] for worker in endpoints.split(","))
+        # The Cloud TPU API has the first name, Compute Engine's groups the second.
+        number = metadata("agent-worker-number") or metadata("worker-id") or ""
+    if not number.isdigit():
+        raise BadInput(f"this TPU VM's number in its slice is {number!r}: give --process_id")
+    return hosts.split(","), int(number)

@@ -17,8 +17,8 @@ from bigbird_ja.process import console
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
-from bigbird_ja.train.engines import devices
-from bigbird_ja.train.engines.choice import Choice
+from bigbird_ja.train.engines import devices, memory
+from bigbird_ja.train.engines.choose import Choice, check_divides
 from bigbird_ja.train.pod import Alone
 
 
@@ -75,7 +75,7 @@ def check(job: Job) -> DataGuard:
         OutOfMemory: a step does not fit into this machine.
     """
     config, engine = job.config, job.engine
-    devices.check_divides(
+    check_divides(
         config.training.global_batch_size,
         engine.replicas,
         config.training.gradient_accumulation_steps,
@@ -94,7 +94,7 @@ def check(job: Job) -> DataGuard:
     _check_shards_open(job.manifest, job.data_dir)
     is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
     if is_on_host and engine.name == "estimator":  # the other engine asks its compiler
-        devices.refuse_if_too_large(devices.state_bytes(config))
+        memory.refuse_if_too_large(memory.state_bytes(config))
     return guard
 
 

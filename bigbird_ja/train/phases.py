@@ -11,10 +11,14 @@ from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
 from bigbird_ja.train.engines import Engine
+from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.run_dir import COMPILED, Resumption
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from bigbird_ja.evaluation.forward import Model
     from bigbird_ja.train.warm_start import FirstValues
 
 
@@ -49,8 +53,8 @@ def make_engine(
         )
 
     if choice.devices is not None:
+        from bigbird_ja.train.engines.kept_programs import CompiledPrograms
         from bigbird_ja.train.engines.pjrt import PjrtEngine
-        from bigbird_ja.train.engines.xla_call import CompiledPrograms
 
         place = storage.join(job.model_dir, COMPILED)
         programs = CompiledPrograms(place, scratch, choice.devices.platform, job.deps.log)
@@ -58,6 +62,29 @@ def make_engine(
     from bigbird_ja.train.engines.estimator import EstimatorEngine
 
     return EstimatorEngine(config, state, read, choice.replicas, scratch, choice.use_tpu)
+
+
+def trained_model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) -> Model:
+    """A trained model where the chosen engine evaluates, when nothing is left to train.
+
+    Args:
+        choice: of `choose`.
+        config: completed by a data set.
+        parameters: by name, float32.
+    """
+    if choice.devices is not None:
+        from bigbird_ja.train.engines.pjrt_forward import (
+            PjrtForward,
+            keep_tensorflow_off_the_devices,
+        )
+
+        keep_tensorflow_off_the_devices()
+        forward = PjrtForward(config, choice.devices.of_process())
+        forward.place(parameters)
+        return forward
+    from bigbird_ja.evaluation.forward import Forward
+
+    return Forward(config, parameters)
 
 
 def batches(

@@ -36,7 +36,7 @@ from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.ownership import MARK, Owned
-from bigbird_ja.train.engines.choice import Before
+from bigbird_ja.train.engines.choose import Before
 from bigbird_ja.train.job import Dependencies
 
 LOCK = "lock.json"

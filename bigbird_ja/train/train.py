@@ -26,14 +26,14 @@ from bigbird_ja.run.model import check_tokenizer, read_checkpoint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train.ends import Ends
-from bigbird_ja.train.engines import StepResult, choice
+from bigbird_ja.train.engines import StepResult
 from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.job import Job, check
-from bigbird_ja.train.phases import make_engine
-from bigbird_ja.train.recorder import Recorder
+from bigbird_ja.train.phases import make_engine, trained_model
+from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import Resumption, RunDir
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
-from bigbird_ja.train.watchdog import Periodic, Task, Watchdog
+from bigbird_ja.train.watch import Periodic, Task, Watchdog
 
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
@@ -174,7 +174,7 @@ class Trainer:
             return self.ends.reached("finished", is_new=not self.run_dir.is_recorded_as_finished())
         with self.ends.recorded_failure(), self._threads():
             parameters = parameters_of(read_checkpoint(checkpoint))
-            self._evaluate(step, choice.model(self.job.engine, self.config, parameters))
+            self._evaluate(step, trained_model(self.job.engine, self.config, parameters))
         if not self.evaluations.is_due(step):
             return self.ends.reached("finished")
         self.stop.answered()  # someone asked to stop before it was complete

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.launch import compute
-from bigbird_ja.train.engines import choice, devices
+from bigbird_ja.train.engines import choose, devices
 from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 
@@ -31,7 +31,7 @@ def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, run: Any
 ) -> None:
     monkeypatch.setattr(devices, "is_installed", lambda: False)
-    monkeypatch.setattr(choice, "has_estimator", lambda: False)
+    monkeypatch.setattr(choose, "has_estimator", lambda: False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/none.json")
     ended = run("doctor", "--json")
     assert ended.status == 2 and not ended.json["can_train"]

@@ -16,8 +16,7 @@ from bigbird_ja.preflight.compile_child import Place, optimised
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.targets import of_chip
 from bigbird_ja.process.errors import BadInput, CommandError
-from bigbird_ja.train import program
-from bigbird_ja.train.lowered import LoweredStep, Spec, Traced
+from bigbird_ja.train.engines.lowering import LoweredStep, Spec, Traced, program
 
 V3, V2 = of_chip("v3"), of_chip("v2")
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")

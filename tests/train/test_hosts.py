@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.train.engines import devices
-from bigbird_ja.train.hosts import Process, check_same, find_process
+from bigbird_ja.train.hosts import Process, check_same, find_process, slice_place
 
 ENVIRON = {
     "JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3",
@@ -60,9 +59,9 @@ def test_the_process_is_known_from_flags_variables_or_the_tpu(
 def test_the_place_in_a_slice_is_what_the_machine_says(
     environ: dict[str, str], metadata: dict[str, str], place: Any
 ) -> None:
-    assert devices.slice_place(environ, metadata.get) == place
+    assert slice_place(environ, metadata.get) == place
     with pytest.raises(BadInput, match="several TPU slices"):
-        devices.slice_place({**environ, "MEGASCALE_NUM_SLICES": "2"}, metadata.get)
+        slice_place({**environ, "MEGASCALE_NUM_SLICES": "2"}, metadata.get)
 
 
 @pytest.mark.parametrize(

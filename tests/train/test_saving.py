@@ -16,7 +16,7 @@ from bigbird_ja.settings.schema import CheckpointsConfig
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
-from bigbird_ja.train.watchdog import Periodic, Task, Watchdog
+from bigbird_ja.train.watch import Periodic, Task, Watchdog
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.model.params import initial_parameters, parameter_specs
-from bigbird_ja.train.lowered import Shard, Spec, shard_of
+from bigbird_ja.train.engines.lowering import Shard, Spec, shard_of
 from bigbird_ja.train.step import train_step
 from tests.model.tiny import initial_slots, tiny_batch, tiny_config
 

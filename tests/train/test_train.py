@@ -19,11 +19,11 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.train import train as train_lib
-from bigbird_ja.train.engines import StepResult, choice
+from bigbird_ja.train.engines import StepResult, choose
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.train import train
-from bigbird_ja.train.watchdog import Watchdog
+from bigbird_ja.train.watch import Watchdog
 from testkit import synthetic
 
 SETTINGS = (
@@ -122,10 +122,10 @@ class Training:
         self._monkeypatch.setattr(masked_lm, "evaluate_model", evaluate)
         self._monkeypatch.setattr(masked_lm, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
-        self._monkeypatch.setattr(choice, "model", lambda *args: engine)
+        self._monkeypatch.setattr(train_lib, "trained_model", lambda *args: engine)
         job = Job(
             self.config, self.manifest, self.data, self.model_dir,
-            choice.Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
+            choose.Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
             deps=Dependencies(mark=mark),
         )  # fmt: skip
         try:

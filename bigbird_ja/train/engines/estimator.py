@@ -24,7 +24,8 @@ from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.checkpoints import parameters_of
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, devices
+from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult
+from bigbird_ja.train.engines.choose import resolve_tpu
 from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn
 
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
@@ -143,7 +144,7 @@ class EstimatorEngine:
             train_batch_size=config.training.global_batch_size,
             eval_batch_size=config.training.global_batch_size,
             config=tpu_config.RunConfig(
-                cluster=devices.resolve_tpu(config) if use_tpu else None,
+                cluster=resolve_tpu(config) if use_tpu else None,
                 model_dir=self._scratch,
                 tf_random_seed=config.training.seed,
                 save_checkpoints_steps=None,

@@ -1,8 +1,8 @@
 """The step on JAX's runtime: any TPU, GPU or CPU that JAX knows, with any newer TensorFlow.
 
-TensorFlow traces the step's two functions (`train.program`) and reads the input; JAX compiles them,
-with the sums over the replicas between them, into one program per device, and runs it. Steps are
-dispatched ahead of the one that is finished, so that nothing which happens between two steps on
+TensorFlow traces the step's two functions (`lowering.program`) and reads the input; JAX compiles
+them, with the sums over the replicas between them, into one program per device, and runs it. Steps
+are dispatched ahead of the one that is finished, so that nothing which happens between two steps on
 this side leaves the devices idle; of logged steps alone the metrics are fetched.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -20,26 +20,23 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.evaluation.forward import inference_config, padded
 from bigbird_ja.model import implementation
-from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import program
-from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, devices
+from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, memory
 from bigbird_ja.train.engines.devices import Devices
-from bigbird_ja.train.engines.pjrt_step import (
+from bigbird_ja.train.engines.kept_programs import CompiledPrograms
+from bigbird_ja.train.engines.lowering.device_step import (
     AXIS,
     Notes,
     State,
     make_step,
     place,
     shapes,
-    to_devices,
     to_host,
 )
-from bigbird_ja.train.engines.xla_call import CompiledPrograms, as_jax_function, shard_map
-from bigbird_ja.train.program import Program
+from bigbird_ja.train.engines.lowering.program import Program
+from bigbird_ja.train.engines.pjrt_forward import PjrtForward, keep_tensorflow_off_the_devices
 
 _AHEAD = 2  # steps that are dispatched while one runs
 _BATCHES_AHEAD = 2  # that wait on the devices, at most
@@ -188,11 +185,11 @@ class PjrtEngine:
         needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         if self._devices.platform == "cpu":
             local = sum(d.process_index == jax.process_index() for d in self._devices.devices)
-            devices.refuse_if_too_large(needed * local)
+            memory.refuse_if_too_large(needed * local)
             return
         there = self._devices.memory_bytes
         if there is not None and needed > there:
-            raise devices.out_of_memory(needed, there, "this device")
+            raise memory.out_of_memory(needed, there, "this device")
 
     def _read(self) -> Any:
         """This process's part of each global batch, in the thread that feeds."""
@@ -273,87 +270,3 @@ class Feeder:
             except queue.Full:
                 continue
         return False
-
-
-class PjrtForward:
-    """A `evaluation.forward.Model` on JAX's devices; one program per shape.
-
-    Args:
-        config: of the run.
-        devices: of this process; a batch is divided over them.
-    """
-
-    def __init__(self, config: Config, devices: Devices) -> None:
-        self.config = inference_config(config)
-        self.parameters: list[jax.Array] = []
-        self._devices = devices
-        self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
-        self._metrics: dict[int, tuple[Any, list[str]]] = {}
-        self._log_probabilities: dict[tuple[int, int, int], Any] = {}
-
-    def take(self, parameters: Sequence[jax.Array]) -> None:
-        """The parameters to use, as they lie on these devices and perhaps on others'; nothing is
-        copied, so they are good until they are donated."""
-        everywhere = NamedSharding(self._mesh, P())
-        self.parameters = [
-            jax.make_array_from_single_device_arrays(
-                array.shape, everywhere, [part.data for part in array.addressable_shards]
-            )
-            for array in parameters
-        ]
-
-    def place(self, parameters: Mapping[str, np.ndarray]) -> None:
-        """Brings parameters to the devices, from the host and by name."""
-        everywhere = NamedSharding(self._mesh, P())
-        names = parameter_specs(self.config)
-        ordered = [np.asarray(parameters[name], np.float32) for name in names]
-        self.parameters = [to_devices(value, everywhere) for value in ordered]
-
-    def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """As `Model.metrics`; rows that fill it up to a multiple of the devices are cut
-        off again."""
-        arrays = {name: np.asarray(value) for name, value in batch.items()}
-        rows, count = len(arrays["input_ids"]), len(self._devices.devices)
-        each = -(-rows // count)
-        missing = each * count - rows
-        if each not in self._metrics:
-            self._metrics[each] = self._compile_metrics(each)
-        function, names = self._metrics[each]
-        filled = {
-            name: np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1))
-            for name, value in arrays.items()
-        }
-        specs = program.batch_specs(self.config, each)
-        outputs = function(self.parameters, [filled[name] for name in specs])
-        return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
-
-    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """As `Forward.log_probabilities`; each row is one document."""
-        ids = padded(self.config, input_ids)
-        places = np.asarray(positions, np.int32)
-        shape = len(ids), ids.shape[1], places.shape[1]
-        if shape not in self._log_probabilities:
-            traced = program.log_probabilities(self.config, *shape)
-            call = as_jax_function(traced, self._devices.platform)
-            self._log_probabilities[shape] = jax.jit(
-                lambda parameters, *rest: call(*parameters, *rest)
-            )
-        (result,) = self._log_probabilities[shape](self.parameters, ids, places)
-        return np.asarray(result.addressable_data(0))
-
-    def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
-        traced = program.evaluation(self.config, rows)
-        call = as_jax_function(traced, self._devices.platform)
-
-        def each(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:
-            return call(*parameters, *batch)
-
-        function = shard_map(each, self._mesh, (P(), P(AXIS)), P(AXIS))
-        return jax.jit(function), list(traced.outputs)
-
-
-def keep_tensorflow_off_the_devices() -> None:
-    """TensorFlow reads the input, on the CPU: it must not take the memory of a GPU for that."""
-    import tensorflow as tf
-
-    tf.config.set_visible_devices([], "GPU")

@@ -9,15 +9,15 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.tiling import RolledTiles
-from bigbird_ja.train.lowered import Spec
-from bigbird_ja.train.program import trace
+from bigbird_ja.train.engines.lowering import Spec
+from bigbird_ja.train.engines.lowering.program import trace
 
 jax = pytest.importorskip("jax")
 if jax.__version_info__ < (0, 7):
     pytest.skip("the kernels want jax 0.7", allow_module_level=True)
 
 from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # noqa: E402
-from bigbird_ja.train.engines.xla_call import as_jax_function  # noqa: E402
+from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function  # noqa: E402
 
 AXES = (1, 6, 2, 64, 128)  # batch, tiles, heads, size, rows
 NAMES = ("query", "key", "value")

@@ -6,20 +6,16 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from bigbird_ja.accelerators.hardware import CHIPS
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import devices
-from bigbird_ja.train.engines.devices import Devices
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from bigbird_ja.evaluation.forward import Model
+from bigbird_ja.train.engines.devices import TPU_FILES, Devices
 
 # The kinds of TPU that TensorFlow 2.15 is proven on.
 _ESTIMATOR_TPUS = ("v2", "v3")
@@ -82,26 +78,6 @@ def choose(
     return Choice("pjrt", why, use_tpu, len(there.devices), *about, there, processes)
 
 
-def model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) -> Model:
-    """A trained model where the chosen engine evaluates, when nothing is left to train.
-
-    Args:
-        choice: of `choose`.
-        config: completed by a data set.
-        parameters: by name, float32.
-    """
-    if choice.devices is not None:
-        from bigbird_ja.train.engines.pjrt import PjrtForward, keep_tensorflow_off_the_devices
-
-        keep_tensorflow_off_the_devices()
-        forward = PjrtForward(config, choice.devices.of_process())
-        forward.place(parameters)
-        return forward
-    from bigbird_ja.evaluation.forward import Forward
-
-    return Forward(config, parameters)
-
-
 def has_estimator() -> bool:
     """Whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator is installed."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
@@ -136,7 +112,7 @@ def _automatic(
     chip = _chip(accelerator or "")
     if chip and chip not in _ESTIMATOR_TPUS:
         return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
-    if not devices.tensorflow_has_tpu():
+    if not tensorflow_has_tpu():
         return "pjrt", "auto: this TensorFlow is built without TPU support"
     return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
 
@@ -147,7 +123,7 @@ def _can_resume(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
     if not here or here != _kind(before.device):
         return False
     if before.engine == "estimator":
-        return not use_tpu or devices.tensorflow_has_tpu()
+        return not use_tpu or tensorflow_has_tpu()
     return before.engine == "pjrt" and devices.is_installed()
 
 
@@ -186,8 +162,72 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
         return Choice("estimator", why, False, 1, "CPU or GPU")
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
     accumulation = config.training.gradient_accumulation_steps
-    devices.check_divides(config.training.global_batch_size, cores, accumulation)
-    devices.check_estimator_tpu(config)
+    check_divides(config.training.global_batch_size, cores, accumulation)
+    check_estimator_tpu(config)
     device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
     chip = CHIPS.get(_chip(accelerator or ""))
     return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
+
+
+def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
+    """Sequences per core and micro-batch.
+
+    Raises:
+        BadInput: the batch does not divide; the nearest ones that do are named.
+    """
+    unit = cores * micro_batches
+    if global_batch % unit:
+        below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
+        nearest = f"{below} or {above}" if below else f"{above}"
+        raise BadInput(
+            f"training.global_batch_size={global_batch} is not divisible by {cores} cores x"
+            f" {micro_batches} micro-batches (training.gradient_accumulation_steps): use {nearest}"
+        )
+    return global_batch // unit
+
+
+def check_estimator_tpu(config: Config, files: Sequence[str] = TPU_FILES) -> None:
+    """Refuses `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
+
+    Raises:
+        BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
+            name that does not answer.
+    """
+    advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
+    if config.tpu.name != "local":
+        resolve_tpu(config)
+        return
+    if not devices.is_there(files):
+        raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
+    if not tensorflow_has_tpu():
+        raise BadInput(
+            "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
+            f" (a tpu-vm-tf-2.15 runtime image): {advice}"
+        )
+
+
+def tensorflow_has_tpu() -> bool:
+    """Whether TensorFlow is built with support for the TPU of this machine."""
+    from tensorflow.python.framework import kernels
+
+    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
+
+
+def resolve_tpu(config: Config) -> Any:
+    """TensorFlow's resolver of the configured TPU.
+
+    Raises:
+        BadInput: it cannot be reached.
+    """
+    import tensorflow as tf
+
+    tpu = config.tpu
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu.name, zone=tpu.zone)
+        resolver.master()
+    except Exception as error:
+        raise BadInput(
+            f"--use_tpu: no TPU {tpu.name!r} here ({shortened(str(error), 200)}): run on a"
+            " TPU VM with --tpu_name local, or leave --use_tpu out"
+        ) from error
+    return resolver

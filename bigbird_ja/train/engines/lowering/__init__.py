@@ -65,7 +65,7 @@ def gradient_name(parameter: str) -> str:
 
 @dataclass(frozen=True)
 class LoweredStep:
-    """The step of one config on some replicas; see `train.program` for the two functions.
+    """The step of one config on some replicas; see `program` for the two functions.
 
     Args:
         gradients, update: of one replica. Where the state is divided (`shards`), `update` is of

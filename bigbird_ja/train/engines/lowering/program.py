@@ -37,7 +37,14 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import predictions_of, train_predictions
 from bigbird_ja.train import muon
 from bigbird_ja.train import step as step_lib
-from bigbird_ja.train.lowered import LoweredStep, Shard, Spec, Traced, gradient_name, shard_of
+from bigbird_ja.train.engines.lowering import (
+    LoweredStep,
+    Shard,
+    Spec,
+    Traced,
+    gradient_name,
+    shard_of,
+)
 
 _SCALAR = Spec((), "float32")
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"

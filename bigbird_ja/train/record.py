@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import os
 import platform
 from typing import Any
@@ -15,10 +17,11 @@ from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.engines.devices import package_versions
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.progress import EventWriter, Pace, TrainProgress, WandbLog, load_wandb
 from bigbird_ja.train.run_dir import Resumption, RunDir, changes
+
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 
 
 class Recorder:
@@ -278,3 +281,12 @@ class Recorder:
 
     def _now(self) -> float:
         return round(self._deps.clock(), 3)
+
+
+def package_versions() -> dict[str, str]:
+    """The installed packages that have a part in a run."""
+    versions = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return versions

@@ -9,8 +9,9 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.train.engines import choose as choose_lib
 from bigbird_ja.train.engines import devices
-from bigbird_ja.train.engines.choice import Before, choose
+from bigbird_ja.train.engines.choose import Before, check_divides, check_estimator_tpu, choose
 from testkit.machines import Machine
 
 CONFIG = complete_config(resolve_config(None, [])[0])
@@ -24,7 +25,7 @@ class Found:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: True)
+    monkeypatch.setattr(choose_lib, "tensorflow_has_tpu", lambda: True)
     monkeypatch.setattr(devices, "find", Found)
     for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
         monkeypatch.delenv(name, raising=False)
@@ -113,19 +114,19 @@ def test_the_requested_engine_is_taken(machine: Machine) -> None:
 def test_a_missing_tpu_is_reported_first(tmp_path: Path) -> None:
     nowhere = (str(tmp_path / "accel*"),)
     with pytest.raises(BadInput, match="this machine has no TPU"):
-        devices.check_estimator_tpu(CONFIG, nowhere)
+        check_estimator_tpu(CONFIG, nowhere)
     with pytest.raises(BadInput, match="this machine has no TPU"):
         devices.find(True, nowhere)
     (tmp_path / "accel0").touch()
     with pytest.raises(BadInput, match="built without TPU support"):
-        devices.check_estimator_tpu(CONFIG, nowhere)
+        check_estimator_tpu(CONFIG, nowhere)
 
 
 def test_a_tpu_of_another_name_that_does_not_answer() -> None:
     config = deepcopy(CONFIG)
     config.tpu.name, config.tpu.zone = "somewhere", "none"
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
-        devices.check_estimator_tpu(config)
+        check_estimator_tpu(config)
 
 
 def test_several_processes_are_for_jax(machine: Machine) -> None:
@@ -141,6 +142,6 @@ def test_several_processes_are_for_jax(machine: Machine) -> None:
 def test_a_batch_that_does_not_divide_is_refused_with_what_does(
     batch: int, cores: int, words: str
 ) -> None:
-    assert devices.check_divides(16, 8, 2) == 1
+    assert check_divides(16, 8, 2) == 1
     with pytest.raises(BadInput, match=words):
-        devices.check_divides(batch, cores, 2)
+        check_divides(batch, cores, 2)
