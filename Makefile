@@ -12,8 +12,9 @@ OTHERS := .venv-estimator .venv-kaggle
 # Two at a time, as most tests wait for TensorFlow in one thread; a file's tests share what they train.
 # In the order of tests/conftest.py: what takes longest begins first.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-.PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs clean \
+.PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs site clean \
 	probe soak plan-plot size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults bench-export-memory bench-tokenize \
 	bench-bad-input bench-leaks bench-engine bench-startup $(addprefix bench-,$(LEARN))
@@ -25,15 +26,15 @@ install: $(STAMP) ## make .venv with everything in the lock, and bigbird-ja in i
 
 install-all: $(ALL) ## and what a few tests need and is large: libtpu, PyTorch, a MeCab dictionary
 
-$(STAMP): requirements.lock pyproject.toml scripts/make_venv.sh
+$(STAMP): requirements/main.lock pyproject.toml scripts/make_venv.sh
 	@scripts/make_venv.sh main $(VENV)
 	@touch $@
 
-$(ALL): $(STAMP) requirements-extra.lock
+$(ALL): $(STAMP) requirements/extra.lock
 	@scripts/make_venv.sh extra $(VENV)
 	@touch $@
 
-$(OTHERS:=/.installed): .venv-%/.installed: requirements-%.lock pyproject.toml scripts/make_venv.sh
+$(OTHERS:=/.installed): .venv-%/.installed: requirements/%.lock pyproject.toml scripts/make_venv.sh
 	@scripts/make_venv.sh $* .venv-$*
 	@touch $@
 
@@ -56,10 +57,11 @@ test-nightly: $(ALL) ## what is long and rare, then every other environment (hou
 	@$(BIN)/python -m pytest $(WORKERS) -m nightly
 	@$(MAKE) test-estimator test-kaggle
 
-lint: $(STAMP) ## ruff, lint and format; the order of packages
+lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
 	@$(BIN)/lint-imports
+	@$(SITE) --site-dir out/site
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy
@@ -69,7 +71,7 @@ mutants: $(STAMP) ## changes each expression of the modules that delete, rent, l
 	@$(BIN)/mutmut results
 
 audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the network)
-	@$(BIN)/pip-audit --requirement requirements.lock --disable-pip --no-deps
+	@$(BIN)/pip-audit --requirement requirements/main.lock --disable-pip --no-deps
 
 bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece (REV: a commit)
 	@$(BIN)/python -m scripts.bench_data $(if $(REV),--rev=$(REV))
@@ -133,5 +135,8 @@ docs: $(STAMP) ## write docs/commands/, docs/settings.md and the state machine f
 	@$(BIN)/python -m scripts.make_settings_page
 	@$(BIN)/python -m scripts.make_state_tables
 
+site: $(STAMP) ## build site/, the pages with a search in both languages; a link that leads nowhere ends it
+	@$(SITE)
+
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(OTHERS) mutants build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) mutants build dist out site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

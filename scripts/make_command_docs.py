@@ -1,27 +1,36 @@
-"""`make docs`: writes docs/commands/*.md from the commands' own flags, so that they cannot drift.
+"""`make docs`: writes docs/commands/*.md from the commands' own flags, so that they cannot drift,
+and the repository's address, which stands in pyproject.toml, into both READMEs.
 
 With --check nothing is written; the exit status is 1 if a page is out of date.
 """
 
 from __future__ import annotations
 
-import os
+import re
 import sys
+from pathlib import Path
 
 from absl import flags
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli import main as cli
 
-FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/commands")
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = "docs/commands"
 
 
 def pages() -> dict[str, str]:
-    """File name -> content: one page per command, and an index."""
-    result = {"README.md": _index()}
+    """Return path -> content: one page per command, an index, and the READMEs."""
+    result = {f"{FOLDER}/README.md": _index()}
     for name in cli.COMMANDS:
-        result[f"{name}.md"] = _page(name)
-    return result
+        result[f"{FOLDER}/{name}.md"] = _page(name)
+    return result | {name: _readme(name) for name in ("README.md", "README.ja.md")}
+
+
+def _readme(name: str) -> str:
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    address = re.findall(r'(?m)^Repository = "(.*)"$', project)[0]
+    return re.sub("(?m)^REPOSITORY=.*$", f"REPOSITORY={address}", (ROOT / name).read_text("utf-8"))
 
 
 def _index() -> str:
@@ -72,23 +81,20 @@ def _flag_table(listed: list[flags.Flag]) -> str:
 def main() -> int:
     """Writes the pages, or says which are out of date."""
     is_check = "--check" in sys.argv[1:]
-    os.makedirs(FOLDER, exist_ok=True)
-    stale = []
     wanted = pages()
-    for name, text in wanted.items():
-        path = os.path.join(FOLDER, name)
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                if file.read() == text:
-                    continue
-        stale.append(name)
-        if not is_check:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-    extra = sorted(set(os.listdir(FOLDER)) - wanted.keys())
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / FOLDER).iterdir()}
+    stale = [name for name, text in wanted.items() if _read(name) != text]
+    for name in stale if not is_check else ():
+        (ROOT / name).write_text(wanted[name], "utf-8")
+    extra = sorted(there - wanted.keys())
     for name in stale + extra:
-        print(f"docs/commands/{name}: {'out of date' if is_check else 'written'}")
+        print(f"{name}: {'out of date' if is_check or name in extra else 'written'}")
     return 1 if is_check and (stale or extra) else 0
+
+
+def _read(name: str) -> str:
+    path = ROOT / name
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 if __name__ == "__main__":

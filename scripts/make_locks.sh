@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Writes the locks: exact versions and hashes, one lock for each environment that is tested.
 #
-#   requirements.lock            the newest TensorFlow and jax that each Python from 3.11 to 3.13 has
-#   requirements-extra.lock      laid over it by `make install-all`: what a few tests need and is large
-#   requirements-estimator.lock  TensorFlow 2.15 with TPUEstimator and jax 0.4.34, Python 3.10 and 3.11
-#   requirements-kaggle.lock     what Kaggle's TPU image ships, Python 3.12 (`make test-kaggle`)
+#   requirements/main.lock       the newest TensorFlow and jax that each Python from 3.11 to 3.13 has
+#   requirements/extra.lock      laid over it by `make install-all`: what a few tests need and is large
+#   requirements/estimator.lock  TensorFlow 2.15 with TPUEstimator and jax 0.4.34, Python 3.10 and 3.11
+#   requirements/kaggle.lock     what Kaggle's TPU image ships, Python 3.12 (`make test-kaggle`)
 #
 # Versions that are in a lock stay there as long as pyproject.toml allows them; `--upgrade` takes the
 # newest. The locks name no registry and no path, so that they install from any mirror.
@@ -28,15 +28,15 @@ compile() {
     --custom-compile-command "make locks" --output-file "$lock" --quiet "${upgrade[@]}"
 }
 
-compile requirements.lock 3.11 "cpu huggingface dev"
+compile requirements/main.lock 3.11 "cpu huggingface dev"
 
 # Only what the first lock does not hold, at versions that fit its own.
-sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' requirements.lock >"$main"
-echo requirements-extra.lock
+sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' requirements/main.lock >"$main"
+echo requirements/extra.lock
 "$uv" pip compile pyproject.toml --extra all-tests --constraint "$main" --universal \
   --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package torch \
   --output-file "$more" --quiet "${upgrade[@]}"
-"${PY:-.venv/bin/python}" - "$more" requirements.lock >requirements-extra.lock <<'PYTHON'
+"${PY:-.venv/bin/python}" - "$more" requirements/main.lock >requirements/extra.lock <<'PYTHON'
 import re
 import sys
 
@@ -55,8 +55,8 @@ for block in blocks(sys.argv[1]):
         print(block)
 PYTHON
 
-compile requirements-estimator.lock 3.10 "estimator huggingface test" \
+compile requirements/estimator.lock 3.10 "estimator huggingface test" \
   'transformers<5' # the last that runs with numpy 1
-compile requirements-kaggle.lock 3.12 "tpu huggingface test" \
+compile requirements/kaggle.lock 3.12 "tpu huggingface test" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
   'numpy<2.2' # an older numpy 2 than the newest lock has

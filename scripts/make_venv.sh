@@ -12,10 +12,10 @@ environment=$1
 venv=${2:-}
 
 case $environment in
-  main) lock=requirements.lock pythons="3.11 3.12 3.13" why="TensorFlow and jax have builds for these" ;;
-  extra) lock=requirements-extra.lock pythons="3.11 3.12 3.13" why="as the environment under it" ;;
-  estimator) lock=requirements-estimator.lock pythons="3.11 3.10" why="TensorFlow 2.15 has no build for others" ;;
-  kaggle) lock=requirements-kaggle.lock pythons="3.12 3.13" why="its lock is made for these" ;;
+  main) lock=requirements/main.lock pythons="3.11 3.12 3.13" why="TensorFlow and jax have builds for these" ;;
+  extra) lock=requirements/extra.lock pythons="3.11 3.12 3.13" why="as the environment under it" ;;
+  estimator) lock=requirements/estimator.lock pythons="3.11 3.10" why="TensorFlow 2.15 has no build for others" ;;
+  kaggle) lock=requirements/kaggle.lock pythons="3.12 3.13" why="its lock is made for these" ;;
   *)
     echo "make_venv.sh: no environment $environment (main, extra, estimator, kaggle)" >&2
     exit 2
@@ -85,7 +85,7 @@ pip() { "$venv/bin/python" -m pip install --disable-pip-version-check "$@"; }
 
 # uv, pinned like everything else, installs the rest in a third of pip's time; pip where uv cannot.
 from_lock() {
-  if pip --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements.lock) &&
+  if pip --require-hashes -r <(sed -n '/^uv==/,/[^\\]$/p' requirements/main.lock) &&
     "$venv/bin/uv" pip install --python "$venv/bin/python" --no-deps --require-hashes -r "$lock"; then
     return
   fi
@@ -94,8 +94,8 @@ from_lock() {
 
 echo "Installing the packages of $lock into $venv (one to four minutes the first time)..."
 must "downloading and installing" from_lock
-# 290 MB of headers for compiling operations in C++, which nobody here does.
-rm -rf -- "$venv"/lib/python*/site-packages/tensorflow/include
+# 350 MB of headers and a compiler's library for operations in C++, which nobody here writes.
+rm -rf -- "$venv"/lib/python*/site-packages/tensorflow/include "$venv"/lib/python*/site-packages/clang/native
 if [ "$environment" != extra ]; then
   must "bigbird-ja itself" pip --no-deps --no-build-isolation --editable .
 fi

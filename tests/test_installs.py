@@ -26,11 +26,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 # Lock -> the extras that it holds, and the Pythons that it is for.
 COMMON = ("huggingface",)
 LOCKS = {
-    "requirements.lock": (("cpu", "dev", *COMMON), ("3.11", "3.12", "3.13")),
-    "requirements-estimator.lock": (("estimator", "test", *COMMON), ("3.10", "3.11")),
-    "requirements-kaggle.lock": (("tpu", "test", *COMMON), ("3.12", "3.13")),
+    "requirements/main.lock": (("cpu", "dev", *COMMON), ("3.11", "3.12", "3.13")),
+    "requirements/estimator.lock": (("estimator", "test", *COMMON), ("3.10", "3.11")),
+    "requirements/kaggle.lock": (("tpu", "test", *COMMON), ("3.12", "3.13")),
 }
-OVER = "requirements-extra.lock"  # laid over the first
+OVER = "requirements/extra.lock"  # laid over the first
 IMAGES = ROOT / "tests" / "fixtures" / "images"
 # Of the package's requirements, what a TPU VM's image has, or what training does without.
 NOT_FOR_TRAINING = {"google-auth", "matplotlib", "numpy", "requests", "tensorflow-datasets"}
@@ -98,8 +98,11 @@ def test_locks_hold_what_the_package_requires(lock: str) -> None:
 
 
 def test_each_lock_is_of_its_environment() -> None:
-    main, estimator = pins("requirements.lock", "3.12"), pins("requirements-estimator.lock", "3.11")
-    kaggle = pins("requirements-kaggle.lock", "3.12")
+    main, estimator = (
+        pins("requirements/main.lock", "3.12"),
+        pins("requirements/estimator.lock", "3.11"),
+    )
+    kaggle = pins("requirements/kaggle.lock", "3.12")
     assert estimator["tensorflow"].startswith("2.15.") and estimator["jax"] == "0.4.34"
     assert estimator["transformers"].startswith("4.") and main["transformers"].startswith("5.")
     assert (kaggle["tensorflow-cpu"], kaggle["jax"], kaggle["libtpu"]) == (
@@ -113,7 +116,7 @@ def test_each_lock_is_of_its_environment() -> None:
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
 def test_what_is_laid_over_the_main_environment_replaces_nothing(python: str) -> None:
-    main, over = pins("requirements.lock", python), pins(OVER, python)
+    main, over = pins("requirements/main.lock", python), pins(OVER, python)
     assert not set(main) & set(over)
     for required in requirements("all-tests"):
         name = canonicalize_name(required.name)
@@ -167,7 +170,7 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image: str, tmp_pat
 
 
 def test_what_runs_on_kaggle_is_not_replaced_by_extras_either() -> None:
-    kaggle = pins("requirements-kaggle.lock", "3.12")
+    kaggle = pins("requirements/kaggle.lock", "3.12")
     for required in requirements("tpu", "preflight", "huggingface"):
         assert required.name not in ("tensorflow", "tensorflow-cpu"), required
         version = kaggle[canonicalize_name(required.name)]

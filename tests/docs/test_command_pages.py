@@ -13,10 +13,11 @@ from testkit import ROOT
 
 
 def test_pages_have_not_drifted():
-    for name, text in make_command_docs.pages().items():
-        path = ROOT / "docs/commands" / name
-        assert path.exists() and path.read_text(encoding="utf-8") == text, f"{name}: `make docs`"
-    assert set(os.listdir(ROOT / "docs/commands")) == make_command_docs.pages().keys()
+    pages = make_command_docs.pages()
+    for name, text in pages.items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name}: `make docs`"
+    there = {f"docs/commands/{name}" for name in os.listdir(ROOT / "docs/commands")}
+    assert there <= pages.keys()
 
 
 def test_the_reference_of_settings_has_not_drifted():

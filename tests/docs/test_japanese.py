@@ -14,9 +14,9 @@ def page(name: str) -> str:
 
 
 def blocks(name: str) -> list[str]:
-    """Code blocks, without their comments."""
-    result = re.findall(r"```\w*\n(.*?)```", page(name), re.DOTALL)
-    return [re.sub(r" +# .*", "", block) for block in result]
+    """Code blocks, without their comments and without drawings."""
+    result = re.findall(r"```(\w*)\n(.*?)```", page(name), re.DOTALL)
+    return [re.sub(r" +# .*", "", block) for kind, block in result if kind != "mermaid"]
 
 
 @pytest.mark.parametrize("name", ["README", "docs/guide"])

@@ -1,4 +1,5 @@
-"""What pages point at is there: files and headings, modules by name, messages of the code."""
+"""Pages name modules and quote messages that are there; links of the pages outside docs/ lead
+somewhere (`make site` checks those within)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", h.lower().strip()).replace(" ", "-") for h in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parts[0] != "docs"], ids=str)
 def test_links_lead_somewhere(page: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

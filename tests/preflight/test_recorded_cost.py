@@ -97,7 +97,7 @@ def test_layers_times_their_count_and_the_remainder_are_the_total() -> None:
 
 def test_every_locked_compiler_is_on_record() -> None:
     locks = {
-        path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("requirements*.lock")
+        path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("requirements/*.lock")
     }
     pins = {name: re.search(r"(?m)^libtpu==(\S+)", text) for name, text in locks.items()}
     versions = {name: pin[1] for name, pin in pins.items() if pin}
