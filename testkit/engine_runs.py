@@ -87,7 +87,7 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
     from bigbird_ja.settings.resolve import complete_config, resolve_config
-    from bigbird_ja.train import phases
+    from bigbird_ja.train import start
     from bigbird_ja.train.warm_start import first_state
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
@@ -95,7 +95,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = complete_config(config, (), manifest.as_settings())
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
-        return phases.batches(
+        return start.batches(
             config, manifest, str(directory / "data"), start_step=start_step,
             num_hosts=count, host_index=host,
         )  # fmt: skip

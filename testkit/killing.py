@@ -20,7 +20,7 @@ from bigbird_ja.storage.ownership import MARK
 from testkit import pods, synthetic
 from testkit.zygote import Ended, Zygote
 
-# A mark of `train.job.Dependencies`, how often it may come at most, and the seconds after it in
+# A mark of `train.start.Dependencies`, how often it may come at most, and the seconds after it in
 # which to kill: 0 is between two files exactly.
 PHASES = {
     "start-up": (1, 6.0),  # of a pod: the comparison of the hosts, devices, lock

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
-    from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.run_dir import RunDir
+    from bigbird_ja.train.start import Dependencies
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
@@ -95,7 +95,7 @@ def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[s
     from bigbird_ja.process import streams
     from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.process.streams import leave
-    from bigbird_ja.train.job import Dependencies
+    from bigbird_ja.train.start import Dependencies
 
     deps = deps or Dependencies()
     with (
@@ -122,8 +122,8 @@ def _prepare_and_train(
     from bigbird_ja.storage import outputs
     from bigbird_ja.train import hosts
     from bigbird_ja.train.engines.choose import choose
-    from bigbird_ja.train.job import Job
     from bigbird_ja.train.run_dir import RunDir
+    from bigbird_ja.train.start import Job
 
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})

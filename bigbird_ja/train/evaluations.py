@@ -9,7 +9,7 @@ from typing import Any
 from bigbird_ja.evaluation.forward import Model
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
-from bigbird_ja.train.job import Job
+from bigbird_ja.train.start import Job
 
 _POLL_SECONDS = 0.1
 

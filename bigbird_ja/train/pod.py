@@ -69,9 +69,11 @@ class Alone:
         meanwhile, and ends the wait if it raises."""
         return [arrays]
 
-    def turn(self, step: int, limit: int, ahead: int) -> int:
-        """Before a turn of the engine, which may dispatch `ahead` steps beyond the finished `step`:
-        how far it may go, `limit` at most."""
+    def next_limit(self, step: int, limit: int, ahead: int) -> int:
+        """Return the step up to which the engine may go now, `limit` at most.
+
+        Called before each `advance`, which may dispatch `ahead` steps beyond the finished `step`.
+        """
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
@@ -238,7 +240,7 @@ class Pod(Alone):
 
     # Steps.
 
-    def turn(self, step: int, limit: int, ahead: int) -> int:
+    def next_limit(self, step: int, limit: int, ahead: int) -> int:
         named = self._agreed[0]
         if self.is_writer and self._wanted and named <= step:
             self._agreed = max(self._reach, step) + ahead + 1, "stop" in self._wanted

@@ -17,9 +17,9 @@ from bigbird_ja.run.model import CONTINUED
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.job import Job
 from bigbird_ja.train.progress import EventWriter, Pace, TrainProgress, WandbLog, load_wandb
 from bigbird_ja.train.run_dir import Resumption, RunDir, changes
+from bigbird_ja.train.start import Job
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 

@@ -14,14 +14,13 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import STATE, Checkpoint, CheckpointStore, Meta
+from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.run.records import EventRecord
 from bigbird_ja.settings.resolve import read_config
@@ -37,10 +36,9 @@ from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.ownership import MARK, Owned
 from bigbird_ja.train.engines.choose import Before
-from bigbird_ja.train.job import Dependencies
+from bigbird_ja.train.start import COMPILED, Dependencies, Resumption
 
 LOCK = "lock.json"
-COMPILED = "compiled"  # folder of compiled programs, kept for the next start
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
 _VISIBLE_SECONDS = 15.0  # until a file that one host writes is seen by the others, on a shared disk
 _POLL_SECONDS = 0.5
@@ -52,25 +50,6 @@ _ADVICE = (
     "give --model_dir an empty folder; --init_from takes the weights of a TensorFlow checkpoint or"
     " of a Hugging Face folder"
 )
-
-
-@dataclass(frozen=True)
-class Resumption:
-    """Where training continues."""
-
-    checkpoint: Checkpoint | None
-    interruptions: int  # ends other than `finished`, of the whole run
-    next_batch: int = 0  # of the data's order, in batches of the config
-
-    @property
-    def step(self) -> int:
-        """The global step continued from."""
-        return self.checkpoint.meta.step if self.checkpoint else 0
-
-    @property
-    def train_seconds(self) -> float:
-        """Seconds of training before the checkpoint."""
-        return self.checkpoint.meta.train_seconds if self.checkpoint else 0.0
 
 
 class RunDir:

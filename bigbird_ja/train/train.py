@@ -1,49 +1,71 @@
-"""Training, from a job to its last checkpoint; read this file from top to bottom.
+"""Train a run, from its start to its last checkpoint; read this file from top to bottom.
 
-`train` refuses what can be refused, locks MODEL_DIR, finds the checkpoint to continue from, and
-hands over to `Trainer`, whose loop is the same for every engine:
+`train` refuses what can be refused, locks MODEL_DIR, and finds the checkpoint to continue from.
+`Trainer.run` starts the engine; `Trainer._loop` is the loop, the same for every engine:
 
     advance -> finite? -> log -> save -> evaluate -> stop?
 
 Saving, heartbeats and the watchdog have threads of their own. In a pod, process 0 writes; the
-others follow it. `train.ends` records how a run ended.
+others follow it. How each end of a run is recorded stands below the loop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import shlex
+import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.data import verify
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import Diverged
+from bigbird_ja.process.errors import (
+    BadInput,
+    Diverged,
+    Interrupted,
+    OutOfMemory,
+    StorageError,
+    classify,
+    mid_run,
+    of_reason,
+)
 from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.process.streams import leave
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of
 from bigbird_ja.run.model import check_tokenizer, read_checkpoint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
-from bigbird_ja.train.ends import Ends
-from bigbird_ja.train.engines import StepResult
+from bigbird_ja.train.engines import Engine, StepResult
 from bigbird_ja.train.evaluations import Evaluations
-from bigbird_ja.train.job import Job, check
-from bigbird_ja.train.phases import make_engine, trained_model
 from bigbird_ja.train.record import Recorder
-from bigbird_ja.train.run_dir import Resumption, RunDir
+from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
+from bigbird_ja.train.start import (
+    Job,
+    Resumption,
+    check,
+    load_warm_start,
+    make_engine,
+    trained_model,
+)
 from bigbird_ja.train.watch import Periodic, Task, Watchdog
-
-HEARTBEAT_SECONDS = 15.0
-METRICS_SYNC_SECONDS = 60.0
 
 if TYPE_CHECKING:
     from bigbird_ja.train.warm_start import FirstValues
 
+HEARTBEAT_SECONDS = 15.0
+METRICS_SYNC_SECONDS = 60.0
+_RECORDING_SECONDS = 8.0  # for the record of an end, where storage may be what hangs
+_SAVING_SECONDS = 20.0  # for a save that is under way at a bad end
+
 
 def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
-    """Trains or resumes to the end.
+    """Train or resume to the end.
 
     Args:
         job: what to train.
@@ -67,7 +89,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
     if not job.overwrite:
         run_dir.check_settings(config, job.changed)
     guard = check(job)
-    warm_start = _load_warm_start(job, run_dir)
+    warm_start = load_warm_start(job, run_dir.has_checkpoints)
     pod.barrier("checked")
 
     with contextlib.ExitStack() as stack:
@@ -92,20 +114,6 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
         return trainer.run()
 
 
-def _load_warm_start(job: Job, run_dir: RunDir) -> FirstValues | None:
-    """Parameters of `--init_from`, for a fresh start only."""
-    if not job.init_from:
-        return None
-    if not job.overwrite and run_dir.has_checkpoints:
-        job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
-        return None
-    from bigbird_ja.train.warm_start import load_initial
-
-    first = load_initial(job.init_from, job.config, job.manifest.tokenizer_sha256)
-    job.deps.log(first.table)
-    return first
-
-
 @dataclass
 class Trainer:
     """One process's part of a run, once MODEL_DIR is locked; `job` to `stop` are as of `train`."""
@@ -121,6 +129,7 @@ class Trainer:
     warm_start: FirstValues | None  # replaces the random parameters of a new run
 
     def __post_init__(self) -> None:
+        """Make what the loop needs; nothing is started."""
         job = self.job
         self.config, self.deps, self.pod = job.config, job.deps, job.pod
         self.total = self.config.training.num_train_steps
@@ -135,68 +144,44 @@ class Trainer:
             self.deps.monotonic,
             writes=self.pod.is_writer,
         )
-        self.ends = Ends(job, self.run_dir, self.stop, self.recorder, self.saver)
-        self.watchdog = Watchdog(self.config.training.stall_minutes * 60, self.ends.stalled)
+        self.watchdog = Watchdog(self.config.training.stall_minutes * 60, self._stalled)
         self.evaluations = Evaluations(job, self.stop, self.watchdog.tick)
         self.periodic = Periodic(self._tasks(), self.deps.log, self.deps.monotonic)
         self.saved = self.logged = self.resumption.step  # the last steps that were
+        self.has_begun = False  # whether the engine accepted the run: then its files stay
 
     def run(self) -> dict[str, Any]:
-        """Trains, and records the end, whichever it is."""
-        step = self.resumption.step
+        """Train, and record the end, whichever it is."""
         # Ends that come from other threads are recorded as this run's from here on.
-        self.stop.leave = lambda message: self.ends.leave("interrupted", message)
-        self.pod.leave = lambda error: self.ends.leave(error.reason, str(error))
-        if step >= self.total:
+        self.stop.leave = lambda message: self._leave("interrupted", message)
+        self.pod.leave = lambda error: self._leave(error.reason, str(error))
+        if self.resumption.step >= self.total:
             return self._complete()
-        with self.ends.recorded_failure(is_new=self.resumption.checkpoint is None):
-            source = self.warm_start.record if self.warm_start else None
-            self.recorder.started(self.run_dir, source)
+        with self._recorded_failure(is_new=self.resumption.checkpoint is None):
+            self.recorder.started(self.run_dir, self.warm_start and self.warm_start.record)
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()
         self.stop.answered()
-        return self.ends.reached(reason)
-
-    def _complete(self) -> dict[str, Any]:
-        """No step is left: makes up for what a kill after the last step has prevented, the last
-        evaluation and the record of the end."""
-        step, checkpoint = self.resumption.step, self.resumption.checkpoint
-        is_past = f", past training.num_train_steps={self.total:,}" if step > self.total else ""
-        self.deps.log(
-            f"{self.job.model_dir}: already at step {step:,}{is_past}: nothing left to do (a larger"
-            " --num_train_steps continues)"
-        )
-        if is_past:  # a run of another length, finished or not: its record stays as it is
-            return self.ends.reached("finished", is_new=False)
-        self.evaluations.begin(step)
-        if checkpoint is None or not self.evaluations.is_due(step):
-            return self.ends.reached("finished", is_new=not self.run_dir.is_recorded_as_finished())
-        with self.ends.recorded_failure(), self._threads():
-            parameters = parameters_of(read_checkpoint(checkpoint))
-            self._evaluate(step, trained_model(self.job.engine, self.config, parameters))
-        if not self.evaluations.is_due(step):
-            return self.ends.reached("finished")
-        self.stop.answered()  # someone asked to stop before it was complete
-        self.evaluations.join()
-        return self.ends.reached("interrupted")
+        return self._ended(reason)
 
     def _train(self) -> str:
-        """Starts the engine and runs the loop; "finished" or "interrupted"."""
-        self.engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
-        start = self.resumption.step
-        self.schedule = SaveSchedule(self.config.checkpoints, start, self.deps.monotonic, self.pod)
+        """Start the engine and run the loop; "finished" or "interrupted"."""
+        engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
+        self.schedule = SaveSchedule(
+            self.config.checkpoints, self.saved, self.deps.monotonic, self.pod
+        )
         self.recorder.open_board()
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
-            with self._threads(), contextlib.closing(self.engine):
+            with self._threads(), contextlib.closing(engine):
                 self.deps.mark("compile")
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
-                    self.engine.begin()
-                self.ends.has_stepped = True
+                    engine.begin()
+                self.has_begun = True
                 self.deps.mark("session")
                 self.watchdog.tick()
-                reason = self._loop(start)
+                reason = self._loop(engine)
                 self.recorder.heartbeat(write=True, state="saving")
                 self.saver.wait()
             self.recorder.sync()
@@ -204,113 +189,108 @@ class Trainer:
 
     # The loop.
 
-    def _loop(self, start: int) -> str:
-        """Trains from step `start` to the last one.
+    def _loop(self, engine: Engine) -> str:
+        """Train from the step that is restored to the last one; "finished" or "interrupted".
 
         Raises:
             Diverged: a loss or gradient is not finite.
             CommandError: input, device, saving or the lock failed.
         """
-        step = start
+        step = start = self.resumption.step
         self.evaluations.begin(start)
-        if self.evaluations.is_due(start) and not self._is_over(start):
-            self._evaluate(start, self.engine.forward())
+        self._evaluate_if_due(start, engine)
         self.recorder.began()
         self.deps.mark("step", start)
-        while not self._is_over(step):
-            result = self._advance(step)
-            step = result.step
-            self._stepped(step)
-            self._log(result)
+        while step < self.total and not self._stops(step):
+            # Advance: by one step at least, and not beyond the next save, evaluation or stop.
+            limit = min(self.schedule.next_due(step), self.evaluations.next_due(step))
+            limit = self.pod.next_limit(step, limit, engine.ahead)
+            result = engine.advance(limit)
+            is_end = result.step >= self.total or self._stops(result.step)
+            if is_end or result.step >= limit or self.schedule.is_due(result.step):
+                result = result.then(engine.settle())  # the state is needed
+            # Finite? Then log it.
+            step = self._finish(result)
+            # Save, in the background.
             if step >= self.total or self.schedule.is_due(step):
-                self._save(step)
-            if self.evaluations.is_due(step) and not self._is_over(step):
-                self._evaluate(step, self.engine.forward())
-            if step >= self.total:
-                if self.evaluations.is_due(step):  # someone asked to stop before it was complete
-                    break
-                return "finished"
-        if self.recorder.step > start:  # someone asked to stop: saves what is finished
-            result = self.engine.settle()
-            _check_finite(result)
-            self._stepped(result.step)
-            self._log(result)
-            self._save(result.step)
+                self._save(step, engine)
+            # Evaluate.
+            self._evaluate_if_due(step, engine)
+        if step >= self.total and not self.evaluations.is_due(step):
+            return "finished"
+        # Someone asked to stop: save what is finished.
+        if step > start:
+            step = self._finish(engine.settle())
+            self._save(step, engine)
         self.saver.wait()
         self.evaluations.join()
         return "interrupted"
 
-    def _advance(self, step: int) -> StepResult:
-        """One turn of the engine; all dispatched steps are finished where the state is needed."""
-        limit = min(self.schedule.next_due(step), self.evaluations.next_due(step))
-        limit = self.pod.turn(step, limit, self.engine.ahead)
-        result = self.engine.advance(limit)
-        is_at_end = result.step >= self.total or self._is_over(result.step)
-        if is_at_end or result.step >= limit or self.schedule.is_due(result.step):
-            result = result.then(self.engine.settle())
-        _check_finite(result)
-        return result
-
-    def _is_over(self, step: int) -> bool:
-        """Whether training stops at `step`, since someone asked."""
-        is_asked = self.stop.is_set()
-        if is_asked:
-            self.stop.answered()
-        return self.pod.stops_at(step, is_asked)
-
-    def _stepped(self, step: int) -> None:
-        self.recorder.stepped(step)
+    def _finish(self, result: StepResult) -> int:
+        """Check that finished steps are finite, and log those that are due; the last of them."""
+        if (bad := result.first_nonfinite_step) is not None:
+            raise Diverged(
+                f"step {bad}: loss or gradients are NaN or infinite: the last checkpoint is intact;"
+                " try a lower training.learning_rate, a longer warm-up, or other data"
+            )
+        last, every = result.step, self.config.training.log_every_steps
+        self.recorder.stepped(last)
         self.watchdog.tick()
-        self.saver.poll()
-        self.periodic.poll()
-        self.deps.mark("step", step)
-
-    def _log(self, result: StepResult) -> None:
-        """Logs the steps that are due, and the last one of this process."""
-        every = self.config.training.log_every_steps
-        is_end = result.step >= self.total or self._is_over(result.step)
+        self.saver.poll()  # raises what a save in the background failed with
+        self.periodic.poll()  # raises where the lock was lost
+        self.deps.mark("step", last)
+        is_end = last >= self.total or self._stops(last)
         for step in sorted(result.metrics):
-            if step > self.logged and (step % every == 0 or (is_end and step == result.step)):
+            if step > self.logged and (step % every == 0 or (is_end and step == last)):
                 self.recorder.logged(step, dict(result.metrics[step]))
                 self.logged = step
+        return last
 
-    def _evaluate(self, step: int, model: Any) -> None:
-        """Evaluates on held-out records; left unfinished where someone asks to stop meanwhile, and
-        then made after the restart."""
-        results = self.evaluations.evaluate(step, model)
-        if results is not None:
-            self.recorder.evaluated(step, results)
+    def _stops(self, step: int) -> bool:
+        """Tell whether training stops at `step`, since someone asked."""
+        is_requested = self.stop.is_set()
+        if is_requested:
+            self.stop.answered()
+        return self.pod.stops_at(step, is_requested)
 
-    # Saving.
+    def _evaluate_if_due(self, step: int, engine: Engine) -> None:
+        """Evaluate on held-out records.
 
-    def _save(self, step: int) -> None:
-        """Saves in the background."""
+        Left unfinished where someone asks to stop meanwhile, and then made after the restart.
+        """
+        if self.evaluations.is_due(step) and not self._stops(step):
+            results = self.evaluations.evaluate(step, engine.forward())
+            if results is not None:
+                self.recorder.evaluated(step, results)
+
+    def _save(self, step: int, engine: Engine) -> None:
+        """Take a snapshot of the state, and save it in the background."""
         if step == self.saved:
             return
         self.schedule.saved(step)
         self.saved = step
         self.recorder.heartbeat(state="saving")
-        self.saver.save(self.recorder.sidecar(), self.engine.snapshot)
+        self.saver.save(self.recorder.sidecar(), engine.snapshot)
         self.recorder.progress.leave_out()
         self.watchdog.tick()
 
     def _check_may_publish(self) -> None:
-        """In the saver's thread: raises where a checkpoint must not become the latest."""
+        """In the saver's thread: raise where a checkpoint must not become the latest."""
         if self.lease is not None:
             self.lease.check()
         self.guard.check()
 
     def _on_saved(self, meta: Meta, seconds: float, waited: float) -> None:
-        """In the saver's thread, once a checkpoint is the latest."""
+        """In the saver's thread: record that a checkpoint is the latest."""
         self.recorder.heartbeat(state="training")
         times = {"seconds": round(seconds, 3), "stalled_seconds": round(waited, 3)}
         self.recorder.event("saved", global_step=meta.step, **times)
         self.recorder.sync()
 
-    # What the loop needs.
+    # Beside the loop.
 
     def _threads(self) -> contextlib.ExitStack:
-        """The watchdog and the periodic tasks; a failure to read names the damaged shard."""
+        """Start the watchdog and the periodic tasks; a failure to read names the damaged shard."""
         stack = contextlib.ExitStack()
         stack.enter_context(self.watchdog)
         stack.enter_context(self.periodic)
@@ -318,6 +298,7 @@ class Trainer:
         return stack
 
     def _tasks(self) -> list[Task]:
+        """List what the writer does every few seconds."""
         if self.lease is None:
             return []
         lease = self.lease
@@ -332,11 +313,120 @@ class Trainer:
             Task("metrics", METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         ]
 
-
-def _check_finite(result: StepResult) -> None:
-    step = result.first_nonfinite_step
-    if step is not None:
-        raise Diverged(
-            f"step {step}: loss or gradients are NaN or infinite: the last checkpoint"
-            " is intact; try a lower training.learning_rate, a longer warm-up, or other data"
+    def _complete(self) -> dict[str, Any]:
+        """Make up for what a kill after the last step has prevented: the last evaluation, and the
+        record of the end."""
+        step, checkpoint = self.resumption.step, self.resumption.checkpoint
+        is_past = f", past training.num_train_steps={self.total:,}" if step > self.total else ""
+        self.deps.log(
+            f"{self.job.model_dir}: already at step {step:,}{is_past}: nothing left to do (a larger"
+            " --num_train_steps continues)"
         )
+        if is_past:  # a run of another length, finished or not: its record stays as it is
+            return self._ended("finished", is_new=False)
+        self.evaluations.begin(step)
+        if checkpoint is None or not self.evaluations.is_due(step):
+            return self._ended("finished", is_new=not self.run_dir.is_recorded_as_finished())
+        with self._recorded_failure(), self._threads():
+            parameters = parameters_of(read_checkpoint(checkpoint))
+            model = trained_model(self.job.engine, self.config, parameters)
+            results = self.evaluations.evaluate(step, model)
+            if results is not None:
+                self.recorder.evaluated(step, results)
+        if not self.evaluations.is_due(step):
+            return self._ended("finished")
+        self.stop.answered()  # someone asked to stop before it was complete
+        self.evaluations.join()
+        return self._ended("interrupted")
+
+    # The ends of a run: each is recorded once, and becomes the command's results or its error.
+
+    def _ended(self, reason: str, is_new: bool = True) -> dict[str, Any]:
+        """Record that the run is finished or interrupted, unless it is recorded already.
+
+        In a pod the writer decides which of the two it is.
+
+        Raises:
+            Interrupted: someone asked to stop.
+        """
+        reason = self.pod.share("end", lambda: reason)
+        if is_new:
+            self.recorder.ended(reason, None)
+        self.pod.finish()
+        if reason == "interrupted":
+            step, model_dir = self.recorder.step, self.job.model_dir
+            what = f"saved at step {step} in {model_dir}: run the same command again to continue"
+            if not step:
+                what = "no step was made, so there is nothing to continue"
+            stopped = Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
+            stopped.results = self._results(reason)
+            raise stopped
+        self._log_next_command()
+        return self._results(reason)
+
+    @contextlib.contextmanager
+    def _recorded_failure(self, is_new: bool = False) -> Iterator[None]:
+        """Record an exception and re-raise it as CommandError.
+
+        Where the engine refuses a new run before its first step, the run's files are removed
+        instead.
+        """
+        try:
+            with mid_run():
+                yield
+        except BaseException as error:
+            known = classify(error) or self.pod.explain(error)
+            if isinstance(known, Diverged):  # a save under way is of a step before
+                self.saver.give_time(_SAVING_SECONDS)
+            reason = known.reason if known else "bug"
+            self.pod.fail(reason, str(known or error))
+            is_untouched = is_new and not self.has_begun
+            if isinstance(known, (BadInput, OutOfMemory)) and is_untouched:
+                if self.pod.is_writer:
+                    self.run_dir.remove_new_files()
+                raise known from error
+            self.recorder.ended(reason, known or error)
+            if known is None:
+                raise
+            known.results = self._results(reason)
+            raise known from error
+
+    def _stalled(self, silence: float) -> None:
+        """In the watchdog's thread: print the stacks of all threads and end the process."""
+        sys.stderr.flush()
+        faulthandler.dump_traceback(sys.stderr, all_threads=True)
+        self._leave(
+            "stalled",
+            f"no step finished for {silence / 60:.1f} minutes (training.stall_minutes): stopped;"
+            " the stacks of all threads are above; run the same command again",
+        )
+
+    def _leave(self, reason: str, message: str) -> None:
+        """End the process at once, from any thread, with a bad end recorded."""
+        self.pod.fail(reason, message)
+        if self.pod.count > 1:  # where another process has failed, a save may still be completed
+            self.saver.give_time(_SAVING_SECONDS)
+        recording = threading.Thread(
+            target=self.recorder.ended, args=(reason, StorageError(message)), daemon=True
+        )
+        recording.start()
+        recording.join(_RECORDING_SECONDS)
+        error = of_reason(reason, message)
+        error.results = self._results(reason)
+        leave(error, self.deps.leave)
+
+    def _results(self, reason: str) -> dict[str, Any]:
+        """Collect the `--json` results."""
+        stalled = round(self.saver.stalled_seconds, 3)
+        return {**self.recorder.totals(), "stalled_by_saving_seconds": stalled, "reason": reason}
+
+    def _log_next_command(self) -> None:
+        """Log where the model is, its loss, and the command that comes next."""
+        job, loss = self.job, self.recorder.loss
+        at = f"step {self.recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
+        data, model = shlex.quote(job.data_dir), shlex.quote(job.model_dir)
+        if job.evaluates or not job.manifest.eval.sequences:
+            command = f"export --model_dir {model} --output_dir NEW_FOLDER"
+        else:
+            command = f"evaluate --model_dir {model} --data_dir {data}"
+        self.deps.log(f"finished: {at}, in {job.model_dir}; next: bigbird-ja {command}")

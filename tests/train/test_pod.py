@@ -107,7 +107,7 @@ class Engine:
         """One turn if it need not wait; whether training has stopped."""
         if self.pod.stops_at(self.finished, False):
             return True
-        limit = self.pod.turn(self.finished, 10**6, AHEAD)
+        limit = self.pod.next_limit(self.finished, 10**6, AHEAD)
         self.dispatched = max(self.dispatched, min(limit, self.finished + AHEAD))
         common = min(engine.dispatched for engine in everyone)
         self.finished = rng.randint(self.finished, common)

@@ -13,8 +13,8 @@ from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.ownership import MARK
-from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
+from bigbird_ja.train.start import Dependencies
 
 DEPS = Dependencies(log=lambda text: None)
 
