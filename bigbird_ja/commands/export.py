@@ -5,7 +5,7 @@
 
 Reads MODEL_DIR (checkpoint without the optimiser's state, config, tokenizer, logs). Writes
 OUTPUT_DIR, export.json last: without that file it is unfinished, and the same command completes it.
-With --overwrite, a file that you changed is kept as NAME.yours-1.
+With --overwrite, a file that you changed is refused: move it away.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
 special_tokens_map.json, code for transformers, a model card (README.md) and a parity report, which

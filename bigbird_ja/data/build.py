@@ -24,7 +24,7 @@ from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
-from bigbird_ja.data.work import Packed, Work, check_output, exclusive
+from bigbird_ja.data.work import Packed, Work, check_output, exclusive, write_manifest
 from bigbird_ja.data.workers import Workers
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
@@ -140,7 +140,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
             )
         manifest = verify.fast_check(output)
     except BadInput:
-        check_output(output)
+        check_output(output, replaces=False)
         raise
     with contextlib.suppress(BadInput):  # what stands there is not this command's
         if work.begun() == spec:
@@ -361,6 +361,6 @@ def _finish(
     owned = work.put_in_place(manifest.train_shards + manifest.eval_shards, request.spec)
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     verify.raise_first(verify.file_problems(manifest, storage.list_stats(output)), output)
-    owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
+    write_manifest(owned, manifest)
     work.remove()
     return manifest

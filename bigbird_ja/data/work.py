@@ -29,7 +29,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import verify
 from bigbird_ja.data.blocks import StoredBlock
-from bigbird_ja.data.manifest import DataSpec, Shard
+from bigbird_ja.data.manifest import DataSpec, Manifest, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
@@ -250,37 +250,60 @@ class Work:
         """Moves shards from `ready` to the output, replacing what is ours there.
 
         From here on the output holds no finished data set until a manifest is written. After a
-        kill at any instant the same command can continue. What is not ours, or was changed, is
-        kept under another name.
+        kill at any instant the same command can continue.
 
         Returns:
             The output by its mark, which names the data set by its spec: the same data set is the
             same bytes.
+
+        Raises:
+            BadInput: a file that would be replaced is not ours, or was changed.
         """
         digest = hashlib.sha256(json.dumps(vars(spec), sort_keys=True).encode()).hexdigest()
         owned = Owned.create(self._output, KIND, lambda: digest[:16])
+        _trust_shards(owned)
         names = {shard.name for shard in shards}
-        ready, there = set(storage.list_files(self.ready)), set(storage.list_files(self._output))
-        stale = [n for n in owned.files if n.endswith(_SHARD_END) and n not in names]
-        _remove_or_keep(owned, [manifest_lib.FILE_NAME])
-        for name in sorted(names & ready & there):
-            owned.make_room(name)
-        owned.note({s.name: Made(s.bytes, s.crc32c) for s in shards if s.name in ready})
+        ready = names & set(storage.list_files(self.ready))
+        ours = [name for name in owned.files if name.endswith(_SHARD_END)]
+        new = {shard.name: _version(shard) for shard in shards if shard.name in ready}
+        owned.note(new, unrecorded=ours)
+        if owned.remove([manifest_lib.FILE_NAME]):
+            raise _changed(owned, manifest_lib.FILE_NAME)
         moves = [
             partial(storage.rename, storage.join(self.ready, n), storage.join(self._output, n))
-            for n in names & ready
+            for n in ready
         ]
         storage.run_all(moves)
-        _remove_or_keep(owned, stale)
+        owned.remove(set(ours) - names)
         return owned
 
 
-def _remove_or_keep(owned: Owned, names: Collection[str]) -> None:
-    """Removes files of ours from the output; those that were changed are kept beside."""
-    changed = owned.remove(names)
-    for name in changed:
-        owned.make_room(name)
-    owned.forget(changed)
+def write_manifest(owned: Owned, manifest: Manifest) -> None:
+    """Writes the manifest, from which on the mark need not state the shards."""
+    owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
+    owned.note({}, recorded=[shard.name for shard in _shards(manifest)])
+
+
+def _trust_shards(owned: Owned) -> None:
+    """Makes the shards of a finished data set known as ours, by its manifest."""
+    with contextlib.suppress(FileNotFoundError, BadInput):
+        there = manifest_lib.load(owned.path)
+        owned.trust(manifest_lib.FILE_NAME, {s.name: _version(s) for s in _shards(there)})
+
+
+def _shards(manifest: Manifest) -> tuple[Shard, ...]:
+    return manifest.train_shards + manifest.eval_shards
+
+
+def _version(shard: Shard) -> Made:
+    return Made(shard.bytes, shard.crc32c)
+
+
+def _changed(owned: Owned, name: str) -> BadInput:
+    return BadInput(
+        f"{storage.join(owned.path, name)}: changed since make-data wrote it: move it away, or"
+        " choose another --output_dir"
+    )
 
 
 def _spec_in(folder: str) -> DataSpec | None:
@@ -322,21 +345,29 @@ def _remove_ours(folder: str) -> None:
                 os.rmdir(directory)
 
 
-def check_output(output_dir: str) -> None:
-    """Refuses an output that holds what `make-data` did not make, but for files that a user has
-    put beside a data set of ours under names that it does not need; changes nothing.
+def check_output(output_dir: str, replaces: bool = True) -> None:
+    """Refuses an output that holds what `make-data` did not make, or what was changed since.
+
+    Files that a user has put beside a data set of ours, under names that it does not need, stay.
 
     Args:
         output_dir: of `make-data`; unfinished work in it is left aside.
+        replaces: whether the files that are there will be replaced.
 
     Raises:
         BadInput: naming what is there.
     """
     advice, apart = "choose another --output_dir, or move it away yourself", (NAME, LOCK_NAME)
     owned = ownership.check_folder(output_dir, "--output_dir", KIND, advice, apart)
-    names = storage.list_files(output_dir) if owned else ()
+    if owned is None:
+        return
+    _trust_shards(owned)
+    names = storage.list_files(output_dir)
     needed = (manifest_lib.FILE_NAME, manifest_lib.TOKENIZER_NAME)
-    for name in set(names) - set(owned.files if owned else ()):
+    for name in sorted(owned.files):  # the manifest first
+        if replaces and name in names and not owned.is_unchanged(name):
+            raise _changed(owned, name)
+    for name in set(names) - set(owned.files):
         if name.endswith(_SHARD_END) or name in needed:
             raise BadInput(
                 f"{output_dir} holds {name}, and nothing shows that make-data made it: {advice}"

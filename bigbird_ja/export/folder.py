@@ -2,7 +2,7 @@
 
 The last file is `export.json`, the record of what the export was made from: a folder without it is
 unfinished, and the same command completes it. Only files that exports wrote, and that are as they
-were written, are replaced or removed; what was changed since is kept beside.
+were written, are replaced or removed; where one was changed since, replacing is refused.
 """
 
 from __future__ import annotations
@@ -47,24 +47,29 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     """Whether `output_dir` already holds this very export; call `check` first.
 
-    Files of it that were changed since are logged and left alone; with `overwrite` it counts as
-    unfinished then, so that they are made anew and the changed ones kept beside.
+    Files of it that were changed since are logged and left alone.
 
     Raises:
-        BadInput: it holds another export, and `overwrite` was not given.
+        BadInput: it holds another export, and `overwrite` was not given; or with `overwrite` a
+            file of it was changed since.
     """
     owned = Owned.load(output_dir)
     path = storage.join(output_dir, RECORD)
-    if owned is None or not owned.is_unchanged(RECORD):
+    if owned is None:
+        return False
+    changed = [storage.join(output_dir, n) for n in sorted(filter(owned.is_foreign, owned.files))]
+    if overwrite and changed:
+        raise BadInput(
+            f"{changed[0]}: changed since it was exported: move it away, or choose another {_FLAG}"
+        )
+    if not owned.is_unchanged(RECORD):
         return False
     there = decode.read_json(path, dict[str, Any])
     if there == record:
         missing = set(owned.files) - set(storage.list_tree(output_dir))
-        changed = sorted(filter(owned.is_foreign, owned.files))
-        if not overwrite and not missing:
-            for name in changed:
-                log(f"{storage.join(output_dir, name)}: changed since it was exported")
-        return not missing and not (overwrite and changed)
+        for name in changed if not missing else ():
+            log(f"{name}: changed since it was exported")
+        return not missing
     if overwrite:
         return False
     keys = sorted(k for k in {*there, *record} if there.get(k) != record.get(k))
@@ -109,16 +114,13 @@ def write(
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any], lease: Lease) -> None:
     made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
+    owned.note({name: Made.of_file(path) for name, path in made.items()})
     owned.remove([RECORD])
     for name in made:
-        owned.make_room(name)
         storage.make_directory(storage.directory_of(storage.join(owned.path, name)))
-    owned.note({name: Made.of_file(path) for name, path in made.items()})
     storage.run_all(
         [partial(storage.take, path, storage.join(owned.path, n)) for n, path in made.items()]
     )
     lease.check()
-    for name in owned.remove(sorted(owned.files - made.keys())):
-        log(f"{storage.join(owned.path, name)}: changed since it was exported: left as it is")
-        owned.forget([name])
+    owned.remove(set(owned.files) - made.keys())
     owned.write(RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())

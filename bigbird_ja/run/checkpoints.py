@@ -11,7 +11,9 @@ Orders matter, since a kill can come between any two files:
 - removing: `checkpoint` (no longer listed), sidecar, index, data. What a kill leaves of a save or a
   removal is not listed there: it is cleaned up at the next start.
 
-Files are removed only while they are what we wrote (`storage.ownership`).
+Files are removed only while they are what we wrote: MODEL_DIR's mark (`storage.ownership`) proves a
+sidecar, which states size and checksum of the others. While the sidecar is not written yet, or is
+about to be removed, the mark states them.
 """
 
 from __future__ import annotations
@@ -123,18 +125,24 @@ class CheckpointStore:
         Returns:
             The sidecar as written.
         """
-        scratch_files = {f"model.ckpt-{meta.step}{end}": prefix + end for end in SUFFIXES}
+        scratch_files = {
+            name: prefix + end for name, end in zip(_names(meta.step), SUFFIXES, strict=True)
+        }
         files = {}
         for name, path in scratch_files.items():
             crc, size = storage.crc32c_of_file(path)
             files[name] = StoredFile(size, crc)
         meta = replace(meta, files=files)
         sidecar = (json.dumps(asdict(meta), indent=1) + "\n").encode()
-        versions = {name: Made(file.bytes, file.crc32c) for name, file in files.items()}
-        versions[_sidecar(meta.step)] = Made.of(sidecar)
-        for name in versions:
-            self._ours.make_room(name)
-        self._ours.note(versions)
+        steps = sorted({*self.steps(), meta.step})
+        removable = to_remove(steps, keep_last, keep_every)
+        for step in removable:
+            self._trust(step)
+        self._ours.note(
+            {**_versions(files), _sidecar(meta.step): Made.of(sidecar)},
+            recorded=_names(*steps),
+            unrecorded=_names(*removable),
+        )
         try:
             for name, path in scratch_files.items():
                 storage.take(path, self._path(name))
@@ -145,7 +153,11 @@ class CheckpointStore:
                 self._ours.remove(scratch_files)
             raise
         self.mark("between-files")
-        self._prune(keep_last, keep_every)
+        self._write_state([step for step in steps if step not in removable])
+        self.mark("between-files")
+        for step in removable:
+            if not self._ours.remove([_sidecar(step)]):
+                self._ours.remove(_names(step))
         return meta
 
     def read_meta(self, step: int) -> Meta:
@@ -180,8 +192,7 @@ class CheckpointStore:
             BadInput: another version wrote it.
         """
         meta = self.read_meta(step)
-        names = {f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES}
-        if meta.files.keys() != names:
+        if meta.files.keys() != set(_names(step)):
             listed = ", ".join(sorted(meta.files))
             raise Damaged(f"{self._path(_sidecar(step))}: damaged: lists {listed or 'no files'}")
         for name, expected in meta.files.items():
@@ -290,15 +301,11 @@ class CheckpointStore:
             raise Damaged(f"{path}: its checksum is not the one of its sidecar")
         return local
 
-    def _prune(self, keep_last: int, keep_every: int) -> None:
-        """Removes what retention gives up, sidecar first; what is not as we wrote it stays."""
-        steps = self.steps()
-        removable = to_remove(steps, keep_last, keep_every)
-        self._write_state([step for step in steps if step not in removable])
-        self.mark("between-files")
-        for step in removable:
-            if not self._ours.remove([_sidecar(step)]):
-                self._ours.remove([f"model.ckpt-{step}{suffix}" for suffix in SUFFIXES])
+    def _trust(self, step: int) -> None:
+        """Makes the files of a checkpoint known as ours, by its sidecar."""
+        if not set(_names(step)) <= set(self._ours.files):
+            with contextlib.suppress(BadInput):
+                self._ours.trust(_sidecar(step), _versions(self.read_meta(step).files))
 
     def _write_state(self, steps: Sequence[int]) -> None:
         lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
@@ -378,6 +385,15 @@ def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
         for name, value in variables.items()
         if name != STEP and not name.endswith(endings)
     }
+
+
+def _names(*steps: int) -> list[str]:
+    """Lists the files of checkpoints, without their sidecars, in the order of writing."""
+    return [f"model.ckpt-{step}{suffix}" for step in steps for suffix in SUFFIXES]
+
+
+def _versions(files: Mapping[str, StoredFile]) -> dict[str, Made]:
+    return {name: Made(file.bytes, file.crc32c) for name, file in files.items()}
 
 
 def _sidecar(step: int) -> str:

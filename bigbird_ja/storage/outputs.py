@@ -126,8 +126,11 @@ def new_folder(path: str) -> Iterator[None]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Writes a file whose place was checked, with the folders above it; whole or not at all. What
-    came there meanwhile is kept beside."""
+    """Writes a file whose place was checked, with the folders above it; whole or not at all.
+
+    Raises:
+        BadInput: something else has come there meanwhile.
+    """
     folder = storage.directory_of(path)
     with new_folder(folder):
         Owned.create(folder, FILES).write(storage.base_name(path), data)

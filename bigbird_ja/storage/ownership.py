@@ -1,14 +1,17 @@
-"""What this program wrote, by proof: each folder has a mark that lists files, sizes and checksums.
+"""Proves what this program wrote in a folder, by a mark that holds an id and checksums.
 
-The mark, `.bigbird-ja.json`, holds a random id, what the folder is, and the versions of each file
-that we wrote. A file is replaced or removed only while it is one of these versions; what somebody
-else wrote or changed is kept, under another name if need be. A file is listed before its content
-appears at its name, so that what a kill leaves is still recognised; for that time its entry holds
-the old and the new version.
+The mark, `.bigbird-ja.json`, holds a random id, what the folder is, and size and checksum of the
+files that we wrote. A file is replaced or removed only while it is one of these; where somebody
+else wrote or changed it, the command refuses. A file is noted before it appears under its name, so
+that what a kill leaves is still known as ours; until then both the old and the new version are.
+
+Records such as a manifest or a checkpoint's sidecar state size and checksum of further files. Once
+a record is written, these leave the mark, which then proves the record alone; `trust` takes them
+from there.
 
     owned = check_folder(path, "--output_dir", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
-    owned.write("manifest.json", data)       # lists it, then writes; keeps a foreign file beside
+    owned.write("manifest.json", data)       # notes it, then writes it
     owned.note({name: Made.of_file(local)})  # for a file that the caller moves into place
     storage.take(local, storage.join(path, name))
     changed = owned.remove(["train-00000-of-00001.tfrecord"])
@@ -17,7 +20,6 @@ the old and the new version.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import re
 import secrets
@@ -37,7 +39,6 @@ MARK = ".bigbird-ja.json"
 FILES = "files"  # the kind of a folder of somebody else's in which some files are ours
 _MOST_BYTES = 64 << 20  # of a mark; an entry has about a hundred
 _ADVICE = "restore it from a copy, or remove it: then nothing in the folder counts as ours"
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Owned:
 
     def __init__(self, path: str, mark: _Mark, token: str) -> None:
         self.path, self._mark, self._token = path, mark, token
+        self._recorded: dict[str, Versions] = {}  # what records state
         self._lock = threading.Lock()
 
     @classmethod
@@ -150,36 +152,58 @@ class Owned:
 
     @property
     def files(self) -> Collection[str]:
-        """Names of the files that are listed, relative to the folder."""
-        return [os.fsdecode(name.encode()) for name in self._mark.files]
+        """Names of the files that are known as ours, relative to the folder."""
+        return [os.fsdecode(name.encode()) for name in {**self._recorded, **self._mark.files}]
 
     def is_unchanged(self, name: str) -> bool:
-        """Whether the file of this name is one that we wrote, by size and checksum."""
+        """Checks that the file of this name is one that we wrote, by size and checksum."""
         return self._current(name) is not None
 
     def is_foreign(self, name: str) -> bool:
-        """Whether something of this name is there that is not what we wrote."""
-        return not self.is_unchanged(name) and _is_there(storage.join(self.path, name))
+        """Checks whether something of this name is there that is not what we wrote."""
+        return not self.is_unchanged(name) and bool(self._there([name]))
 
-    def note(self, files: Mapping[str, Made | None]) -> None:
-        """Lists files that are about to appear, in one write of the mark.
+    def trust(self, record: str, files: Mapping[str, Made]) -> None:
+        """Knows further files as ours, which a record states that is itself unchanged."""
+        if self.is_unchanged(record):
+            self._recorded.update({_entry(name): (made,) for name, made in files.items()})
+
+    def note(
+        self,
+        files: Mapping[str, Made | None],
+        recorded: Iterable[str] = (),
+        unrecorded: Iterable[str] = (),
+    ) -> None:
+        """Notes files that are about to appear, in one write of the mark.
 
         Args:
-            files: name to version; None for one that will change all the time (what is not ours
-                under its name is kept beside).
+            files: name to version; None for one that will change all the time.
+            recorded: names that leave the mark, because a record states them by now.
+            unrecorded: names that return to the mark, because their record will be removed.
 
         Raises:
+            BadInput: something that is not ours has one of the names.
             StorageError: the mark is gone, or was made anew by another process.
         """
         versions: dict[str, Versions] = {}
+        there = self._there(files)
         for name, made in files.items():
-            storage.check_inside(name)
-            if made is None:
-                self.make_room(name)
-            current = self._current(name)
+            if made is None and self._versions(name, ()) is None:
+                continue
+            current = self._current(name) if name in there else None
+            if current is None and name in there:
+                raise BadInput(
+                    f"{storage.join(self.path, name)}: not what this program wrote, or changed"
+                    " since: move it away, then run the same command again"
+                )
             before = () if current is None or current[0] in (None, made) else (current[0],)
             versions[_entry(name)] = None if made is None else (*before, made)
-        self._update(lambda mark: replace(mark, files={**mark.files, **versions}))
+        for name in unrecorded:
+            if ours := self._versions(name, ()):
+                versions.setdefault(_entry(name), ours)
+        gone = set(map(_entry, recorded)) - versions.keys()
+        self._recorded.update({n: v for n, v in self._mark.files.items() if n in gone})
+        self._change(gone, versions)
 
     def forget(self, names: Iterable[str]) -> None:
         """Takes files off the list: from now on they are the user's.
@@ -188,40 +212,25 @@ class Owned:
             StorageError: as of `note`.
         """
         gone = set(map(_entry, names))
-
-        def without(mark: _Mark) -> _Mark:
-            return replace(mark, files={n: v for n, v in mark.files.items() if n not in gone})
-
-        self._update(without)
-
-    def make_room(self, name: str) -> None:
-        """Renames what is not ours at a name to `NAME.yours-1` (or -2, ...), and logs it."""
-        if not self.is_foreign(name):
-            return
-        number = 1
-        while _is_there(storage.join(self.path, f"{name}.yours-{number}")):
-            number += 1
-        path = storage.join(self.path, name)
-        storage.rename(path, f"{path}.yours-{number}")
-        _logger.warning("%s: not what this program wrote: kept as %s.yours-%d", path, name, number)
+        for name in gone & self._recorded.keys():
+            del self._recorded[name]
+        self._change(gone, {})
 
     def write(self, name: str, data: bytes) -> None:
-        """Lists and writes a file, whole or not at all; what is not ours there is kept beside.
+        """Notes and writes a file, whole or not at all.
 
         Raises:
-            StorageError: as of `note`.
+            BadInput, StorageError: as of `note`.
         """
-        self.make_room(name)
         self.note({name: Made.of(data)})
         storage.write_bytes(storage.join(self.path, name), data)
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """`write` for what does not fit in memory: a file that becomes NAME at the block's end."""
+        """Opens a file that becomes NAME when the block ends: `write` for what is large."""
         with storage.writing(storage.join(self.path, name)) as file:
             yield file
             file.flush()
-            self.make_room(name)
             self.note({name: Made.of_file(file.name)})
 
     def remove(self, names: Iterable[str]) -> list[str]:
@@ -238,19 +247,22 @@ class Owned:
 
     def _remove_one(self, name: str, gone: list[str]) -> None:
         path, current = storage.join(self.path, name), self._current(name)
-        if (current and storage.delete_if(path, current[1])) or not _is_there(path):
+        if (current and storage.delete_if(path, current[1])) or not self._there([name]):
             gone.append(name)
 
+    def _versions(self, name: str, unknown: Versions) -> Versions:
+        """Returns the versions of a file that are ours."""
+        return self._mark.files.get(_entry(name), self._recorded.get(_entry(name), unknown))
+
     def _current(self, name: str) -> tuple[Made | None, str] | None:
-        """Which version of ours a file is now, and its token; None where it is none of them."""
-        path = storage.join(self.path, name)
-        if _entry(name) not in self._mark.files:
+        """Returns the version of ours that a file is now, and its token, or None."""
+        path, versions = storage.join(self.path, name), self._versions(name, ())
+        if versions == ():
             return None
         try:
             info = storage.stat(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        versions = self._mark.files[_entry(name)]
         if versions is None:
             return None, info.token
         if info.size not in {version.size for version in versions}:
@@ -258,7 +270,25 @@ class Owned:
         made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
         return (made, info.token) if made in versions else None
 
+    def _there(self, names: Collection[str]) -> set[str]:
+        """Returns those of the names that anything has, a link that leads nowhere included."""
+        if not storage.is_remote(self.path):
+            return {n for n in names if os.path.lexists(storage.join(self.path, n))}
+        if len(names) == 1:
+            return {n for n in names if storage.exists(storage.join(self.path, n))}
+        return set(names) & set(storage.list_tree(self.path))
+
+    def _change(self, gone: Collection[str], added: Mapping[str, Versions]) -> None:
+        """Changes the mark's list."""
+
+        def changed(mark: _Mark) -> _Mark:
+            kept = {name: v for name, v in mark.files.items() if name not in gone}
+            return replace(mark, files={**kept, **added})
+
+        self._update(changed)
+
     def _update(self, change: Callable[[_Mark], _Mark]) -> None:
+        """Changes the mark by compare-and-swap."""
         where = storage.join(self.path, MARK)
         with self._lock:
             while (new := change(self._mark)) != self._mark:
@@ -339,8 +369,3 @@ def _names(path: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
             names = os.listdir(path)
     return sorted(name for name in names if not name.startswith(storage.TEMPORARY_PREFIX))
-
-
-def _is_there(path: str) -> bool:
-    """Whether anything has this name, a link that leads nowhere included."""
-    return storage.exists(path) if storage.is_remote(path) else os.path.lexists(path)

@@ -263,26 +263,33 @@ def test_what_others_made_is_refused(output, request_of, marked, name, message):
     assert storage.read_bytes(f"{output}/{name}") == b"{}"
 
 
-def test_a_shard_in_a_data_set_that_is_replaced_is_kept_where_it_was_changed(output, request_of):
+def test_a_data_set_of_which_a_file_was_changed_is_not_replaced(output, request_of):
     request = request_of(output, num_shards=4)
     made = make(request)
+    assert MARK in os.listdir(output) and made.train_shards[0].name not in _mark(output)
     changed, lost = (Path(output, shard.name) for shard in made.train_shards[:2])
-    mine = changed.read_bytes()[::-1]
-    changed.write_bytes(mine)
+    ours = changed.read_bytes()
+    changed.write_bytes(ours[::-1])
     lost.unlink()
     with pytest.raises(BadInput, match=r"is missing"):
         make(request)
     manifest = Path(output, "manifest.json")
-    edited = manifest.read_text().replace('"seed": 12345', '"seed": 1')
-    manifest.write_text(edited)
-    assert make(request_of(output, num_shards=2, overwrite=True)) == verify.fast_check(output)
-    kept = {name: data for name, data in making.tree(output).items() if "yours" in name}
-    assert kept == {f"{changed.name}.yours-1": mine, "manifest.json.yours-1": edited.encode()}
-    same_name = Path(output, "train-00000-of-00002.tfrecord")
-    same_name.write_bytes(mine)
+    stated = manifest.read_text()
     again = request_of(output, num_shards=2, seed=5, overwrite=True)
+    for path, back in ((changed, ours), (manifest, stated.encode())):
+        before = making.tree(output)
+        with pytest.raises(BadInput, match=f"{path.name}: changed since make-data wrote it"):
+            make(again)
+        assert making.tree(output) == before
+        path.write_bytes(back)
+        manifest.write_text(stated.replace('"seed": 12345', '"seed": 1'))
+    manifest.write_text(stated)
     assert make(again) == verify.fast_check(output)
-    assert Path(f"{same_name}.yours-1").read_bytes() == mine
+    assert len([name for name in os.listdir(output) if name.endswith(".tfrecord")]) == 3
+
+
+def _mark(output: str) -> str:
+    return Path(output, MARK).read_text()
 
 
 def test_bad_text_leaves_what_was_there(tmp_path, output, request_of, tokenizer_path):

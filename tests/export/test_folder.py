@@ -73,13 +73,13 @@ def test_what_a_user_changed_or_added_is_kept(target, capsys):
         _write(f"{target}/{name}", name)
     assert _export(target, 1, "one") and _text(target) == "fine-tuned"
     assert f"{target}/sub/a.txt: changed since" in capsys.readouterr().err
-    assert not _export(target, 1, "one", overwrite=True)
-    assert _text(target) == "one" and _text(target, "sub/a.txt.yours-1") == "fine-tuned"
-    assert _export(target, 1, "one", overwrite=True)  # nothing was changed since
-    assert not _export(target, 2, "two", overwrite=True)
-    storage.write_text(f"{target}/sub/a.txt", "edited")
-    assert not _export(target, 3, "three", overwrite=True, name="b.txt")
-    assert _text(target) == "edited" and _text(target, "sub/b.txt") == "three"
+    for step, name in ((1, "a.txt"), (2, "b.txt")):
+        with pytest.raises(BadInput, match=r"sub/a\.txt: changed since it was exported: move"):
+            _export(target, step, "new", overwrite=True, name=name)
+    assert _text(target) == "fine-tuned"
+    storage.rename(f"{target}/sub/a.txt", f"{target}/sub/my.txt")
+    assert not _export(target, 2, "two", overwrite=True, name="b.txt")
+    assert _text(target, "sub/my.txt") == "fine-tuned" and _text(target, "sub/b.txt") == "two"
     for name in ("notes.txt", ".git/HEAD", "sub/mine"):
         assert _text(target, name) == name
 

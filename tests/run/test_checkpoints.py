@@ -258,13 +258,25 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run: Run, number: in
 
 def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run: Run) -> None:
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
+    Owned.create(run.place, "run").note({ours: Made.of(b"x")})
     for name in (theirs, ours):
         run.overwrite(name, b"x")
-    Owned.create(run.place, "run").note({ours: Made.of(b"x")})
     after = Run(run.place, run.scratch)
     assert after.store.latest_good() is None
     assert [report[:2] for report in after.reports] == [("cleaned", 6)]
     assert [n for n in run.names() if n != MARK] == [theirs]
+
+
+def test_the_mark_states_what_no_sidecar_does(run: Run) -> None:
+    for step in (10, 20, 30):
+        run.save(step, keep_last=2)
+    owned = Owned.load(run.place)
+    assert owned is not None
+    shown = {name for name in owned.files if name.startswith("model.ckpt-30")}
+    assert {*owned.files} == {"model.ckpt-20.json", *shown} and len(shown) == 3
+    after = Run(run.place, run.scratch)  # knows the old ones by their sidecars
+    after.save(40, keep_last=1)
+    assert after.names("model.ckpt-20") == after.names("model.ckpt-30") == []
 
 
 def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(run: Run) -> None:

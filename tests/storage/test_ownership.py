@@ -1,4 +1,4 @@
-"""Files that this program wrote are known by size and checksum; all others are kept."""
+"""Files that this program wrote are known by size and checksum; all others stay."""
 
 from __future__ import annotations
 
@@ -35,22 +35,45 @@ def test_a_mark_keeps_its_id_and_its_kind(base: str) -> None:
 
 def test_only_what_we_wrote_is_replaced(base: str) -> None:
     owned = Owned.create(base, "export")
+    refused = pytest.raises(BadInput, match=r"README\.md: not what this program wrote, or changed")
     storage.write_bytes(f"{base}/README.md", b"the user's")
+    with refused:
+        owned.write("README.md", b"ours")
+    assert _content(base) == {"README.md": b"the user's"}
+    storage.delete(f"{base}/README.md")
     owned.write("README.md", b"ours")
     owned.write("README.md", b"ours, newer")
-    assert _content(base) == {"README.md": b"ours, newer", "README.md.yours-1": b"the user's"}
     storage.write_bytes(f"{base}/README.md", b"ours, edited")
     assert owned.is_foreign("README.md") and not owned.is_foreign("nothing")
-    with owned.writing("README.md") as file:
+    with refused, owned.writing("README.md") as file:
         file.write(b"third")
-    storage.write_bytes(f"{base}/README.md.yours-3", b"")
-    assert _content(base) == {
-        "README.md": b"third", "README.md.yours-1": b"the user's",
-        "README.md.yours-2": b"ours, edited", "README.md.yours-3": b"",
-    }  # fmt: skip
-    with pytest.raises(RuntimeError), owned.writing("README.md"):
-        raise RuntimeError
-    assert owned.is_unchanged("README.md") and _content(base)["README.md"] == b"third"
+    with refused:
+        owned.note({"new": None, "README.md": None})
+    assert _content(base) == {"README.md": b"ours, edited"} and list(owned.files) == ["README.md"]
+
+
+def test_what_a_record_states_leaves_the_mark_and_is_ours_while_the_record_is(base: str) -> None:
+    owned = Owned.create(base, "run")
+    shard = Made.of(b"shard")
+    owned.note({"shard": shard})
+    storage.write_bytes(f"{base}/shard", b"shard")
+    owned.write("manifest.json", b"{}")
+    owned.note({}, recorded=["shard"])
+    assert owned.is_unchanged("shard"), "this process still knows it"
+    loaded = Owned.load(base)
+    assert loaded is not None and list(loaded.files) == ["manifest.json"]
+    assert loaded.is_foreign("shard")
+    storage.write_bytes(f"{base}/manifest.json", b"[]")  # edited: it proves nothing any more
+    loaded.trust("manifest.json", {"shard": shard})
+    assert loaded.is_foreign("shard")
+    storage.write_bytes(f"{base}/manifest.json", b"{}")
+    loaded.trust("manifest.json", {"shard": shard})
+    assert loaded.is_unchanged("shard")
+    loaded.note({}, unrecorded=["shard", "unknown"])
+    assert loaded.remove(["manifest.json"]) == []
+    killed_here = Owned.load(base)
+    assert killed_here is not None and killed_here.remove(["shard"]) == []
+    assert _content(base) == {}
 
 
 def test_a_kill_between_the_list_and_the_file_leaves_both_versions_ours(base: str) -> None:
@@ -81,12 +104,10 @@ def test_what_was_changed_is_not_removed(base: str) -> None:
     assert owned.is_foreign("d") and owned.remove(["d"]) == ["d"]
 
 
-def test_a_log_is_ours_whatever_it_holds_but_not_what_stood_there_before(base: str) -> None:
+def test_a_log_is_ours_whatever_it_holds(base: str) -> None:
     owned = Owned.create(base, "run")
-    storage.write_bytes(f"{base}/heartbeat.json", b"of another program")
     owned.note({"heartbeat.json": None, "events.jsonl": None})
     storage.write_bytes(f"{base}/heartbeat.json", b"ours")
-    assert _content(base)["heartbeat.json.yours-1"] == b"of another program"
     assert owned.is_unchanged("heartbeat.json") and not owned.is_unchanged("events.jsonl")
     owned.write("heartbeat.json", b"the last one")  # from now on it is one version
     loaded = Owned.load(base)
@@ -156,8 +177,9 @@ def test_names_do_not_lead_outside_the_folder(tmp_path) -> None:
     # A link under the name of a file of ours is the user's.
     (folder / MARK).unlink()
     (folder / "a").symlink_to(tmp_path / "nothing")
-    Owned.create(str(folder), "run").write("a", b"ours")
-    assert os.readlink(folder / "a.yours-1") == str(tmp_path / "nothing")
+    with pytest.raises(BadInput, match="not what this program wrote"):
+        Owned.create(str(folder), "run").write("a", b"ours")
+    assert os.readlink(folder / "a") == str(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
