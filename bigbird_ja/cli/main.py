@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja import __version__
 from bigbird_ja.data import prepare_tensorflow
 from bigbird_ja.process import children, streams
-from bigbird_ja.process.console import LiveLine
+from bigbird_ja.process.console import is_line_shown
 from bigbird_ja.process.errors import BadInput, Interrupted, classify, one_line, require
 from bigbird_ja.process.redaction import redact
 from bigbird_ja.process.signals import CommandSignals
@@ -192,7 +192,8 @@ def _leave(message: str, signals: CommandSignals) -> None:
     def last_words() -> None:
         if not signals.is_settled:
             with contextlib.suppress(OSError):
-                os.write(2, LiveLine.newline() + f"bigbird-ja: {message}\n".encode())
+                below = "\n" if is_line_shown() else ""
+                os.write(2, f"{below}bigbird-ja: {message}\n".encode())
             streams.write_results({"reason": Interrupted.reason, "error": message})
 
     for what, seconds in (

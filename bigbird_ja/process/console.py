@@ -1,4 +1,4 @@
-"""What people read while they wait: progress with rate and ETA, tables, units."""
+"""Prints what people read while they wait: progress with rate and ETA, log lines, tables, units."""
 
 from __future__ import annotations
 
@@ -18,26 +18,31 @@ _TERMINAL_INTERVAL = 0.2
 _LOG_INTERVAL = 10.0
 
 
-class LiveLine:
-    """The line at the bottom of a terminal that is written over and over, cut to its width.
+def _tqdm() -> Any:
+    """Imports tqdm, which takes a while, and keeps it from starting threads and processes."""
+    from tqdm.std import tqdm
 
-    `log` puts its messages above the line that was shown last. Elsewhere (a file, a pipe) each text
-    becomes a line of its own.
+    tqdm.monitor_interval = 0
+    tqdm.set_lock(threading.RLock())
+    return tqdm
+
+
+class LiveLine:
+    """Shows one line that is overwritten at the bottom of a terminal, cut to its width.
+
+    `log` puts its messages above it. Elsewhere (a file, a pipe) each text is a line of its own.
 
     Args:
         stream: standard error by default.
     """
 
-    _shown: LiveLine | None = None  # the one that is on the terminal now
-    _lock = threading.RLock()
-
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self.is_terminal = self._stream.isatty()
-        self._text = ""
+        self._bar: Any = None
 
     def columns(self) -> int | None:
-        """What fits in one line; None where it is no terminal."""
+        """Returns how many characters fit in the line, or None where it is no terminal."""
         if not self.is_terminal:
             return None
         columns = os.get_terminal_size(self._stream.fileno()).columns
@@ -49,29 +54,25 @@ class LiveLine:
         if not self.is_terminal:
             print(text, file=self._stream, flush=True)
             return
-        with LiveLine._lock:
-            LiveLine._shown, self._text = self, text[: self.columns()]
-            print(f"\r\x1b[K{self._text}", end="", file=self._stream, flush=True)
-
-    def above(self, message: str) -> None:
-        """Prints a message and the line again below it."""
-        print(f"\r\x1b[K{message}\n{self._text}", end="", file=self._stream, flush=True)
-
-    @classmethod
-    def newline(cls) -> bytes:
-        """What a message that is written from elsewhere must begin with, to stand below it."""
-        return b"\n" if cls._shown is not None else b""
+        if self._bar is None:
+            self._bar = _tqdm()(bar_format="{desc}", file=self._stream)
+        self._bar.set_description_str(text[: self.columns()])
 
     def close(self) -> None:
-        """Ends the line: what comes next stands below it."""
-        with LiveLine._lock:
-            if LiveLine._shown is self:
-                LiveLine._shown = None
-                print(file=self._stream, flush=True)
+        """Ends the line: later output stands below it."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def is_line_shown() -> bool:
+    """Checks whether a line is on the terminal that a message must not be appended to."""
+    tqdm = sys.modules.get("tqdm.std")
+    return bool(tqdm and tqdm.tqdm._instances)
 
 
 def fit(parts: Sequence[tuple[int, str]], columns: int | None) -> str:
-    """The parts of a line in their order, two blanks apart, as many as fit.
+    """Joins the parts of a line in their order, two blanks apart, as many as fit.
 
     Args:
         parts: (importance, text); the lowest number is the last to be left out.
@@ -86,7 +87,7 @@ def fit(parts: Sequence[tuple[int, str]], columns: int | None) -> str:
 
 
 class Progress:
-    """A progress line on `stream`: done, share, rate and ETA.
+    """Shows how much is done, with rate and ETA, as tqdm writes it.
 
     Args:
         total: units to do; 0 where unknown.
@@ -106,47 +107,26 @@ class Progress:
         self._live = LiveLine(stream)
         self._start = self._last = clock()
         self._done = 0
-        self._has_written = False
+        self._is_shown = False
 
     def update(self, n: int = 1) -> None:
-        """Counts `n` more units and writes a line when one is due."""
+        """Counts `n` more units and shows the line when one is due."""
         self._done += n
         now = self._clock()
-        interval = _TERMINAL_INTERVAL if self._live.is_terminal else _LOG_INTERVAL
-        if now - self._last >= interval:
-            self._last = now
-            self._write(now)
+        if now - self._last >= (_TERMINAL_INTERVAL if self._live.is_terminal else _LOG_INTERVAL):
+            self._show(now)
 
-    def close(self) -> None:
-        """Writes the last line, if any was written before."""
-        if self._has_written:
-            self._write(self._clock())
-            self._live.close()
-
-    def line(self, now: float, columns: int | None = None) -> str:
-        """The line at `now` seconds of the clock.
-
-        Args:
-            columns: room for it; what matters least is left out. None: all of it.
-        """
-        rate = self._done / max(now - self._start, 1e-9)
-        of_total = f" of {self._count(self._total)}" if self._total else ""
-        unit = f" {self._unit}" if self._unit != "B" else ""
-        parts = [(2, f"{self._count(self._done)}{of_total}{unit}")]
-        if self._total:
-            parts.append((0, f"{min(self._done / self._total, 1):4.0%}"))
-        parts.append((3, f"{self._count(rate)}/s"))
-        if self._total and rate > 0:
-            left = max(self._total - self._done, 0) / rate
-            parts.append((1, f"ETA {human_time(left)}"))
-        return fit(parts, columns)
-
-    def _count(self, n: float) -> str:
-        return human_bytes(n) if self._unit == "B" else human_count(n)
-
-    def _write(self, now: float) -> None:
-        self._has_written = True
-        self._live.show(self.line(now, self._live.columns()))
+    def _show(self, now: float) -> None:
+        self._last, self._is_shown = now, True
+        meter = _tqdm().format_meter(
+            self._done,
+            self._total or None,
+            now - self._start,
+            ncols=self._live.columns() or 0,
+            unit=self._unit if self._unit == "B" else f" {self._unit}",
+            unit_scale=self._unit == "B",
+        )
+        self._live.show(meter)
 
     def __enter__(self) -> Progress:
         return self
@@ -154,25 +134,25 @@ class Progress:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:  # totals may be estimates; the work is done all the same
             self._done = max(self._done, self._total)
-        self.close()
+        if self._is_shown:
+            self._show(self._clock())
+        self._live.close()
 
 
 def log(message: str, stream: TextIO | None = None) -> None:
-    """One line for people, on standard error, above a progress line that is shown there; without
-    credentials."""
+    """Prints one line on standard error, above a progress line, with credentials masked."""
+    stream = stream or sys.stderr
     message = "\n".join(map(printable, redact(message).split("\n")))
-    if message.startswith("warning: ") and (stream or sys.stderr).isatty():
+    if message.startswith("warning: ") and stream.isatty():
         message = f"\x1b[33m{message}\x1b[0m"  # yellow, to be seen among other lines
-    with LiveLine._lock:
-        if stream is None and LiveLine._shown is not None:
-            LiveLine._shown.above(message)
-        else:
-            print(message, file=stream or sys.stderr, flush=True)
+    shown = _tqdm().external_write_mode(stream) if is_line_shown() else contextlib.nullcontext()
+    with shown:
+        print(message, file=stream, flush=True)
 
 
 @contextlib.contextmanager
 def waiting(what: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
-    """Logs what the block does, and again after every so many seconds how long it has taken."""
+    """Logs what the block does, and every so many seconds how long it has taken so far."""
     start, done = time.monotonic(), threading.Event()
 
     def remind() -> None:
@@ -190,8 +170,10 @@ def waiting(what: str, log: Callable[[str], None] = log, seconds: float = 10.0) 
 
 
 def printable(text: str) -> str:
-    """Text of a file or a service as one line that no terminal obeys: control characters (ESC, BEL,
-    C1, line breaks), invisible ones that reorder text, and lone surrogates become escapes."""
+    """Escapes control characters, invisible ones that reorder text, and lone surrogates.
+
+    Text of a file or a service becomes one line that cannot command the terminal.
+    """
     if text.isprintable():
         return text
     import unicodedata
@@ -201,7 +183,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Another program's words on one line of at most `most` characters, cut between words."""
+    """Puts text on one line of at most `most` characters, cut between words."""
     text = " ".join(text.split())
     if len(text) <= most:
         return text
@@ -210,8 +192,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
-    """Columns aligned: numbers to the right, text to the left; full-width characters count two, and
-    what a terminal would obey is escaped."""
+    """Aligns columns: numbers to the right, text to the left; full-width characters count two."""
     texts = [list(header), *[[_cell(value) for value in row] for row in rows]]
     widths = [max(display_width(row[i]) for row in texts) for i in range(len(header))]
     right = [
@@ -226,7 +207,7 @@ def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
 
 
 def display_width(text: str) -> int:
-    """Columns that a terminal gives `text`: wide and full-width characters take two."""
+    """Counts the columns of `text` on a terminal, two for wide and full-width characters."""
     import unicodedata
 
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
@@ -250,7 +231,7 @@ def _is_number(text: str) -> bool:
 
 
 def human_bytes(n: float) -> str:
-    """`1.2 MB`; powers of ten, as storage is sold."""
+    """Formats bytes as `1.2 MB`, by powers of ten, as storage is sold."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(n) < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.2f} {unit}"
@@ -259,7 +240,7 @@ def human_bytes(n: float) -> str:
 
 
 def human_count(n: float) -> str:
-    """`12,345` below a million, `3.40 M` and `2.10 G` above."""
+    """Formats a count as `12,345`, or from a million as `3.40 M` and `2.10 G`."""
     if abs(n) >= 1e9:
         return f"{n / 1e9:.2f} G"
     if abs(n) >= 1e6:
@@ -268,7 +249,7 @@ def human_count(n: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """`45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h`, `1,200 d`."""
+    """Formats a duration as `45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h` or `1,200 d`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:
