@@ -1,10 +1,10 @@
 """Seeded histories of rented runs in which anything can fail: what may not be left is counted.
 
-    make bench-leaks                # 10,000 histories, a third of each kind; two minutes
+    make bench-leaks                # 10,000 histories, half of each kind; two minutes
 
 Prints one line per kind of machine: how many outlived their lease, runs over their budget of hours
 or money, deletions asked for foreign machines, finished runs that were rented again, histories
-without an end, parts of slices that were left over. Exits 1 where one is not zero.
+without an end. Exits 1 where one is not zero.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from testkit.histories import History, Verdict, total
 
-SERVICES = ("tpu", "compute", "slice")
+SERVICES = ("tpu", "compute")
 
 
 def live(what: tuple[int, str]) -> Verdict:

@@ -12,16 +12,15 @@ import math
 import random
 from dataclasses import dataclass, fields
 
+from bigbird_ja.launch.record import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.run_state import Phase, RunState, Settings
-from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, TpuSpec
-from bigbird_ja.launch.supervise import Detached, Services, Stop, supervise
+from bigbird_ja.launch.state import LONGEST, Phase, RunState
+from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage.lease import LeaseLost
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 HOUR, DAY = 3600.0, 86_400.0
-SPEC = TpuSpec("run", "v3-8", "i", "id-1")
 ZONES = ("zone-a", "zone-b", "zone-c")
 USD_PER_HOUR = 2.4
 POLL = 300.0  # seconds; the bounds below are in terms of it
@@ -29,13 +28,14 @@ TURNS = 40_000  # of one supervisor: more than months of polls
 SERVICE_ACTS = ("list", "find", "create", "delete", "operation")
 ACTS = (*SERVICE_ACTS, "read", "write", "beat")
 FOREIGN = (  # labels of others' machines that have the run's name
-    {}, {"owner": "someone-else", "purpose": "serving"},
+    {},
+    {"owner": "someone-else", "purpose": "serving"},
     {RUN_LABEL: "run", ID_LABEL: "id-of-a-colleague", ATTEMPT_LABEL: "3"},
-)  # fmt: skip
+)
 WORDS = (
-    "stockout", "stockout", "internal", "unavailable", "lost", "slow", "stuck", "freeze", "mute",
-    "dead", "exit:1", "exit:71", "exit:75",
-)  # fmt: skip
+    *("stockout", "stockout", "internal", "unavailable", "lost", "slow", "stuck", "freeze"),
+    *("mute", "dead", "exit:1", "exit:71", "exit:75"),
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,6 @@ class Verdict:
     foreign_machines_touched: int = 0  # deletions asked for others' machines
     finished_runs_rented_again: int = 0
     unending: int = 0  # or machines that are billed at the end of all time
-    parts_of_slices_left_over: int = 0  # unbilled, in zones that answered when a run ended
 
 
 class _Killed(BaseException):
@@ -75,28 +74,38 @@ class History:
 
     Args:
         seed: decides everything.
-        service: `tpu`, `compute` or `slice`.
+        service: `tpu` or `compute`.
     """
 
     def __init__(self, seed: int, service: str) -> None:
         self._rng = rng = random.Random(f"{service}/{seed}")
         mean = rng.uniform(2, 48) * HOUR
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
-        self.settings = Settings(
-            ZONES, target, USD_PER_HOUR, project="p", accelerator_type="v3-8", poll=POLL,
-            run_id=SPEC.run_id, hosts=4 if service == "slice" else 1,
+        self.record = LaunchedRun(
+            "gs://b",
+            "run",
+            "id-1",
+            "p",
+            target_step=target,
+            zones=ZONES,
+            usd_per_hour=USD_PER_HOUR,
+            poll=POLL,
             max_seconds=rng.choice([None, rng.uniform(0.1, 60) * DAY]),
             max_usd=rng.choice([None, rng.uniform(1, 2000)]),
-        )  # fmt: skip
+        )
         word = rng.uniform(0, 0.5)
         script = [rng.choice(WORDS) if rng.random() < word else "ok" for _ in range(60)]
         self.troubles = [self._trouble() for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))]
         self.cloud = SimulatedCloud(
-            TrainerModel(target, 1.0), lambda ready: rng.expovariate(1 / mean), fast=True,
-            service=service, script=script, interfere=self._interfere, spec=SPEC,
-            repair=lambda lost: rng.choice([300.0, 300.0, HOUR, math.inf]),
+            TrainerModel(target, 1.0),
+            lambda ready: rng.expovariate(1 / mean),
+            fast=True,
+            service=service,
+            script=script,
+            interfere=self._interfere,
+            run=self.record,
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
-        )  # fmt: skip
+        )
         # A listing that shows nothing, for seconds or for ten minutes, once or now and then.
         first, length = rng.expovariate(1 / DAY), rng.choice([20.0, 600.0, HOUR])
         period = rng.choice([math.inf, rng.uniform(1, 48) * HOUR])
@@ -107,7 +116,7 @@ class History:
         self._foreign_at = rng.choice([0.0, rng.expovariate(1 / (2 * DAY)), math.inf, math.inf])
         self._foreign = (rng.choice(ZONES), rng.choice(FOREIGN))
         self._turns, self._began, self._is_overtaken = 0, 0.0, False
-        self._paused, self._littered = 0.0, 0
+        self._paused = 0.0
 
     def _trouble(self) -> Trouble:
         rng = self._rng
@@ -145,27 +154,23 @@ class History:
             except _Unending:
                 unending = True
                 break
-            last = self.cloud.events[-1]["event"] if self.cloud.events else ""
-            if state is not None and last == "ended":
-                # What lies, unbilled, in a zone that cannot be listed now, `down` finds later.
-                listed = {zone for zone in self.cloud.leftovers if not self._meets("list", zone)}
-                self._littered += len(listed)
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
             stored = self.cloud.state
             if stored and stored["phase"] == "ended" and not stored["billing"]:
                 self._paused += gap  # an ended run's hours stand still
             self.cloud.advance(self.cloud.now + gap)
-        longest = self.settings.longest + self.settings.lease + DAY
+        longest = LONGEST + self.record.lease + DAY
         self.cloud.advance(self.cloud.now + longest)
         return self.verdict(unending)
 
     def _meets(self, act: str, zone: str) -> list[Trouble]:
         """The troubles in which an act may fail now."""
         return [
-            one for one in self.troubles
+            one
+            for one in self.troubles
             if act == one.act and one.zone in ("", zone) and one.start <= self.cloud.now < one.end
-        ]  # fmt: skip
+        ]
 
     def _session(self, may_sleep: bool = True) -> RunState | None:
         """One supervisor, to its end, or until it is killed or detached; None then."""
@@ -197,9 +202,9 @@ class History:
             return Stop.DETACH if leaves else Stop.NO
 
         cloud = self.cloud
-        services = Services(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
+        world = World(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
         try:
-            return supervise(SPEC, self.settings, services)
+            return supervise(self.record, world)
         # The last two: there is nothing to begin with, or it was taken over.
         except (_Killed, Detached, StorageError, PermissionError):
             return None
@@ -208,29 +213,32 @@ class History:
 
     def verdict(self, unending: bool) -> Verdict:
         """What it must not have cost."""
-        cloud, settings = self.cloud, self.settings
+        cloud, record = self.cloud, self.record
         nodes = [*cloud.past_nodes, *cloud.nodes]
         # A machine goes at the watcher's next turn, and its deletion takes its time.
         slack = cloud.watch_poll + cloud.delete_seconds + 1.0
         late = slack + 2 * POLL
         latest, dearest = math.inf, math.inf
-        if settings.max_seconds is not None:
-            latest = self._began + self._paused + settings.max_seconds + late
-        if settings.max_usd is not None:
-            dearest = settings.max_usd + len(nodes) * late / HOUR * USD_PER_HOUR
+        if record.max_seconds is not None:
+            latest = self._began + self._paused + record.max_seconds + late
+        if record.max_usd is not None:
+            dearest = record.max_usd + len(nodes) * late / HOUR * USD_PER_HOUR
         is_over_budget = cloud.rented_seconds / HOUR * USD_PER_HOUR > dearest
         outlived = 0
         for node in nodes:
             start, end = node.billed(cloud.now)
             if end > start:
-                lease = max(start, node.renewed_at) + settings.lease
+                lease = max(start, node.renewed_at) + record.lease
                 outlived += end > min(start + node.limit, lease) + slack
                 is_over_budget |= end > latest
-        is_billed = any(node.starts_at <= cloud.now < node.ends_at for node in cloud.nodes)
+        is_billed = any(node.ready_at <= cloud.now < node.ends_at for node in cloud.nodes)
         return Verdict(
-            outlived, int(is_over_budget), cloud.foreign_touched, cloud.rented_finished,
-            int(unending or is_billed), self._littered,
-        )  # fmt: skip
+            outlived,
+            int(is_over_budget),
+            cloud.foreign_touched,
+            cloud.rented_finished,
+            int(unending or is_billed),
+        )
 
 
 def total(verdicts: list[Verdict]) -> dict[str, int]:

@@ -11,19 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from bigbird_ja.launch.machine.watcher import CREATION_SECONDS, STALLED_SECONDS
+from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.run_state import ExitReport, Heartbeat, RunState
-from bigbird_ja.launch.services import (
-    ATTEMPT_LABEL,
-    ID_LABEL,
-    RUN_LABEL,
-    Operation,
-    Presence,
-    Tpu,
-    TpuSpec,
-)
-from bigbird_ja.launch.slices import LEFTOVER
-from bigbird_ja.launch.watcher import CREATION_SECONDS
+from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.storage import decode
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
@@ -50,7 +43,7 @@ class Node:
     zone: str
     attempt: int
     created: float
-    starts_at: float  # when it is billed first; math.inf: never
+    ready_at: float  # when it is billed first; math.inf: never
     dies_at: float
     base_step: float  # what the checkpoint held when it came up
     labels: Mapping[str, str]
@@ -60,29 +53,20 @@ class Node:
     is_mute: bool = False  # killed between the last checkpoint and the last heartbeat
     frozen_at: float = math.inf  # the trainer hangs from here on
     exit_status: int | None = None  # the trainer ends so, as soon as it has started
-    # Of a slice, whose group replaces hosts: it dies and is READY again, and those that are left
-    # wait for the others, and are billed.
-    is_group: bool = False
-    lost_at: float = math.inf  # when it lost hosts that are not back yet
-    fault: ServiceFault | None = None  # why it has none
-
-    def __post_init__(self) -> None:
-        self.ready_at = self.starts_at  # of a slice, later again
 
     @property
     def ends_at(self) -> float:
-        """When nothing of it is billed any more."""
-        dies = self.created + self.limit if self.is_group else self.dies_at
-        return min(dies, self.deleted_at)
+        """Return when nothing of it is billed any more."""
+        return min(self.dies_at, self.deleted_at)
 
     def billed(self, until: float) -> tuple[float, float]:
-        """From when to when it is billed, as far as virtual time has come."""
-        return self.starts_at, max(self.starts_at, min(until, self.ends_at))
+        """Return from when to when it is billed, as far as virtual time has come."""
+        return self.ready_at, max(self.ready_at, min(until, self.ends_at))
 
 
 @dataclass
 class SimulatedCloud:
-    """Implements `Tpus`, `RunFiles` and `Clock` at once.
+    """Stands for `Tpus`, `RunFiles` and the clocks at once.
 
     `fast` lets a sleep run on to the next thing that happens, so that months pass in seconds.
     """
@@ -92,13 +76,10 @@ class SimulatedCloud:
     create_seconds: float = 120.0
     delete_seconds: float = 30.0
     fast: bool = False
-    # compute: the cloud itself deletes at the limit, and what it preempts; slice: the same, of
-    # several hosts, which their group replaces
-    service: str = "tpu"
-    repair: Lifetime = lambda lost: 300.0  # a slice's lost hosts come back so late; or never
+    service: str = "tpu"  # compute: the cloud itself deletes at the limit, and what it preempts
     lease: float = 12 * 3600.0  # as the watcher is told
     ended_patience: float = 1200.0
-    silence: float = 5400.0
+    silence: float = STALLED_SECONDS
     watch_poll: float = 60.0
     # Called before each act with its name (list, create, delete, operation, read, write, beat) and
     # its zone ("" for the bucket); raises where that act is to fail.
@@ -117,19 +98,18 @@ class SimulatedCloud:
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
     creations: int = 0
-    spec: TpuSpec = field(default_factory=lambda: TpuSpec("run", "", ""))
+    run: LaunchedRun = field(default_factory=lambda: LaunchedRun("gs://b", "run"))
     foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by zone: labels
     foreign_touched: int = 0  # deletions asked for others' machines
     answered_at: float = -math.inf  # when the service last answered
     blinks: Callable[[str, float], bool] = lambda zone, now: False  # a listing that shows nothing
-    leftovers: dict[str, int] = field(default_factory=dict)  # zone -> attempt: parts of a slice
     rented_finished: int = 0  # creations for a run that was finished
     most_at_once: int = 0
     operations: dict[str, tuple[float, ServiceFault | None]] = field(default_factory=dict)
     state: dict[str, Any] | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     report: ExitReport | None = None
-    last_heartbeat: Heartbeat | None = None
+    last_heartbeat: TrainerBeat | None = None
 
     def __post_init__(self) -> None:
         self.script = [*self.script]  # used up here; the list of a test's parameters stays
@@ -155,13 +135,18 @@ class SimulatedCloud:
     # --- Time --------------------------------------------------------------------------------
 
     def advance(self, until: float) -> None:
-        """Lets virtual time run to `until` (virtual seconds)."""
-        while self.service == "slice":
-            events = [t for t in self._turning_points() if self.now < t < until]
-            if not events:
-                break
-            self._advance(min(events))
-        self._advance(until)
+        """Let virtual time run to `until` (virtual seconds)."""
+        for node in list(self.nodes):
+            goes = self._goes_at(node)
+            if goes <= until:
+                node.deleted_at = min(node.deleted_at, goes)
+            begin, over = max(self.now, node.ready_at), min(until, node.ends_at)
+            self.rented_seconds += max(0.0, over - begin)
+            self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
+            if node.deleted_at <= until:
+                self.nodes.remove(node)
+                self.past_nodes.append(node)
+        self.now = until
 
     def _turning_points(self) -> Iterable[float]:
         """When something happens to a machine by itself; and when its lease is to be renewed."""
@@ -170,49 +155,20 @@ class SimulatedCloud:
             yield from (self._finish_time(node), node.ready_at + self.trainer.restart_seconds)
             yield max(node.renewed_at, node.ready_at) + self.lease / 4
 
-    def _advance(self, until: float) -> None:
-        for node in list(self.nodes):
-            goes = self._goes_at(node)
-            if goes <= until:
-                node.deleted_at = min(node.deleted_at, goes)
-            begin, over = max(self.now, node.starts_at), min(until, node.ends_at)
-            self.rented_seconds += max(0.0, over - begin)
-            self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
-            if node.deleted_at <= until:
-                self.nodes.remove(node)
-                self.past_nodes.append(node)
-                if node.is_group:
-                    self.leftovers[node.zone] = node.attempt
-            elif node.is_group and node.dies_at <= until:
-                self._lose_hosts(node)
-        self.now = until
-
-    def _lose_hosts(self, node: Node) -> None:
-        """A group replaces what it loses by itself, until the slice's life is over."""
-        node.lost_at = node.dies_at
-        back = node.lost_at + self.repair(node.lost_at)
-        node.ready_at = back if back < node.created + node.limit else math.inf
-        node.base_step, node.frozen_at = self.saved_step, math.inf
-        node.dies_at = node.ready_at + self.lifetime(node.ready_at)
-
     def _goes_at(self, node: Node) -> float:
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
         of the old service stays listed, unbilled)."""
-        ready = node.starts_at
+        ready = node.ready_at
         ends = min(
             ready + node.limit - min(ready - node.created, CREATION_SECONDS),
             max(node.renewed_at, ready) + self.lease,
             node.frozen_at + self.silence,
             self._finish_time(node) + self.ended_patience,
         )
-        if node.is_group and node.ready_at > node.lost_at:
-            ends = min(ends, node.lost_at + self.silence)
         if node.exit_status is not None:
             started = node.ready_at + self.trainer.restart_seconds
             ends = min(ends, started + self.ended_patience)
         watched = ends + self.watch_poll + self.delete_seconds
-        if node.is_group:  # its hosts' watchers, as long as there are hosts
-            return watched if watched <= node.created + node.limit else math.inf
         if self.service == "compute":
             return min(watched, node.created + node.limit + self.delete_seconds, node.dies_at)
         return watched if watched <= node.dies_at else math.inf
@@ -254,29 +210,31 @@ class SimulatedCloud:
         elif saved >= self.trainer.target_step and not node.is_mute:
             state, reason = "stopped", "finished"
         time = START + until
-        self.last_heartbeat = Heartbeat(int(step), time, state, reason, 1.0, "vm", node.attempt)
+        self.last_heartbeat = TrainerBeat(int(step), time, state, reason, 1.0, "vm", node.attempt)
 
     # --- Tpus --------------------------------------------------------------------------------
 
     def list(self, zone: str) -> Sequence[Tpu]:
         self.interfere("list", zone)
         self.answered_at = self.now
-        held = {node.zone for node in self.nodes}
-        left = [z for z in self.leftovers if z not in held and zone in (z, "-")]
         shown = [] if self.blinks(zone, self.now) else self.nodes
         return [
             *(self._as_tpu(node) for node in shown if zone in (node.zone, "-")),
-            *(self._as_leftover(z) for z in left),
             *(self._as_foreign(z) for z in self.foreign if zone in (z, "-")),
         ]
 
     def _as_foreign(self, zone: str) -> Tpu:
         """Another's machine of the run's name."""
-        name = self.spec.name
+        name = self.run.name
         return Tpu(
-            name, zone, Presence.READY, "READY", labels=self.foreign[zone], created=START,
+            name,
+            zone,
+            Presence.READY,
+            "READY",
+            labels=self.foreign[zone],
+            created=START,
             resource=f"projects/p/zones/{zone}/{name}",
-        )  # fmt: skip
+        )
 
     def find(self, zone: str, name: str) -> Tpu | None:
         self.interfere("find", zone)
@@ -290,61 +248,48 @@ class SimulatedCloud:
             raise ServiceFault(Kind.UNAVAILABLE, "has not answered")
         return START + self.now
 
-    def _as_leftover(self, zone: str) -> Tpu:
-        spec = self.spec
-        labels = _labels(spec, self.leftovers[zone])
-        return Tpu(spec.name, zone, Presence.GONE, LEFTOVER, labels=labels, is_group=True)
-
     def _as_tpu(self, node: Node) -> Tpu:
         presence, state = Presence.READY, "READY"
-        is_over = node.is_group and node.created + node.limit <= self.now
         if node.deleted_at < math.inf:
             presence, state = Presence.DELETING, "DELETING"
-        elif is_over:
-            presence, state = Presence.PENDING, "0/4 RUNNING"
         elif node.dies_at <= self.now:
             presence, state = Presence.GONE, "PREEMPTED"
         elif node.ready_at > self.now:
             presence, state = Presence.PENDING, "CREATING"
         return Tpu(
-            self.spec.name, node.zone, presence, state,
-            labels=node.labels, created=START + node.created, fault=node.fault,
-            is_group=node.is_group, is_partly_up=node.lost_at <= self.now and not is_over,
-        )  # fmt: skip
+            self.run.name,
+            node.zone,
+            presence,
+            state,
+            labels=node.labels,
+            created=START + node.created,
+        )
 
     def create(
-        self, spec: TpuSpec, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+        self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        self.spec = spec
+        self.run = run
         self.interfere("create", zone)
         word = self.script.pop(0) if self.script else "ok"
-        if self.service == "slice":  # policy, template, group: each may fail, and leaves the others
-            self.leftovers[zone] = attempt
-            self.interfere("create", zone)
         if zone in self.foreign or any(node.zone == zone for node in self.nodes):
             raise ServiceFault(Kind.EXISTS, "already exists")
         _raise_scripted(word, "permission", "bad_request", "unavailable")
-        fault = None
         if word in ("stockout", "quota", "internal"):
-            fault = ServiceFault(Kind(word), f"scripted {word}")
-            if self.service != "slice":
-                return self._operation(60.0, fault)
-        # Of a slice a group is made, and says why it has no host.
-        self._add_node(spec, zone, attempt, "stuck" if fault else word, limit)
-        self.nodes[-1].fault = fault
+            return self._operation(60.0, ServiceFault(Kind(word), f"scripted {word}"))
+        self._add_node(run, zone, attempt, word, limit)
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
         return self._operation(self.create_seconds, None)
 
-    def _add_node(self, spec: TpuSpec, zone: str, attempt: int, word: str, limit: float) -> None:
+    def _add_node(self, run: LaunchedRun, zone: str, attempt: int, word: str, limit: float) -> None:
         self.creations += 1
         self.rented_finished += self.saved_step >= self.trainer.target_step
         delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
         ready = self.now + delay
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
-        labels = _labels(spec, attempt)
+        labels = labels_of(run, attempt)
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
-        node.limit, node.is_group = limit, self.service == "slice"
+        node.limit = limit
         if word == "freeze":
             node.frozen_at = ready + self.trainer.restart_seconds + 300.0
         if word == "mute":
@@ -365,12 +310,10 @@ class SimulatedCloud:
         _raise_scripted(word, "permission", "unavailable")
         if word == "internal":
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
-        if tpu.state == LEFTOVER:
-            self.leftovers.pop(tpu.zone, None)
         # The services look whose it is before they delete it; that it was asked for is counted.
-        self.foreign_touched += tpu.run_id != self.spec.run_id
+        self.foreign_touched += tpu.run_id != self.run.run_id
         there = [node for node in self.nodes if node.zone == tpu.zone]
-        if not there and tpu.state != LEFTOVER:
+        if not there:
             raise ServiceFault(Kind.NOT_FOUND, "nothing of that run has that name")
         for node in there:
             if node.deleted_at == math.inf:
@@ -384,7 +327,7 @@ class SimulatedCloud:
 
     # --- RunFiles ----------------------------------------------------------------------------
 
-    def heartbeat(self) -> Heartbeat | None:
+    def heartbeat(self) -> TrainerBeat | None:
         self.interfere("read", "")
         return self.last_heartbeat
 
@@ -406,7 +349,7 @@ class SimulatedCloud:
 
     def save_state(self, state: RunState) -> None:
         self.interfere("write", "")
-        self.state = state.to_json()
+        self.state = msgspec.to_builtins(state)
 
     def append_event(self, event: Mapping[str, Any]) -> None:
         self.interfere("write", "")
@@ -415,7 +358,7 @@ class SimulatedCloud:
     def renew_machine(self, attempt: int, wall: float) -> None:
         self.interfere("write", "")
         for node in self.nodes:
-            if node.attempt == attempt and (node.is_group or node.dies_at > self.now):
+            if node.attempt == attempt and node.dies_at > self.now:
                 node.renewed_at = self.now
 
     def beat(self) -> None:
@@ -426,10 +369,6 @@ class SimulatedCloud:
 def _raise_scripted(word: str, *faults: str) -> None:
     if word in faults:
         raise ServiceFault(Kind(word), f"scripted {word}")
-
-
-def _labels(spec: TpuSpec, attempt: int) -> dict[str, str]:
-    return {RUN_LABEL: spec.name, ID_LABEL: spec.run_id, ATTEMPT_LABEL: str(attempt)}
 
 
 _REASONS = {1: "bug", 2: "bad_input", 70: "diverged", 71: "out_of_memory", 75: "interrupted"}

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch import startup
+from bigbird_ja.launch.machine import startup
 from bigbird_ja.settings.resolve import preset_names, preset_path
 from testkit import ROOT
 
 
-def test_the_wheel_for_a_vm_holds_every_preset() -> None:
-    with zipfile.ZipFile(io.BytesIO(startup.build_wheel().content)) as archive:
+def test_the_package_for_a_vm_holds_every_preset() -> None:
+    with zipfile.ZipFile(io.BytesIO(startup.build_package().content)) as archive:
         held = set(archive.namelist())
     presets = {f"bigbird_ja/settings/presets/{name}.yaml" for name in preset_names()}
     assert presets and presets <= held

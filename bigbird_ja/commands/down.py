@@ -19,13 +19,13 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput, StorageError
 
 if TYPE_CHECKING:
-    from bigbird_ja.launch.services import Tpu
+    from bigbird_ja.launch.record import Tpu
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.text("project", "Id of the Google Cloud project.", required=True)
     flags.text("name", "One run.", none="all of `launch`'s")
     flags.words("zones", ["-"], "Zones to look in (-: every zone).")
@@ -38,7 +38,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Shows, asks, deletes."""
+    """List, ask, delete."""
     from bigbird_ja.launch.backends import NAMES, connect_all, delete_all, list_ours
 
     listed, now = list_ours(args.project, args.zones, args.bucket)
@@ -72,12 +72,12 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu], now: float) -> None:
-    """Refuses where a living `launch` watches: it would create the deleted machine again.
+    """Refuse where a living `launch` watches: it would create the deleted machine again.
 
     Each machine's own metadata names the folder of its run, so this needs no --bucket.
     """
     from bigbird_ja import storage
-    from bigbird_ja.launch.run_files import watched_by
+    from bigbird_ja.launch.files import watched_by
 
     runs = {tpu.run_dir for tpu in tpus if tpu.run_dir}
     if bucket:
@@ -93,12 +93,12 @@ def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu], now:
 
 
 def _check_known(args: absl_flags.FlagValues, listed: list[Tpu]) -> None:
-    """Whether "nothing is left" of a name can be true: somebody must know the name.
+    """Check that the name is known: only then can nothing be left of it.
 
     Raises:
         BadInput: nobody does.
     """
-    from bigbird_ja.launch.run_files import find_runs
+    from bigbird_ja.launch.files import find_runs
 
     if args.bucket and args.name in find_runs(args.bucket):
         return

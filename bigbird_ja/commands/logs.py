@@ -2,7 +2,7 @@
 
   bigbird-ja logs base-1 --bucket gs://MY-BUCKET
 
-Reads what the machine copies to BUCKET/NAME/supervisor/training.log, and prints each line once, as
+Reads the machine's copy of it, BUCKET/NAME/supervisor/training.log, and prints each line once, as
 it comes, until the run has ended. Changes nothing; Ctrl-C leaves the run as it is.
 """
 
@@ -20,14 +20,14 @@ POSITIONAL = "name"
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.text("name", "The run, as `launch --name` called it; also without --name.", required=True)
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.", required=True)
     flags.number("poll_seconds", 30.0, "Between two looks.", unit="seconds", low=0.05, high=86_400)
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Follows."""
+    """Print the log as it comes."""
     from bigbird_ja.launch.terminal import follow
 
     ending = follow(args.bucket, args.name, print, time.sleep, args.poll_seconds)

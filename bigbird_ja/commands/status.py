@@ -19,14 +19,14 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
-    from bigbird_ja.launch.run_state import Heartbeat, RunState
-    from bigbird_ja.launch.services import Tpu
+    from bigbird_ja.launch.record import Tpu
+    from bigbird_ja.launch.state import RunState, TrainerBeat
 
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --events 20"
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.")
     flags.text("name", "One run.", none="all")
     flags.text("project", "Google Cloud project whose TPUs are listed too.")
@@ -37,9 +37,9 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Shows."""
+    """List runs and TPUs."""
     from bigbird_ja.launch.backends import list_ours
-    from bigbird_ja.launch.run_files import find_runs
+    from bigbird_ja.launch.files import check_known, find_runs
 
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
@@ -51,10 +51,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         tpus, now = list_ours(args.project, args.zones, None)
     names = find_runs(args.bucket) if args.bucket else []
     if args.name:
-        if args.bucket and args.name not in names:
-            raise BadInput(
-                f"no run {args.name!r} on {args.bucket}: there are {', '.join(names) or 'none'}"
-            )
+        if args.bucket:
+            check_known(args.bucket, args.name)
         names = [args.name] if args.bucket else []
         tpus = [tpu for tpu in tpus if tpu.run == args.name]
     runs = [read_status(args.bucket, name, tpus, now) for name in names]
@@ -66,21 +64,23 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict[str, Any]:
-    """One run, as an item of `runs` in the `--json` results.
+    """Read one run, as an item of `runs` in the `--json` results.
 
     Args:
+        bucket: of `launch`.
+        name: of the run.
         tpus: what the service lists, of all runs; empty where it was not asked.
         now: UNIX seconds, by the service's clock where it was asked.
     """
-    from bigbird_ja.launch.run_files import BucketFiles, Run, read_run, watched_by
-    from bigbird_ja.launch.run_state import Phase, RunState
-    from bigbird_ja.launch.services import Presence
+    from bigbird_ja.launch.files import RunFiles, read_run, watched_by
+    from bigbird_ja.launch.record import LaunchedRun, Presence
+    from bigbird_ja.launch.state import Phase, RunState
 
-    launched = read_run(bucket, name) or Run(bucket, name)
-    files = BucketFiles(launched)
-    state, heartbeat = files.load_state() or RunState(name), files.heartbeat()
-    mine = [tpu for tpu in tpus if tpu.belongs_to(launched.spec.run_id)]
-    target, usd = launched.settings.target_step, launched.settings.usd_per_hour
+    launched = read_run(bucket, name) or LaunchedRun(bucket, name)
+    files = RunFiles(launched)
+    state, heartbeat = files.load_state() or RunState(), files.heartbeat()
+    mine = [tpu for tpu in tpus if tpu.belongs_to(launched.run_id)]
+    target, usd = launched.target_step, launched.usd_per_hour
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0
     has_ended = state.phase is Phase.ENDED
@@ -92,7 +92,7 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     unwatched = max(0.0, now - state.saved_at) if state.saved_at and is_ready else 0.0
     return {
         "name": name,
-        "run_id": launched.spec.run_id,
+        "run_id": launched.run_id,
         "state": _state_of(state, heartbeat),  # training, creating, ..., or its ending
         "step": step,
         "target_step": target,
@@ -111,20 +111,18 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     }
 
 
-def _state_of(state: RunState, heartbeat: Heartbeat | None) -> str:
-    from bigbird_ja.launch.run_state import Phase
+def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
+    from bigbird_ja.launch.state import Phase
 
     if state.phase is Phase.ENDED and state.ending:
         return state.ending.value
     if state.phase is Phase.RUNNING:
         return (heartbeat.state if heartbeat and state.has_stepped else "") or "starting"
-    if state.phase is Phase.REMOVING and state.cause:
-        return f"removing ({state.cause.replace('_', ' ')})"
     return state.phase.value
 
 
 def _tokens_per_step(config_path: str) -> int:
-    """0 where the config cannot be read."""
+    """Return the tokens of a step; 0 where the config cannot be read."""
     from bigbird_ja.plan import rows
     from bigbird_ja.settings.resolve import complete_config, read_config
 
@@ -163,13 +161,14 @@ def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
 
 
 def _print_events(bucket: str, name: str, count: int) -> None:
-    """The last events of trainer and supervisor, in order of time."""
-    from bigbird_ja.launch.run_files import Run
-    from bigbird_ja.launch.run_state import Event
+    """Print the last events of trainer and supervisor, in order of time."""
+    from bigbird_ja.launch.record import LaunchedRun
+    from bigbird_ja.launch.state import Event
     from bigbird_ja.launch.supervise import describe
     from bigbird_ja.run import log as run_log
 
-    events = sorted(run_log.read_events(Run(bucket, name).model_dir), key=lambda e: e["time"])
+    model_dir = LaunchedRun(bucket, name).model_dir
+    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
     for event in events[-count:]:
         when = time.strftime("%F %T", time.localtime(event["time"]))
         hidden = ("event", "time", "source", "run", "host", "pid")

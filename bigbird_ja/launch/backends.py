@@ -1,4 +1,4 @@
-"""Which machines are rented, by which of Google's two services; and both of them as one."""
+"""Chooses the service that rents a machine; lists and deletes on both services as one."""
 
 from __future__ import annotations
 
@@ -7,33 +7,40 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.hardware import generation_of
-from bigbird_ja.launch import compute, services
+from bigbird_ja.launch import compute, tpu_api
+from bigbird_ja.launch.files import find_runs, read_run
+from bigbird_ja.launch.record import Presence, Tpu, Tpus
 from bigbird_ja.launch.rest import Kind, ServiceFault, advice
-from bigbird_ja.launch.run_files import find_runs, read_run
-from bigbird_ja.launch.run_state import ABSENT_LOOKS
-from bigbird_ja.launch.services import Presence, Tpu, Tpus
+from bigbird_ja.launch.state import ABSENT_LOOKS
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, StorageError
 
-MODULES = {"tpu": services, "compute": compute}
+MODULES = {"tpu": tpu_api, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
 
 
 def service_of(accelerator_type: str) -> str:
-    """`compute` for v5e and later, `tpu` for v2 to v4 and for v5e of several hosts, which Compute
-    Engine's groups do not serve: neither sees what the other rents."""
+    """Choose `compute` for v5e and later, `tpu` for v2 to v4 and for v5e of several hosts.
+
+    Neither service sees what the other rents.
+    """
     return "compute" if compute.serves(accelerator_type) else "tpu"
 
 
+def image(accelerator_type: str) -> str:
+    """Name the image that such a machine boots."""
+    return MODULES[service_of(accelerator_type)].image(accelerator_type)
+
+
 def engine_on(accelerator_type: str, engine: str) -> str:
-    """The engine that `pretrain --engine` takes on a TPU of this type, for a new run."""
+    """Choose the engine of a new run on a TPU of this type, as `pretrain --engine` does."""
     if engine == "auto":
         return "estimator" if generation_of(accelerator_type) in (2, 3) else "pjrt"
     return engine
 
 
 def check_rentable(accelerator_type: str, engine: str = "auto", queued: bool = False) -> list[str]:
-    """Refuses what cannot work, before anything is created.
+    """Refuse what cannot work, before anything is created.
 
     Args:
         accelerator_type: as the Cloud TPU API names it, such as `v3-8`.
@@ -81,7 +88,7 @@ def check_rentable(accelerator_type: str, engine: str = "auto", queued: bool = F
 
 
 def connect_all(project: str) -> Everywhere:
-    """Both services; where an emulator stands for one, only those that are emulated.
+    """Connect to both services; where an emulator stands for one, to the emulated ones only.
 
     Raises:
         BadInput: no credentials.
@@ -91,13 +98,17 @@ def connect_all(project: str) -> Everywhere:
 
 
 class Everywhere:
-    """Both services as one; what one does not answer hides nothing that the other lists."""
+    """Both services as one; a fault of one hides nothing that the other lists.
+
+    Args:
+        services: by their names.
+    """
 
     def __init__(self, services: Mapping[str, Tpus]) -> None:
         self._services = dict(services)
 
     def list(self, zone: str) -> list[Tpu]:
-        """All TPUs of a zone, or of all ("-").
+        """List all TPUs of a zone, or of all ("-").
 
         Raises:
             ServiceFault: a service, or a part of it, did not answer; `listed` is what others list.
@@ -119,11 +130,11 @@ class Everywhere:
         return tpus
 
     def delete(self, tpu: Tpu) -> str:
-        """By the service that lists it."""
+        """Delete a machine by the service that lists it."""
         return self._services[tpu.service].delete(tpu)
 
     def time(self) -> float:
-        """UNIX seconds by the clock of a service that has answered.
+        """Return UNIX seconds by the clock of a service that has answered.
 
         Raises:
             ServiceFault: none has.
@@ -137,7 +148,7 @@ class Everywhere:
         raise fault
 
     def check_zones(self, zones: Sequence[str]) -> None:
-        """Whether zones that somebody named exist: nothing is left in one that does not.
+        """Check that zones exist: in one that does not, nothing is left.
 
         Raises:
             BadInput: one does not.
@@ -159,9 +170,11 @@ class Everywhere:
 
 
 def list_ours(project: str, zones: Sequence[str], bucket: str | None) -> tuple[list[Tpu], float]:
-    """The TPUs that `launch` made in these zones, whichever service rents them, and the time.
+    """List the TPUs that `launch` made in these zones, whichever service rents them.
 
     Args:
+        project: id of the Google Cloud project.
+        zones: "-" is every zone.
         bucket: only those of the runs that lie there, by their ids; None: of all.
 
     Returns:
@@ -185,7 +198,8 @@ def list_ours(project: str, zones: Sequence[str], bucket: str | None) -> tuple[l
                 log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
             if fault.is_passing:
                 raise StorageError(
-                    f"not everything answers ({fault.message}), so more may be left: try again",
+                    f"some zones did not answer ({fault.message}); machines may remain there: try"
+                    " again",
                     results={"tpus": [tpu.to_json() for tpu in fault.listed]},
                 ) from fault
             raise BadInput(advice(fault, project, zone, "TPUs")) from fault
@@ -193,7 +207,7 @@ def list_ours(project: str, zones: Sequence[str], bucket: str | None) -> tuple[l
 
 
 def _ids_on(bucket: str) -> set[str]:
-    """The ids of the runs on a bucket; a damaged record hides no other run's machines."""
+    """Read the ids of the runs on a bucket; a damaged record hides no other run's machines."""
     ids = set()
     for name in find_runs(bucket):
         try:
@@ -201,7 +215,7 @@ def _ids_on(bucket: str) -> set[str]:
         except BadInput as error:
             log(str(error))
         else:
-            ids |= {run.spec.run_id} if run else set()
+            ids |= {run.run_id} if run else set()
     return ids
 
 
@@ -212,7 +226,14 @@ def delete_all(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> list[str]:
-    """Deletes these TPUs, by their full names, until two looks do not show them any more.
+    """Delete these TPUs, by their full names, until two looks do not show them any more.
+
+    Args:
+        service: both services.
+        tpus: as they were listed.
+        timeout: seconds.
+        clock: seconds, monotonic.
+        sleep: waits some seconds.
 
     Returns:
         The full names of what still is there.
@@ -249,5 +270,5 @@ def delete_all(
 
 
 def _identity(tpu: Tpu) -> tuple[str, str, str, float]:
-    """What distinguishes a machine from every other one, of its name too."""
+    """Return what distinguishes a machine from every other one, of its name too."""
     return tpu.service, tpu.resource, tpu.run_id, tpu.created

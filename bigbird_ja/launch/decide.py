@@ -1,4 +1,4 @@
-"""What to do next, from what is known: plain functions of (state, observation, settings).
+"""Decides what to do next: plain functions of (state, observation, record of the run).
 
     IDLE ──create──▶ CREATING ──READY──▶ RUNNING
       ▲                 │ no capacity, stuck   │ preempted, failed, lease over, ending
@@ -12,17 +12,22 @@ Before the phases come the ends that do not depend on them (`check_endings`).
 
 - What a machine may cost is decided and stored before it is asked for: Create carries the most that
   it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
-- What is there is what listings and names show, twice where they show nothing.
+- A machine counts as absent after two empty listings in which its name was not found either.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from bigbird_ja.launch import outcomes
+from bigbird_ja.launch.account import limit_reached, with_progress
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.run_state import (
+from bigbird_ja.launch.state import (
+    CREATE_TIMEOUT,
+    DELETE_PATIENCE,
+    SERVICE_PATIENCE,
+    SETTLE,
     Action,
     Decision,
     Delete,
@@ -31,74 +36,57 @@ from bigbird_ja.launch.run_state import (
     Observation,
     Phase,
     RunState,
-    Settings,
     View,
-    longest_life,
 )
 
-SILENT_EXIT = 60.0  # seconds after a trainer's last heartbeat in which its exit report may come
 
-
-def decide(state: RunState, seen: Observation, settings: Settings) -> Decision:
-    """One turn: what to do now, and how long to pause after it.
+def decide(state: RunState, seen: Observation, run: LaunchedRun) -> Decision:
+    """Decide one turn: what to do now, and how long to pause after it.
 
     Args:
-        state: with this look's time and money in it (`run_state.accrue`).
+        state: with this look's time and money in it (`account.accrue`).
+        seen: the look.
+        run: the record of the run.
     """
-    ending = check_endings(state, seen, settings)
-    view = View(ending.state if ending else state, seen, settings)
+    ending = check_endings(state, seen, run)
+    view = View(ending.state if ending else state, seen, run)
     events = ending.events if ending else ()
     if view.state.phase is Phase.RUNNING:
-        view, more = outcomes.with_progress(view)
-        events = (*events, *more)
+        view = with_progress(view)
     decision = PHASES[view.state.phase](view)
     return replace(decision, events=(*events, *decision.events))
 
 
-def check_endings(state: RunState, seen: Observation, settings: Settings) -> Decision | None:
-    """The end of the run, whatever its phase; None where it continues."""
+def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decision | None:
+    """End the run, whatever its phase; None where it continues."""
     if state.ending is not None or state.phase is Phase.ENDED:
         return None
     end = outcomes.end_run
     step = seen.checkpoint_step
-    if step is not None and step >= settings.target_step:
+    if step is not None and step >= run.target_step:
         state = replace(state, best_step=max(state.best_step, step))
         return end(state, Ending.FINISHED, "finished", f"finished at step {step:,}")
     if seen.stop:
         return end(state, Ending.INTERRUPTED, "interrupted", "interrupted; the TPU is deleted")
-    limit = _limit_reached(state, settings)
+    limit = limit_reached(state, run)
     if limit:
         text = f"{limit}: run again with more to continue"
         return end(state, Ending.BUDGET, "interrupted", text)
-    if state.trouble_seconds > settings.service_patience:
+    if state.trouble_seconds > SERVICE_PATIENCE:
         why = [f"{zone}: {fault}" for zone, fault in seen.unlisted.items()]
         why += [] if seen.bucket_seen else ["the bucket fails"]
-        hours = settings.service_patience / 3600
+        hours = SERVICE_PATIENCE / 3600
         text = f"nothing worked for {hours:g} hours ({'; '.join(why) or 'the service refuses'})"
         return end(state, Ending.GAVE_UP, "io_error", f"{text}: run again later")
     return None
-
-
-def _limit_reached(state: RunState, settings: Settings) -> str:
-    """Which limit of hours or money is reached, or leaves too little for another machine."""
-    if settings.max_seconds is not None and state.elapsed_seconds >= settings.max_seconds:
-        return f"--max_hours {settings.max_seconds / 3600:g} reached"
-    ahead = settings.usd_per_hour * settings.poll / 3600 if state.billing else 0.0
-    if settings.max_usd is not None and state.cost_usd + ahead >= settings.max_usd:
-        return f"--max_cost {settings.max_usd:.2f} reached"
-    is_next = state.phase is Phase.IDLE and state.attempt
-    if is_next and longest_life(state, settings) < settings.shortest:
-        minutes = math.ceil(settings.shortest / 60)
-        return f"what is left of --max_hours or --max_cost does not pay for {minutes} minutes"
-    return ""
 
 
 # --- the phases ------------------------------------------------------------------------------
 
 
 def idle(view: View) -> Decision:
-    """No TPU is there; one is wanted."""
-    state, seen, settings = view.state, view.seen, view.settings
+    """Decide while no TPU is there and one is wanted."""
+    state, seen, run = view.state, view.seen, view.run
     # Something of ours is there or on its way: adopt it, delete what is beyond one -> creating.
     # Why: an earlier supervisor asked for it, or a reply was lost.
     if view.alive:
@@ -106,7 +94,7 @@ def idle(view: View) -> Decision:
     # Something dead of ours is listed: remove it -> removing.
     # Why: it holds its name and quota.
     if seen.tpus:
-        return Decision(outcomes.enter(state, Phase.REMOVING, "leftover"))
+        return outcomes.adopt_or_remove(view)
     # Another's machine has the run's name in one of its zones: end, with its owner's words
     # -> removing. Why: it is never touched, and two of one name would be mixed up.
     if seen.taken:
@@ -121,12 +109,12 @@ def idle(view: View) -> Decision:
         return outcomes.refused(view)
     # The back-off is not over: wait. Why: capacity does not come faster by asking.
     if state.backoff_seconds > 0:
-        return Decision(state, pause=min(settings.poll, state.backoff_seconds))
+        return outcomes.wait(view, state.backoff_seconds)
     # Lock, bucket or newest checkpoint cannot be seen: wait.
     # Why: the run may have finished, or be another supervisor's, and nothing is rented blindly.
     if not seen.bucket_seen or seen.checkpoint_step is None:
         return outcomes.wait(view)
-    zones = [zone for zone in settings.zones if zone not in state.struck_zones]
+    zones = [zone for zone in run.zones if zone not in state.struck_zones]
     # Every zone is struck off: end, with advice -> removing. Why: none of them has quota.
     if not zones:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))
@@ -141,14 +129,12 @@ def idle(view: View) -> Decision:
 
 
 def creating(view: View) -> Decision:
-    """A TPU was asked for."""
+    """Decide while a TPU was asked for."""
     state = view.state
     # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
     if view.is_unlisted:
-        if view.is_certainly_over:
-            return outcomes.lease_over(state, "not listed")
-        return outcomes.wait(view)
+        return _out_of_sight(view)
     # It is absent, and one of ours is in another zone: adopt that one -> creating, removing.
     # Why: it came up elsewhere than this state knows.
     if view.tpu is None and view.seen.tpus:
@@ -160,11 +146,11 @@ def creating(view: View) -> Decision:
     # Why: the machine is up; whether it trains, its steps will show.
     if view.is_ready:
         return outcomes.became_ready(view)
-    fault = _creation_fault(view)
+    fault = view.creation_fault
     # The creation has failed: remove it, then next zone, strike the zone off, or end -> removing.
     # Why: stock-out, quota, refusal and trouble of the service need different answers.
     if fault is not None:
-        return outcomes.creation_failed(state, fault, view.settings)
+        return outcomes.creation_failed(state, fault, view.run)
     is_made = view.is_operation_done and state.operation_kind == "create"
     # Absent, although its creation is over and has not failed: preemption -> removing.
     # Why: it was there, and was taken away before it was seen.
@@ -173,7 +159,7 @@ def creating(view: View) -> Decision:
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
     # Absent, and asked for lately or still being made: wait; in the end the next zone -> removing.
     # Why: a TPU that was asked for may appear late.
-    if view.tpu is None and (state.phase_seconds < view.settings.settle or is_being_made):
+    if view.tpu is None and (state.phase_seconds < SETTLE or is_being_made):
         return outcomes.wait_for_creation(view)
     # Absent: next zone, or a pause -> idle. Why: the request was lost.
     if view.tpu is None:
@@ -181,22 +167,19 @@ def creating(view: View) -> Decision:
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: it was taken away before it was READY; the dead one holds its name.
     if view.is_gone:
-        end = outcomes.lease_over if view.is_life_over else outcomes.preempted
-        return end(state, view.service_state)
+        return outcomes.gone(view)
     # On its way: wait 20 minutes, 6 hours in a queue; then the next zone -> removing.
     # Why: others may have capacity.
     return outcomes.wait_for_creation(view)
 
 
 def running(view: View) -> Decision:
-    """A TPU was READY when last seen."""
-    state, settings = view.state, view.settings
+    """Decide while a TPU was READY when last seen."""
+    state, run = view.state, view.run
     # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
     if view.is_unlisted:
-        if view.is_certainly_over:
-            return outcomes.lease_over(state, "not listed")
-        return outcomes.wait(view)
+        return _out_of_sight(view)
     # Another TPU of its name: adopt it -> creating, removing.
     # Why: the creation time distinguishes two machines of one name.
     if view.is_another:
@@ -211,59 +194,41 @@ def running(view: View) -> Decision:
     # Gone: preemption, or end of lease at its limit -> removing.
     # Why: what is neither READY nor on its way there is dead, whatever it is called.
     if view.is_gone:
-        end = outcomes.lease_over if view.is_life_over else outcomes.preempted
-        return end(state, view.service_state)
+        return outcomes.gone(view)
+    # In repair or restarting for more than 20 minutes: preemption -> removing.
+    # Why: the service does not bring it back.
+    if not view.is_ready and state.phase_seconds > CREATE_TIMEOUT:
+        return outcomes.preempted(state, view.service_state)
+    # In repair or restarting: wait. Why: the service may bring it back.
     if not view.is_ready:
-        return _not_ready(view)
+        return outcomes.watch_on(view)
     # Its life is over: lease over -> removing. Why: it deletes itself; we are here and do it now.
     if view.is_life_over:
         return outcomes.lease_over(state, "READY")
     # Training has ended, and not at the last step: preemption, end of lease, or failure, as its
     # reason demands -> removing. Why: the same reason three times in a row, or what would come
     # again at once, ends the run.
-    if _has_training_ended(view):
+    if view.has_training_ended:
         return outcomes.training_ended(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
     # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
-    if state.quiet_seconds > (settings.stall if state.has_stepped else settings.startup):
+    if state.quiet_seconds > (run.stall if state.has_stepped else run.startup):
         return outcomes.stalled(view)
     # READY: watch on, delete what is beyond one.
     # Why: health is a new global step; a newer time stamp alone is none.
     return outcomes.watch_on(view)
 
 
-def _not_ready(view: View) -> Decision:
-    """A TPU that was READY is in repair, restarting, or a slice that lacks hosts."""
-    state = view.state
-    is_group = view.tpu is not None and view.tpu.is_group
-    is_too_long = state.phase_seconds > view.settings.create_timeout
-    # A slice has lost hosts: count a preemption, wait for its group.
-    # Why: a group replaces its hosts by itself, and training resumes from the checkpoint.
-    if is_group and not state.in_repair:
-        return outcomes.hosts_lost(view)
-    # The slice's life is over while hosts are missing: lease over -> removing.
-    # Why: its group tries in vain from now on.
-    if is_group and view.is_life_over:
-        return outcomes.lease_over(state, view.service_state)
-    # The slice's hosts have not come back for 20 minutes: remove it, next zone -> removing.
-    # Why: its zone has no capacity, and hosts that wait are billed; the preemption is counted.
-    if is_group and is_too_long:
-        return outcomes.next_zone(view, "repair_timeout", "preempted")
-    # In repair or restarting for more than 20 minutes: preemption -> removing.
-    # Why: the service does not bring it back.
-    if is_too_long:
-        return outcomes.preempted(state, view.service_state)
-    # In repair or restarting: wait. Why: the service may bring it back.
-    return outcomes.watch_on(view)
-
-
 def removing(view: View) -> Decision:
-    """What is there must go. A zone that does not answer delays no other: what others list is
-    deleted, and where the TPU was asked for its deletion is asked for by name."""
-    state, settings = view.state, view.settings
+    """Decide while every machine of the run must go.
+
+    A zone that does not answer delays no other: what others list is deleted, and where the TPU was
+    asked for its deletion is asked for by name.
+    """
+    state = view.state
     is_absent = not view.seen.tpus and not view.is_unlisted
     # Absent, but its creation is under way: wait. Why: it could still put something there.
-    if is_absent and _is_creation_under_way(view):
+    if is_absent and view.is_creation_under_way:
         return outcomes.wait(view, outcomes.LOOK_AGAIN)
     # Absent, and its deletion was never asked for: delete it by its full name.
     # Why: one empty listing proves nothing.
@@ -275,7 +240,7 @@ def removing(view: View) -> Decision:
     # Absent: next TPU, or end -> idle, ended. Why: neither its name nor a listing shows anything.
     if is_absent:
         return outcomes.absent(view)
-    is_out_of_patience = state.phase_seconds > settings.delete_patience
+    is_out_of_patience = state.phase_seconds > DELETE_PATIENCE
     # An ending run could not delete for 30 minutes: end, and list what may be there -> ended.
     # Why: a person can look on the console; its lease ends without us.
     if is_out_of_patience and state.ending is not None:
@@ -283,7 +248,7 @@ def removing(view: View) -> Decision:
     # Its zone has not answered until well after the end of its life: next TPU -> idle.
     # Why: it cannot be there any more.
     if is_out_of_patience and view.is_certainly_over and not view.seen.tpus:
-        return Decision(outcomes.enter(state, Phase.IDLE), events=(outcomes.not_deleted(state),))
+        return outcomes.forget(view)
     # The deletion has failed: report it, and ask again.
     # Why: it is tried again until a listing shows nothing.
     if state.operation_kind == "delete" and view.operation_fault is not None:
@@ -295,15 +260,10 @@ def removing(view: View) -> Decision:
     # The last try was just now: wait.
     # Why: each try waits longer than the one before, two minutes at most.
     if state.delete_wait > 0:
-        return Decision(state, pause=min(settings.poll, state.delete_wait))
+        return outcomes.wait(view, state.delete_wait)
     # Something of ours is there, or may be in a zone that does not answer: delete it, there by its
     # name. Why: what answers is deleted, whatever the bucket or other zones answer.
     return outcomes.delete(view)
-
-
-def ended(view: View) -> Decision:
-    """The run has ended: the same command continues it."""
-    return Decision(view.state)
 
 
 PHASES = {
@@ -311,58 +271,39 @@ PHASES = {
     Phase.CREATING: creating,
     Phase.RUNNING: running,
     Phase.REMOVING: removing,
-    Phase.ENDED: ended,
+    Phase.ENDED: lambda view: Decision(view.state),  # the same command continues it
 }
 
 
 # --- conditions ------------------------------------------------------------------------------
 
 
+def _out_of_sight(view: View) -> Decision:
+    """Wait for a zone that does not answer, until its TPU cannot be there any more."""
+    if view.is_certainly_over:
+        return outcomes.lease_over(view.state, "not listed")
+    return outcomes.wait(view)
+
+
 def _is_refused_everywhere(view: View) -> bool:
-    """Whether no zone may be listed, and nothing was ever asked for."""
+    """Tell whether no zone may be listed, and nothing was ever asked for."""
     refused, unlisted = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND), view.seen.unlisted
     return not view.state.attempt and all(
-        zone in unlisted and unlisted[zone].kind in refused for zone in view.settings.zones
+        zone in unlisted and unlisted[zone].kind in refused for zone in view.run.zones
     )
 
 
-def _creation_fault(view: View) -> ServiceFault | None:
-    """Why the creation has failed; that it exists already is no fault where it is listed."""
-    fault = view.operation_fault
-    if fault is None and view.tpu is not None:
-        fault = view.tpu.fault
-    if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
-        return None
-    return fault
-
-
-def _has_training_ended(view: View) -> bool:
-    """Whether training has ended on a TPU that still is READY."""
-    heartbeat = view.heartbeat
-    is_stopped = heartbeat is not None and heartbeat.state == "stopped"
-    return view.report is not None or (is_stopped and view.state.quiet_seconds > SILENT_EXIT)
-
-
-def _is_creation_under_way(view: View) -> bool:
-    """Whether a creation could still put something there."""
-    state, settings = view.state, view.settings
-    if state.operation_kind != "create" or not state.operation:
-        return False
-    short, long = min(settings.settle, 2 * settings.poll), settings.create_timeout
-    return state.phase_seconds < (short if view.is_operation_done else long)
-
-
 def _is_deletion_under_way(view: View) -> bool:
-    """Whether a deletion is in progress, and not for too long."""
+    """Tell whether a deletion is in progress, and not for too long."""
     state = view.state
-    if state.phase_seconds > view.settings.create_timeout * (state.delete_tries + 1):
+    if state.phase_seconds > CREATE_TIMEOUT * (state.delete_tries + 1):
         return False
     is_pending = state.operation_kind == "delete" and not view.is_operation_done
-    return not outcomes.deletion_targets(view) or (is_pending and not view.seen.unlisted)
+    return not view.deletion_targets or (is_pending and not view.seen.unlisted)
 
 
 def _deletion_failed(view: View) -> Decision:
-    """Decides as if no deletion had been asked for."""
+    """Decide as if no deletion had been asked for."""
     event = Event("delete_failed", {"zone": view.state.zone, "error": str(view.operation_fault)})
     state = replace(view.state, operation="", operation_kind="")
     decision = removing(replace(view, state=state))
@@ -370,13 +311,16 @@ def _deletion_failed(view: View) -> Decision:
 
 
 def after_action(
-    state: RunState, action: Action, operation: str, fault: ServiceFault | None, settings: Settings
+    state: RunState, action: Action, operation: str, fault: ServiceFault | None, run: LaunchedRun
 ) -> Decision:
-    """What the service's answer to an action changes.
+    """Change the state by the service's answer to an action.
 
     Args:
+        state: before the answer.
+        action: the request.
         operation: its name; empty where the service refused or failed.
         fault: why it did.
+        run: the record of the run.
     """
     is_deletion = isinstance(action, Delete)
     if fault is None:
@@ -389,7 +333,7 @@ def after_action(
     if is_deletion:
         return Decision(state, events=(Event("delete_failed", fields),))
     if fault.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):
-        # It exists, or may yet appear: the listing decides after `settle` seconds.
+        # It exists, or may yet appear: the listing decides after `SETTLE` seconds.
         state = replace(state, in_trouble=fault.is_passing)
         return Decision(state, events=(Event("create_unclear", fields),))
-    return outcomes.creation_failed(state, fault, settings)
+    return outcomes.creation_failed(state, fault, run)

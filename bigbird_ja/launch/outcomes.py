@@ -1,12 +1,21 @@
-"""What each decision of `decide.py` makes of the state: pure functions, by phase."""
+"""Computes the state, actions and events that follow from each decision of `decide.py`."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from bigbird_ja.launch.account import longest_life
+from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.rest import Kind, ServiceFault, advice
-from bigbird_ja.launch.run_state import (
+from bigbird_ja.launch.state import (
+    BACKOFF_FIRST,
+    BACKOFF_MOST,
+    CREATE_TIMEOUT,
+    HEALTHY,
+    QUEUE_TIMEOUT,
+    QUOTA_STRIKES,
+    SAME_FAILURES,
     Create,
     Decision,
     Delete,
@@ -14,28 +23,26 @@ from bigbird_ja.launch.run_state import (
     Event,
     Phase,
     RunState,
-    Settings,
     View,
-    longest_life,
 )
-from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, Presence, Tpu
 
-LOOK_AGAIN = 10.0  # seconds, while something is being deleted
+LOOK_AGAIN = 10.0  # seconds, while a machine is being deleted
 
 
-def enter(state: RunState, phase: Phase, cause: str = "", is_made: bool = True) -> RunState:
-    """The state at the beginning of a phase, its timers at zero. A creation that may not be over
-    (not `is_made`) is followed into REMOVING: it may still put something there."""
+def enter(state: RunState, phase: Phase, is_made: bool = True) -> RunState:
+    """Begin a phase, its timers at zero.
+
+    A creation that may not be over (not `is_made`) is followed into REMOVING: it may still put a
+    machine there.
+    """
     keeps = phase is Phase.REMOVING and state.operation_kind == "create" and not is_made
     return replace(
         state,
         phase=phase,
-        cause=cause or state.cause,
         phase_seconds=0.0,
         quiet_seconds=0.0,
         delete_tries=0,
         delete_wait=0.0,
-        in_repair=False,
         absences=0,
         operation=state.operation if keeps else "",
         operation_kind=state.operation_kind if keeps else "",
@@ -43,30 +50,36 @@ def enter(state: RunState, phase: Phase, cause: str = "", is_made: bool = True) 
 
 
 def end_run(state: RunState, ending: Ending, reason: str, message: str) -> Decision:
-    """The run ends: what is there is deleted first."""
+    """End the run; what is there is deleted first."""
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
-    state = enter(state, Phase.REMOVING, "ending", is_made=False)
+    state = enter(state, Phase.REMOVING, is_made=False)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
     return Decision(state, events=(event,))
 
 
 def preempted(state: RunState, service_state: str) -> Decision:
-    """It was taken away: expected, and unlimited."""
+    """Count a preemption: expected, and unlimited."""
     state = replace(state, preemptions=state.preemptions + 1)
     fields = {**_where(state), "state": service_state, "preemptions": state.preemptions}
-    return Decision(enter(state, Phase.REMOVING, "preempted"), events=(Event("preempted", fields),))
+    return Decision(enter(state, Phase.REMOVING), events=(Event("preempted", fields),))
 
 
 def lease_over(state: RunState, service_state: str) -> Decision:
-    """It has lived as long as it may: no failure either."""
+    """Remove a machine that has lived as long as it may, which is no failure."""
     state = replace(state, leases_over=state.leases_over + 1)
     event = Event("lease_over", {**_where(state), "state": service_state})
-    return Decision(enter(state, Phase.REMOVING, "lease_over"), events=(event,))
+    return Decision(enter(state, Phase.REMOVING), events=(event,))
 
 
-def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> Decision:
-    """Another machine after a pause, or the end of the run where the same comes again."""
-    again = reason == state.last_failure and state.healthy_seconds < settings.healthy
+def gone(view: View) -> Decision:
+    """Count the end of a machine: by its limit, or before it by preemption."""
+    end = lease_over if view.is_life_over else preempted
+    return end(view.state, view.service_state)
+
+
+def failed(state: RunState, reason: str, log_tail: str, run: LaunchedRun) -> Decision:
+    """Ask for another machine after a pause, or end the run where the same comes again."""
+    again = reason == state.last_failure and state.healthy_seconds < HEALTHY
     in_a_row = state.same_failures + 1 if again else 1
     # Refusals and divergence repeat exactly on any machine, as data order and dropout are functions
     # of the step. A bug may have been the machine's, unless it comes at the same step again.
@@ -82,7 +95,7 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
     )
     fields = {"reason": reason, "in_a_row": in_a_row, "log": log_tail[-2000:]}
     event = Event("failed", {**_where(state), **fields})
-    if repeats or in_a_row >= settings.same_failure_limit:
+    if repeats or in_a_row >= SAME_FAILURES:
         message = f"{reason}, {in_a_row} times in a row" if in_a_row > 1 else reason
         if repeats:
             message += f" at step {max(state.best_step, 0):,}, where it would come again"
@@ -90,92 +103,93 @@ def failed(state: RunState, reason: str, log_tail: str, settings: Settings) -> D
             message += f"; the log ends: {log_tail[-600:]}"
         ended = end_run(state, Ending.GAVE_UP, reason, message)
         return replace(ended, events=(event, *ended.events))
-    state = enter(state, Phase.REMOVING, "failed")
-    pause = backoff(in_a_row, settings)
-    return Decision(replace(state, backoff_seconds=pause), events=(event,))
+    state = replace(enter(state, Phase.REMOVING), backoff_seconds=backoff(in_a_row, run))
+    return Decision(state, events=(event,))
 
 
-def creation_failed(state: RunState, fault: ServiceFault, settings: Settings) -> Decision:
-    """The service has not made a TPU. Capacity and quota share a code and differ in their words."""
-    state = enter(state, Phase.REMOVING, "no_capacity")
-    state = replace(state, in_trouble=fault.is_passing)
+def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> Decision:
+    """React to a refused or failed creation, as its kind demands."""
+    state = replace(enter(state, Phase.REMOVING), in_trouble=fault.is_passing)
     name = {Kind.STOCKOUT: "stockout", Kind.QUOTA: "no_quota"}.get(fault.kind, "create_unclear")
     if fault.kind is Kind.QUOTA:
-        state = _strike(state, fault, settings)
+        state = _strike(state, fault, run)
     if fault.kind in (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND):
         name = "creation_refused"
     event = Event(name, {**_where(state), "error": fault.message})
     if name == "creation_refused":
-        message = advice(fault, settings.project, state.zone, settings.accelerator_type)
+        message = advice(fault, run.project, state.zone, run.accelerator_type)
         ended = end_run(state, Ending.GAVE_UP, "bad_input", message)
         return replace(ended, events=(event, *ended.events))
     # Unclear: it exists already, or the service has trouble of its own. That is waited out, for
-    # hours (`service_patience`), and is no failure of the run.
-    return Decision(pause_before_next(state, settings), events=(event,))
+    # hours (`SERVICE_PATIENCE`), and is no failure of the run.
+    return Decision(pause_before_next(state, run), events=(event,))
 
 
-def _strike(state: RunState, fault: ServiceFault, settings: Settings) -> RunState:
-    """Strikes a zone without quota off, at the third try where a dead TPU's may come back."""
+def _strike(state: RunState, fault: ServiceFault, run: LaunchedRun) -> RunState:
+    """Strike off a zone without quota, at the third try where a dead TPU's may come back."""
     count = state.strikes.get(state.zone, 0) + 1
     struck = dict(state.struck_zones)
-    if count >= (settings.quota_strikes if state.zone in state.ready_zones else 1):
-        struck[state.zone] = advice(fault, settings.project, state.zone, settings.accelerator_type)
+    if count >= (QUOTA_STRIKES if state.zone in state.ready_zones else 1):
+        struck[state.zone] = advice(fault, run.project, state.zone, run.accelerator_type)
     return replace(state, strikes={**state.strikes, state.zone: count}, struck_zones=struck)
 
 
-def pause_before_next(state: RunState, settings: Settings) -> RunState:
-    """Next zone at once within a round; after each round a longer pause."""
+def pause_before_next(state: RunState, run: LaunchedRun) -> RunState:
+    """Go to the next zone at once within a round; pause longer after each round."""
     misses = state.misses + 1
-    zones = max(1, len([z for z in settings.zones if z not in state.struck_zones]))
-    pause = 0.0 if misses % zones else backoff(misses // zones, settings)
-    return replace(state, misses=misses, zone_index=state.zone_index + 1, backoff_seconds=pause)
+    zones = max(1, len([z for z in run.zones if z not in state.struck_zones]))
+    pause = 0.0 if misses % zones else backoff(misses // zones, run)
+    return replace(state, misses=misses, backoff_seconds=pause)
 
 
-def backoff(rounds: int, settings: Settings) -> float:
-    """Seconds to wait after the `rounds`-th round over all zones without a TPU."""
-    return min(settings.backoff_most, settings.backoff_first * 2.0 ** min(rounds - 1, 16))
+def backoff(rounds: int, run: LaunchedRun) -> float:
+    """Compute the pause after the `rounds`-th round over all zones without a TPU, in seconds."""
+    return min(BACKOFF_MOST, min(BACKOFF_FIRST, run.poll) * 2.0 ** min(rounds - 1, 16))
 
 
 def wait(view: View, most: float = math.inf) -> Decision:
-    """Looks again after the usual pause, or a shorter one."""
-    return Decision(view.state, pause=min(view.settings.poll, most))
+    """Look again after the usual pause, or a shorter one."""
+    return Decision(view.state, pause=min(view.run.poll, most))
 
 
 def refused(view: View) -> Decision:
-    """Ends at once: nothing is there that would have to be deleted."""
-    settings, zone = view.settings, view.settings.zones[0]
-    text = advice(view.seen.unlisted[zone], settings.project, zone, settings.accelerator_type)
+    """End at once: nothing is there that would have to be deleted."""
+    run, zone = view.run, view.run.zones[0]
+    text = advice(view.seen.unlisted[zone], run.project, zone, run.accelerator_type)
     ended = end_run(view.state, Ending.GAVE_UP, "bad_input", text)
     return Decision(enter(ended.state, Phase.ENDED))
 
 
 def name_taken(view: View) -> Decision:
-    """Another's machine has the run's name: it is left alone, and the run ends."""
+    """End the run where another's machine has its name, and leave that machine alone."""
     tpu = view.seen.taken[0]
     text = f"{tpu.resource} is not of this run ({tpu.owner}): choose another --name"
     return end_run(view.state, Ending.GAVE_UP, "bad_input", text)
 
 
 def create(view: View, zones: list[str]) -> Decision:
-    """Asks for a TPU in the next of these zones, with the most that it may live."""
-    state, seen, settings = view.state, view.seen, view.settings
-    first = state.zone_index % len(settings.zones)
-    zone = next(z for z in settings.zones[first:] + settings.zones[:first] if z in zones)
+    """Ask for a TPU in the next of these zones, with the most that it may live.
+
+    The next is the zone of the last TPU, or the one after it where that one gave none.
+    """
+    state, seen, run = view.state, view.seen, view.run
+    last = run.zones.index(state.zone) if state.zone in run.zones else -1
+    first = (last + 1 if state.misses or last < 0 else last) % len(run.zones)
+    zone = next(z for z in run.zones[first:] + run.zones[:first] if z in zones)
     state = replace(
         _unobserved(enter(state, Phase.CREATING), zone),
-        zone_index=settings.zones.index(zone),
         attempt=state.attempt + 1,
         machine_seconds=0.0,
-        machine_limit=longest_life(state, settings),
+        machine_limit=longest_life(state, run),
         stale_heartbeat=seen.heartbeat.signature if seen.heartbeat else "",
     )
     request = Create(zone, state.attempt, state.machine_limit)
     event = Event("creating", _where(state))
-    return Decision(state, (request,), (event,), min(settings.poll, 5.0))
+    return Decision(state, (request,), (event,), min(run.poll, 5.0))
 
 
 def _unobserved(state: RunState, zone: str) -> RunState:
-    """The state of a TPU in a zone of which nothing was seen yet."""
+    """Forget what was seen of another TPU."""
     return replace(
         state,
         zone=zone,
@@ -184,12 +198,11 @@ def _unobserved(state: RunState, zone: str) -> RunState:
         last_step=-1,
         has_stepped=False,
         healthy_seconds=0.0,
-        cause="",
     )
 
 
 def adopt(view: View) -> Decision:
-    """Watches a TPU of ours that this state does not know."""
+    """Watch a TPU of ours that this state does not know."""
     tpu, state = view.alive[0], view.state
     state = replace(
         _unobserved(enter(state, Phase.CREATING), tpu.zone),
@@ -201,14 +214,14 @@ def adopt(view: View) -> Decision:
 
 
 def adopt_or_remove(view: View) -> Decision:
-    """Adopts what is alive, or removes what is not."""
+    """Adopt a TPU that is alive, or remove dead ones."""
     if view.alive:
         return adopt(view)
-    return Decision(enter(view.state, Phase.REMOVING, "leftover", is_made=False))
+    return Decision(enter(view.state, Phase.REMOVING, is_made=False))
 
 
 def became_ready(view: View) -> Decision:
-    """Watches it from now on."""
+    """Watch a TPU that has become READY from now on."""
     state, tpu = view.state, view.tpu
     assert tpu is not None
     fields = {**_where(state), "adopted": state.operation_kind != "create"}
@@ -224,85 +237,24 @@ def became_ready(view: View) -> Decision:
 
 
 def wait_for_creation(view: View) -> Decision:
-    """Waits for it, but not for ever."""
-    settings = view.settings
+    """Wait for a TPU that was asked for, then remove it and ask elsewhere."""
+    state = view.state
     is_queued = view.tpu is not None and view.tpu.presence is Presence.WAITING
-    limit = settings.queue_timeout if is_queued else settings.create_timeout
-    if view.state.phase_seconds <= limit:
+    if state.phase_seconds <= (QUEUE_TIMEOUT if is_queued else CREATE_TIMEOUT):
         return wait(view)
-    return next_zone(view, "create_timeout", "no_capacity")
-
-
-def next_zone(view: View, event: str, cause: str) -> Decision:
-    """Removes what does not become READY; the next one is asked for elsewhere."""
-    fields = {**_where(view.state), "seconds": round(view.state.phase_seconds)}
-    state = enter(view.state, Phase.REMOVING, cause, is_made=False)
-    return Decision(pause_before_next(state, view.settings), events=(Event(event, fields),))
+    fields = {**_where(state), "seconds": round(state.phase_seconds)}
+    state = enter(state, Phase.REMOVING, is_made=False)
+    return Decision(pause_before_next(state, view.run), events=(Event("create_timeout", fields),))
 
 
 def request_lost(view: View) -> Decision:
-    """Nothing came of the request."""
-    state = pause_before_next(enter(view.state, Phase.IDLE), view.settings)
+    """Ask again: nothing came of the request."""
+    state = pause_before_next(enter(view.state, Phase.IDLE), view.run)
     return Decision(state, events=(Event("create_lost", _where(view.state)),))
 
 
-def hosts_lost(view: View) -> Decision:
-    """Counts it, and begins to wait: the next heartbeat is of another try."""
-    state, heartbeat = view.state, view.seen.heartbeat
-    state = replace(
-        state,
-        in_repair=True,
-        preemptions=state.preemptions + 1,
-        phase_seconds=0.0,
-        quiet_seconds=0.0,
-        last_step=-1,
-        has_stepped=False,
-        stale_heartbeat=heartbeat.signature if heartbeat else state.stale_heartbeat,
-    )
-    fields = {
-        **_where(state), "state": view.service_state, "preemptions": state.preemptions,
-    }  # fmt: skip
-    return replace(watch_on(replace(view, state=state)), events=(Event("repairing", fields),))
-
-
-def with_progress(view: View) -> tuple[View, tuple[Event, ...]]:
-    """The view with what the trainer on a TPU that is READY has done since the last look."""
-    if view.is_unlisted or not view.is_ready or view.is_another or view.is_life_over:
-        return view, ()
-    state = view.state
-    events = (Event("repaired", _where(state)),) if state.in_repair else ()
-    state = replace(state, phase_seconds=0.0, in_repair=False)
-    state = _with_steps(replace(view, state=state))
-    return replace(view, state=state), events
-
-
-def _with_steps(view: View) -> RunState:
-    """Resets the quiet time when the global step moved; a newer time stamp alone does not.
-
-    The first heartbeat of this TPU only sets the mark: it repeats the checkpoint's step. Time in
-    which the bucket could not be read does not count.
-    """
-    state, seen, heartbeat = view.state, view.seen, view.heartbeat
-    quiet = state.quiet_seconds + (seen.watched if seen.bucket_seen else 0.0)
-    if heartbeat is None or heartbeat.global_step == state.last_step:
-        return replace(state, quiet_seconds=quiet)
-    if state.last_step < 0:
-        # Past "starting" it has made steps before we looked: the shorter patience is right.
-        begun = heartbeat.state != "starting"
-        return replace(
-            state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
-        )
-    return replace(
-        state,
-        quiet_seconds=0.0,
-        last_step=heartbeat.global_step,
-        has_stepped=True,
-        healthy_seconds=state.healthy_seconds + seen.watched,
-    )
-
-
 def training_ended(view: View) -> Decision:
-    """Training ended, and it has not finished."""
+    """Judge by its reason how training ended before the last step."""
     state, seen = view.state, view.seen
     reason = view.report.reason if view.report else ""
     reason = reason or (seen.heartbeat.reason if seen.heartbeat else "") or "bug"
@@ -312,25 +264,25 @@ def training_ended(view: View) -> Decision:
         return lease_over(state, reason)
     if reason == "finished":  # but not at the target: pretrain was given another length
         reason = "bug"
-    return failed(state, reason, seen.log_tail, view.settings)
+    return failed(state, reason, seen.log_tail, view.run)
 
 
 def stalled(view: View) -> Decision:
-    """A failure, with the end of the trainer's log."""
+    """Count a failure, with the end of the trainer's log."""
     state = view.state
     reason = "stalled" if state.has_stepped else "never_started"
     text = f"READY, but no new step for {state.quiet_seconds / 60:.0f} minutes"
-    return failed(state, reason, f"{text}\n{view.seen.log_tail}".strip(), view.settings)
+    return failed(state, reason, f"{text}\n{view.seen.log_tail}".strip(), view.run)
 
 
 def watch_on(view: View) -> Decision:
-    """Looks again; of a run there is one TPU."""
+    """Look again; delete all TPUs of the run but one."""
     extras = tuple(Delete(tpu) for tpu in view.alive if tpu is not view.tpu)
-    return Decision(view.state, extras, pause=view.settings.poll)
+    return Decision(view.state, extras, pause=view.run.poll)
 
 
 def absent(view: View) -> Decision:
-    """Nothing is there any more: the next TPU, or the end."""
+    """Go on to the next TPU, or to the end: no machine is left."""
     state = view.state
     was_there = state.operation_kind == "delete" or state.incarnation
     events = (Event("deleted", _where(state)),) if was_there else ()
@@ -341,56 +293,38 @@ def absent(view: View) -> Decision:
     return Decision(enter(state, Phase.ENDED), events=(*events, event))
 
 
-def not_deleted(state: RunState) -> Event:
-    return Event("not_deleted", {"zone": state.zone, "seconds": round(state.phase_seconds)})
-
-
 def give_up_deleting(view: View) -> Decision:
-    """Ends with what may still be there, and when it goes by itself."""
+    """End, and list the machines that may still be there and when they go by themselves."""
     state, tpus = view.state, view.seen.tpus
     hours = max(0.0, state.machine_limit - state.machine_seconds) / 3600
     lease = f"; at the latest it is deleted at the end of its lease, in {hours:.1f} hours"
     if tpus:
         where = ", ".join(sorted({tpu.zone for tpu in tpus}))
-        what = f"STILL THERE AND BILLED: {state.name} in {where} could not be deleted"
+        problem = f"STILL THERE AND BILLED: {view.run.name} in {where} could not be deleted"
     else:
-        what = f"{state.zone} could not be listed, so {state.name} may be there and billed"
+        problem = f"{state.zone} could not be listed, so {view.run.name} may be there and billed"
     message = (
-        f"{state.ending_message}; {what}: run `bigbird-ja down`, or look on the console"
+        f"{state.ending_message}; {problem}: run `bigbird-ja down`, or look on the console"
         f"{lease if hours else ''}"
     )
-    event = not_deleted(state)
-    state = replace(enter(state, Phase.ENDED), ending_reason="io_error", ending_message=message)
-    return Decision(state, events=(event,))
+    ended = replace(enter(state, Phase.ENDED), ending_reason="io_error", ending_message=message)
+    return Decision(ended, events=(_not_deleted(state),))
 
 
-def deletion_targets(view: View) -> list[Tpu]:
-    """What is not on its way out yet."""
-    return [tpu for tpu in _deletable(view) if tpu.presence is not Presence.DELETING]
+def forget(view: View) -> Decision:
+    """Go on to the next TPU: the last one must be gone, though nobody could look."""
+    return Decision(enter(view.state, Phase.IDLE), events=(_not_deleted(view.state),))
 
 
-def _deletable(view: View) -> list[Tpu]:
-    """What is listed; and the TPU that was asked for, where its zone cannot be listed, or shows
-    nothing and its deletion was never asked for."""
-    state, settings = view.state, view.settings
-    is_shown = view.tpu is not None or (state.delete_tries and not view.is_unlisted)
-    if is_shown or not state.attempt:
-        return [*view.seen.tpus]
-    labels = {
-        RUN_LABEL: state.name, ID_LABEL: settings.run_id, ATTEMPT_LABEL: str(state.attempt),
-    }  # fmt: skip
-    unseen = Tpu(
-        state.name, state.zone, Presence.GONE, "not listed", labels=labels,
-        created=state.incarnation, is_queued=settings.queued,
-    )  # fmt: skip
-    return [*view.seen.tpus, unseen]
+def _not_deleted(state: RunState) -> Event:
+    return Event("not_deleted", {"zone": state.zone, "seconds": round(state.phase_seconds)})
 
 
 def delete(view: View) -> Decision:
-    """Asks for the deletion of all that is not on its way out, less often each time."""
+    """Ask for the deletion of all machines that are not being deleted, less often each time."""
     state = view.state
     tries = state.delete_tries + 1
-    deletions = tuple(map(Delete, deletion_targets(view) or _deletable(view)))
+    deletions = tuple(map(Delete, view.deletion_targets or view.deletable))
     pause = min(10.0 * 2 ** min(tries - 1, 8), 120.0)
     state = replace(state, delete_tries=tries, delete_wait=pause, operation="", operation_kind="")
     return replace(wait(replace(view, state=state), LOOK_AGAIN), actions=deletions)

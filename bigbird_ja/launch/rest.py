@@ -1,4 +1,4 @@
-"""The one client by which Google's services are called, and what their refusals mean."""
+"""Calls Google's services by JSON over HTTP, and translates their refusals."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from bigbird_ja.process.errors import BadInput
 
 CALL_SECONDS = 30.0  # one request
 RETRY_SECONDS = 60.0  # all requests of one call
-OPERATION_POLL = 0.5  # seconds between two looks at a short operation
 CLOCK_SECONDS = 3600.0  # our own clock is trusted so long after the service's last answer
 Json = dict[str, Any]
 
 
 class Kind(Enum):
-    """What a fault means for the supervisor."""
+    """The kinds of faults that the supervisor tells apart."""
 
     STOCKOUT = "stockout"  # no capacity now: another zone, or later
     QUOTA = "quota"  # the project may not have so many
@@ -36,9 +35,10 @@ class Kind(Enum):
 
 
 class ServiceFault(Exception):
-    """The service refused or failed.
+    """A refusal or failure of the service.
 
     Args:
+        kind: as the supervisor tells it apart.
         message: as the service wrote it.
         listed: machines that a listing shows in spite of it, where only a part did not answer.
     """
@@ -50,12 +50,12 @@ class ServiceFault(Exception):
 
     @property
     def is_switched_off(self) -> bool:
-        """Whether the project does not use the service at all."""
+        """Tell whether the project does not use the service at all."""
         return self.kind is Kind.PERMISSION and bool(_OFF.search(self.message))
 
     @property
     def is_passing(self) -> bool:
-        """Whether it is the service's trouble and not ours: it is waited out, for hours."""
+        """Tell whether it is the service's own trouble, which is waited out for hours."""
         return self.kind in (Kind.UNAVAILABLE, Kind.INTERNAL)
 
 
@@ -75,7 +75,7 @@ _RATE = re.compile(r"per minute|per second|rate ?limit|too many requests")
 
 
 def fault_of_status(code: int, message: str) -> ServiceFault:
-    """A failed operation's google.rpc.Status.
+    """Translate a failed operation's google.rpc.Status.
 
     Stock-out, exhausted quota and too many requests share code 8 and differ in their words only:
     quota messages contain "Quota" (hashicorp/terraform-provider-google#10222 and #21243, a public
@@ -94,7 +94,7 @@ def fault_of_status(code: int, message: str) -> ServiceFault:
 
 
 def fault_of_answer(status: int, body: Any) -> ServiceFault:
-    """An HTTP answer of 400 or more; its JSON, where it has any, holds the service's message."""
+    """Translate an HTTP answer of 400 or more, whose JSON may hold the service's message."""
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     code = 10 if error.get("status") == "ABORTED" else _CODE_OF_HTTP.get(status, 13)
@@ -102,7 +102,7 @@ def fault_of_answer(status: int, body: Any) -> ServiceFault:
 
 
 def advice(fault: ServiceFault, project: str, zone: str, accelerator_type: str) -> str:
-    """One line: what happened, and what the person can do about it."""
+    """Say in one line what happened, and what the person can do about it."""
     answer = f'the service answered: "{fault.message}"'
     lowered = fault.message.lower()
     if fault.kind is Kind.QUOTA:
@@ -163,21 +163,26 @@ class Rest:
     def call(
         self, method: str, path: str, body: Json | None = None, query: Mapping[str, str] = {}
     ) -> Json:
-        """The answer's JSON.
+        """Call the service; return the answer's JSON.
+
+        While the service is unavailable it is asked again.
 
         Raises:
             ServiceFault: refused, or no answer in time.
         """
-        until = time.monotonic() + self._retry_seconds
-        pause = min(1.0, self._retry_seconds / 8)
-        while True:
-            try:
-                return self._request(method, path, body, query)
-            except ServiceFault as fault:
-                if fault.kind is not Kind.UNAVAILABLE or time.monotonic() + pause > until:
-                    raise
-            time.sleep(pause)
-            pause = min(2 * pause, 10.0)
+        from google.api_core.exceptions import RetryError
+        from google.api_core.retry import Retry
+
+        retry = Retry(
+            lambda error: isinstance(error, ServiceFault) and error.kind is Kind.UNAVAILABLE,
+            initial=min(1.0, self._retry_seconds / 8),
+            maximum=10.0,
+            timeout=self._retry_seconds,
+        )
+        try:
+            return retry(self._request)(method, path, body, query)
+        except RetryError as error:
+            raise error.cause from None
 
     def _request(self, method: str, path: str, body: Json | None, query: Mapping[str, str]) -> Json:
         from google.auth import exceptions
@@ -210,7 +215,7 @@ class Rest:
         return dict(values)
 
     def find(self, path: str) -> Json | None:
-        """One resource by its full name; None where there is none."""
+        """Get one resource by its full name; None where there is none."""
         try:
             return self.call("GET", path)
         except ServiceFault as fault:
@@ -219,7 +224,7 @@ class Rest:
             raise
 
     def pages(self, path: str, query: Mapping[str, str] = {}) -> Iterator[Json]:
-        """All pages of a listing."""
+        """Iterate over all pages of a listing."""
         token = ""
         while True:
             more = {"pageToken": token} if token else {}
@@ -229,23 +234,8 @@ class Rest:
             if not token:
                 return
 
-    def finish(self, path: str, seconds: float) -> Json:
-        """The operation, once it is over.
-
-        Raises:
-            ServiceFault: it is not over after `seconds`.
-        """
-        until = time.monotonic() + seconds
-        while True:
-            operation = self.call("GET", path)
-            if operation.get("status") == "DONE":
-                return operation
-            if time.monotonic() >= until:
-                raise ServiceFault(Kind.UNAVAILABLE, f"{path} is not over after {seconds:g} s")
-            time.sleep(OPERATION_POLL)
-
     def now(self) -> float:
-        """UNIX seconds by the service's clock: that of this machine may be wrong by hours.
+        """Return UNIX seconds by the service's clock: this machine's may be wrong by hours.
 
         Raises:
             ServiceFault: no answer has had the time lately.
@@ -256,7 +246,7 @@ class Rest:
 
 
 def connect_rest(api: str, emulator_variable: str) -> Rest:
-    """A service with the user's own credentials, or an emulator on this machine without any.
+    """Connect with the user's own credentials, or with an emulator on this machine without any.
 
     Args:
         api: the service's address.
@@ -284,7 +274,7 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
 
 
 def default_project() -> str | None:
-    """The project of the user's credentials, or None where they have none.
+    """Return the project of the user's credentials, or None where they have none.
 
     Raises:
         BadInput: no credentials.
@@ -306,7 +296,7 @@ def _no_credentials(error: Exception) -> BadInput:
 
 
 def seconds_of(timestamp: str) -> float:
-    """UNIX seconds of an RFC 3339 time stamp; 0 where there is none."""
+    """Convert an RFC 3339 time stamp to UNIX seconds; 0 where there is none."""
     match = re.fullmatch(r"(.*:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", timestamp)
     if match is None:
         return 0.0

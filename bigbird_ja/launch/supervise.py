@@ -1,6 +1,6 @@
-"""The supervising loop: look, decide, write down, act, pause.
+"""Supervises a run in one loop: look, decide, write down, act, pause.
 
-TPUs, files, clocks and the terminal are arguments (`Services`), so that the tests run this very
+TPUs, files, clocks and the terminal are arguments (`World`), so that the tests run this very
 loop in virtual time.
 """
 
@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
 
+from bigbird_ja.launch.account import accrue, resume, without_timers
 from bigbird_ja.launch.decide import after_action, decide
+from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.run_files import BucketFiles
-from bigbird_ja.launch.run_state import (
+from bigbird_ja.launch.state import (
     Action,
     Create,
     Event,
     ExitReport,
-    Heartbeat,
     Observation,
     Phase,
     RunState,
-    Settings,
-    accrue,
+    TrainerBeat,
 )
-from bigbird_ja.launch.services import Operation, Presence, Tpu, Tpus, TpuSpec
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.redaction import redact
 from bigbird_ja.storage.lease import LeaseLost
@@ -38,13 +37,13 @@ SAVE_EVERY = 300.0  # seconds between saves of an unchanged state
 RENEW_EVERY = 300.0  # seconds between renewals of the machine's lease
 ASK_AGAIN = 600.0  # seconds until a zone that does not answer, and holds nothing, is asked again
 
-# Whatever a bucket answers, expired credentials included: the machine that is there is billed, so
-# none of it may end the loop.
+# All faults of a bucket, expired credentials included: none may end the loop while a machine is
+# billed.
 BUCKET_FAULTS = (CommandError, OSError)
 
 
 class Stop(Enum):
-    """What a person wants at Ctrl-C."""
+    """A person's wish at Ctrl-C."""
 
     NO = "no"
     DELETE = "delete"
@@ -56,11 +55,11 @@ class Detached(Exception):
 
 
 @dataclass
-class Services:
-    """What the loop looks at and acts through."""
+class World:
+    """The services, files, clocks and terminal of a supervisor."""
 
     tpus: Tpus
-    files: BucketFiles
+    files: RunFiles
     steady: Callable[[], float]
     wall: Callable[[], float]  # UNIX seconds; may jump
     sleep: Callable[[float], None]
@@ -71,8 +70,8 @@ class Services:
     metadata: Callable[[str, int, float], Mapping[str, str]] = lambda zone, attempt, limit: {}
 
 
-def supervise(spec: TpuSpec, settings: Settings, services: Services) -> RunState:
-    """Runs until the run has ended; returns its last state.
+def supervise(run: LaunchedRun, world: World) -> RunState:
+    """Supervise until the run has ended; return its last state.
 
     Run again after any interruption, it continues from what is on the bucket and what is listed.
 
@@ -80,16 +79,22 @@ def supervise(spec: TpuSpec, settings: Settings, services: Services) -> RunState
         Detached: Ctrl-C, answered with "detach".
         LeaseLost: another supervisor took over.
     """
-    return _Supervisor(spec, settings, services).run()
+    return _Supervisor(run, world).supervise()
 
 
 class _Supervisor:
-    """What the loop itself remembers between two turns."""
+    """The loop, with what it remembers between two turns.
 
-    def __init__(self, spec: TpuSpec, settings: Settings, services: Services) -> None:
-        self._spec, self._settings, self._services = spec, settings, services
-        self._state, self._away_since = load(spec.name, services)
-        self._now = services.steady()
+    Args:
+        run: the record of the run.
+        world: the services, files, clocks and terminal.
+    """
+
+    def __init__(self, run: LaunchedRun, world: World) -> None:
+        self._run, self._world = run, world
+        stored = world.files.load_state()
+        self._state, self._away_since = resume(stored) if stored else (RunState(), 0.0)
+        self._now = world.steady()
         self._watched = 0.0  # seconds since the beginning
         self._is_first = True
         self._saved: RunState | None = None
@@ -100,42 +105,43 @@ class _Supervisor:
         self._unsent: list[dict[str, Any]] = []  # events the bucket did not take
         self._asleep: dict[str, tuple[float, ServiceFault]] = {}  # zones, until when, and why
 
-    def run(self) -> RunState:
-        services, settings = self._services, self._settings
+    def supervise(self) -> RunState:
+        """Look, decide, write down and act until the run has ended."""
+        world, run = self._world, self._run
         while self._state.phase is not Phase.ENDED:
-            stop = services.stop()
+            stop = world.stop()
             if stop is Stop.DETACH:
                 self._write(self._state, [Event("detached")])
                 raise Detached
             seen = self._observe(stop is Stop.DELETE)
-            self._state = accrue(self._state, seen, settings)
-            decision = decide(self._state, seen, settings)
+            self._state = accrue(self._state, seen, run)
+            decision = decide(self._state, seen, run)
             if decision.rents and not self._may_rent(decision.state):
-                services.say("nothing is rented: the decision could not be stored")
-                services.sleep(settings.poll)
+                world.say("nothing is rented: the decision could not be stored")
+                world.sleep(run.poll)
                 continue
             # Written before acting: whoever comes after us knows what we were about to do.
             self._write(decision.state, decision.events)
             for action in decision.actions:
                 operation, fault = self._perform(action)
-                follow_up = after_action(self._state, action, operation, fault, settings)
+                follow_up = after_action(self._state, action, operation, fault, run)
                 self._write(follow_up.state, follow_up.events)
             if decision.pause and self._state.phase is not Phase.ENDED:
-                services.sleep(decision.pause)
+                world.sleep(decision.pause)
         self._write(self._state, [])
         return self._state
 
     # --- looking -----------------------------------------------------------------------------
 
     def _observe(self, stop: bool) -> Observation:
-        """One look at the service, the bucket and the clocks."""
-        now, first = self._services.steady(), self._is_first
+        """Look once at the service, the bucket and the clocks."""
+        now, first = self._world.steady(), self._is_first
         elapsed = max(0.0, now - self._now)
         self._now, self._is_first = now, False
-        watched = 0.0 if first else min(elapsed, 2 * self._settings.poll)
+        watched = 0.0 if first else min(elapsed, 2 * self._run.poll)
         self._keep_lock_and_lease()
         tpus, unlisted, taken = self._list()
-        service_time = service_clock(self._services.tpus)
+        service_time = service_clock(self._world.tpus)
         self._watched += elapsed
         resumed = bool(self._away_since) and service_time is not None
         if resumed:
@@ -162,28 +168,29 @@ class _Supervisor:
         )
 
     def _keep_lock_and_lease(self) -> None:
-        """Keeps the lock, and renews the lease of the machine that we want to keep.
+        """Keep the lock, and renew the lease of the machine that we want to keep.
 
         A bucket that fails ends nothing: without a renewal the machine's lease runs out by itself.
         """
-        state, services = self._state, self._services
+        state, world = self._state, self._world
         self._is_holder = False
         try:
-            services.beat()
+            world.beat()
             self._is_holder = True
             keeps = state.phase in (Phase.CREATING, Phase.RUNNING) and state.ending is None
-            due = self._renewed_at + min(RENEW_EVERY, self._settings.lease / 4)
+            due = self._renewed_at + min(RENEW_EVERY, self._run.lease / 4)
             if keeps and self._now >= due:
-                services.files.renew_machine(state.attempt, services.wall())
+                world.files.renew_machine(state.attempt, world.wall())
                 self._renewed_at = self._now
         except LeaseLost:
             raise
         except BUCKET_FAULTS as error:
-            services.say(f"bucket: {error}")
+            world.say(f"bucket: {error}")
 
     def _list(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
-        """This run's TPUs in every zone that matters, the zones that did not answer, and others'
-        machines that have the run's name. Where nothing of ours is listed the name is looked up.
+        """List this run's TPUs, the zones that did not answer, and others' machines of its name.
+
+        Where nothing of ours is listed the name is looked up.
 
         While a TPU runs, the zones that were used are enough; before anything is created, and
         before anything is called deleted, every zone is asked. One that does not answer, where the
@@ -192,7 +199,7 @@ class _Supervisor:
         state = self._state
         zones = state.used_zones
         if state.phase is not Phase.RUNNING:
-            zones = tuple(dict.fromkeys((*zones, *self._settings.zones)))
+            zones = tuple(dict.fromkeys((*zones, *self._run.zones)))
         tpus: list[Tpu] = []
         taken: list[Tpu] = []
         unlisted: dict[str, ServiceFault] = {}
@@ -202,28 +209,28 @@ class _Supervisor:
                 unlisted[zone] = before
                 continue
             try:
-                ours = self._ours(self._services.tpus.list(zone))
-                named = None if ours else self._services.tpus.find(zone, state.name)
+                ours = self._ours(self._world.tpus.list(zone))
+                named = None if ours else self._world.tpus.find(zone, self._run.name)
                 self._asleep.pop(zone, None)
-                if named is not None and named.belongs_to(self._spec.run_id):
+                if named is not None and named.belongs_to(self._run.run_id):
                     unlisted[zone] = ServiceFault(Kind.EXISTS, "there, and not listed")
                 elif named is not None:
                     taken.append(named)
             except ServiceFault as fault:
-                self._services.say(f"{zone}: {fault}")
+                self._world.say(f"{zone}: {fault}")
                 unlisted[zone], ours = fault, self._ours(fault.listed)
                 self._asleep[zone] = (self._now + ASK_AGAIN, fault)
             tpus += ours
         return tpus, unlisted, taken
 
     def _ours(self, tpus: Sequence[Tpu]) -> list[Tpu]:
-        return [tpu for tpu in tpus if tpu.belongs_to(self._spec.run_id)]
+        return [tpu for tpu in tpus if tpu.belongs_to(self._run.run_id)]
 
     def _look_at_operation(self) -> Operation | None:
         if not self._state.operation:
             return None
         try:
-            return self._services.tpus.operation(self._state.operation)
+            return self._world.tpus.operation(self._state.operation)
         except ServiceFault as fault:
             if fault.kind is Kind.NOT_FOUND:  # forgotten: long over
                 return Operation(done=True)
@@ -231,128 +238,102 @@ class _Supervisor:
 
     def _read_bucket(
         self, watched: float, suspicious: bool
-    ) -> tuple[Heartbeat | None, ExitReport | None, str, int | None, bool]:
-        """Heartbeat, exit report, the log's end, the newest checkpoint's step (where training may
-        have ended: listing a folder costs more than reading a file), and whether the bucket
-        answered."""
-        state, settings, services = self._state, self._settings, self._services
+    ) -> tuple[TrainerBeat | None, ExitReport | None, str, int | None, bool]:
+        """Read heartbeat, exit report, the log's end and the newest checkpoint's step.
+
+        The step is looked for where training may have ended: listing a folder costs more than
+        reading a file. The last value tells whether the bucket answered.
+        """
+        state, run, world = self._state, self._run, self._world
         tail, step = "", None
         try:
-            heartbeat = self._if_whole(services.files.heartbeat)
+            heartbeat = self._if_whole(world.files.heartbeat)
             running = state.phase is Phase.RUNNING
             if running:
-                services.follow()
-            report = self._if_whole(services.files.exit_report) if running else None
-            limit = settings.stall if state.has_stepped else settings.startup
+                world.follow()
+            report = self._if_whole(world.files.exit_report) if running else None
+            limit = run.stall if state.has_stepped else run.startup
             ended = report is not None and report.attempt == state.attempt
             stopped = heartbeat is not None and heartbeat.state == "stopped"
             quiet = state.quiet_seconds + watched > limit
             if ended or quiet:
-                tail = services.files.log_tail()
+                tail = world.files.log_tail()
             if not running or suspicious or ended or quiet or stopped:
-                step = services.files.checkpoint_step()
+                step = world.files.checkpoint_step()
         except BUCKET_FAULTS as error:
-            services.say(f"bucket: {error}")
+            world.say(f"bucket: {error}")
             return None, None, "", None, False
         return heartbeat, report, tail, step, True
 
     def _if_whole(self, read: Callable[[], T | None]) -> T | None:
-        """A damaged file counts as none: a supervisor that ended over it would leave its TPU."""
+        """Count a damaged file as none: a supervisor that ended over it would leave its TPU."""
         try:
             return read()
         except BadInput as error:
-            self._services.say(str(error))
+            self._world.say(str(error))
             return None
 
     # --- acting ------------------------------------------------------------------------------
 
     def _may_rent(self, state: RunState) -> bool:
-        """Stores the decision to rent, and asks once more whether this is the one supervisor."""
+        """Store the decision to rent, and ask once more whether this is the one supervisor."""
         try:
-            self._services.files.save_state(state)
-            self._services.beat()
+            self._world.files.save_state(state)
+            self._world.beat()
         except LeaseLost:
             raise
         except BUCKET_FAULTS as error:
-            self._services.say(f"bucket: {error}")
+            self._world.say(f"bucket: {error}")
             self._stores = False
             return False
         self._saved, self._saved_at = state, self._now
         return True
 
     def _perform(self, action: Action) -> tuple[str, ServiceFault | None]:
-        """Carries one action out: the operation's name, or why the service did not take it."""
-        tpus = self._services.tpus
+        """Carry one action out; return the operation's name, or why the service did not take it."""
+        tpus = self._world.tpus
         try:
             if isinstance(action, Create):
                 zone, attempt, limit = action.zone, action.attempt, action.limit
-                metadata = self._services.metadata(zone, attempt, limit)
-                return tpus.create(self._spec, zone, attempt, metadata, limit), None
+                metadata = self._world.metadata(zone, attempt, limit)
+                return tpus.create(self._run, zone, attempt, metadata, limit), None
             return tpus.delete(action.tpu), None
         except ServiceFault as fault:
             return "", fault
 
     def _write(self, state: RunState, events: Sequence[Event]) -> None:
-        """Goes to a state: saves it when something other than its timers changed, and events."""
+        """Go to a state, append events, and save both where more than timers changed."""
         self._state = state
         for event in events:
-            self._services.say(describe(event))
-            line = {"event": event.event, "time": round(self._services.wall(), 3)}
-            self._unsent.append({**line, "source": "supervisor", "run": state.name, **event.fields})
-        changed = self._saved is None or _identity(self._saved) != _identity(state)
+            self._world.say(describe(event))
+            line: dict[str, Any] = {"event": event.event, "time": round(self._world.wall(), 3)}
+            line |= {"source": "supervisor", "run": self._run.name}
+            self._unsent.append({**line, **event.fields})
+        changed = self._saved is None or without_timers(self._saved) != without_timers(state)
         due = self._now - self._saved_at >= SAVE_EVERY
         try:
             if changed or due or not self._stores:
-                self._services.files.save_state(state)
+                self._world.files.save_state(state)
                 self._saved, self._saved_at = state, self._now
                 self._stores = True
             while self._unsent:
-                self._services.files.append_event(self._unsent[0])
+                self._world.files.append_event(self._unsent[0])
                 self._unsent.pop(0)
         except BUCKET_FAULTS as error:
-            self._services.say(f"bucket: {error}")  # kept in memory: the next turn tries again
+            self._world.say(f"bucket: {error}")  # kept in memory: the next turn tries again
             self._stores = False
 
 
 def service_clock(tpus: Tpus) -> float | None:
-    """UNIX seconds by the service's clock; None where it has not answered."""
+    """Return UNIX seconds by the service's clock; None where it has not answered."""
     try:
         return tpus.time()
     except ServiceFault:
         return None
 
 
-def load(name: str, services: Services) -> tuple[RunState, float]:
-    """The state on the bucket, ready to continue; and when it was saved, by the service's clock: 0
-    where nothing was rented since."""
-    state = services.files.load_state()
-    if state is None:
-        return RunState(name), 0.0
-    away_since = state.saved_at
-    if state.phase is Phase.ENDED and not state.billing:
-        away_since = 0.0
-    if state.ending is not None:
-        state = replace(
-            state, phase=Phase.IDLE, ending=None, ending_reason="", ending_message="",
-            same_failures=0, last_failure="", struck_zones={}, strikes={}, misses=0,
-            backoff_seconds=0.0, operation="", operation_kind="", trouble_seconds=0.0,
-            in_trouble=False,
-        )  # fmt: skip
-    return state, away_since
-
-
-def _identity(state: RunState) -> RunState:
-    """The state without its timers."""
-    return replace(
-        state, phase_seconds=0.0, quiet_seconds=0.0, healthy_seconds=0.0, backoff_seconds=0.0,
-        delete_wait=0.0, billed_seconds=0.0, elapsed_seconds=0.0, cost_usd=0.0, saved_at=0.0,
-        machine_seconds=0.0, trouble_seconds=0.0, best_step=0, absences=0,
-        last_step=min(state.last_step, 0),
-    )  # fmt: skip
-
-
 def describe(event: Event) -> str:
-    """One line for people; what it quotes may hold secrets."""
+    """Describe an event in a line for people, without the secrets that it may quote."""
     details = ", ".join(
         f"{key} {f'{value:.2f}' if isinstance(value, float) else value}"
         for key, value in event.fields.items()

@@ -1,29 +1,24 @@
-"""What a person at the terminal sees of a run, before and while it trains, and wants at Ctrl-C."""
+"""Supervises a run at a terminal: asks a person at Ctrl-C, and follows the trainer's log."""
 
 from __future__ import annotations
 
-import datetime
 import re
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import Any
 
-from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.prices import Prices
-from bigbird_ja.launch import backends, compute, services, startup
-from bigbird_ja.launch.run_files import LOCK, BucketFiles, Run, find_runs
-from bigbird_ja.launch.run_state import Phase, RunState, longest_life
-from bigbird_ja.launch.supervise import Stop
-from bigbird_ja.plan import rows as plan
-from bigbird_ja.process import signals
-from bigbird_ja.process.console import human_time
+from bigbird_ja.launch.files import RunFiles, check_known, supervisor_lease
+from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.record import LaunchedRun, Tpus
+from bigbird_ja.launch.state import Phase, RunState
+from bigbird_ja.launch.supervise import Detached, Stop, World, service_clock, supervise
+from bigbird_ja.process import signals, streams
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config
 from bigbird_ja.settings.schema import Config
-
-_COMPUTE_LISTS = ("instances", "instanceGroupManagers", "instanceTemplates", "resourcePolicies")
+from bigbird_ja.storage.lease import Lease, LeaseLost
 
 QUESTION = (
     "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
@@ -33,135 +28,96 @@ _ANCHOR = 400  # characters by which a later copy is laid against an earlier one
 _PROGRESS = re.compile(r"^step +[0-9]")
 
 
-# --- the dry run ----------------------------------------------------------------------------------
+# --- a session ------------------------------------------------------------------------------------
 
 
-def dry_run(run: Run, config: Config, vm: startup.Vm, table: Prices) -> dict[str, Any]:
-    """Prints machine, lease and money; the `--json` results."""
-    package = startup.build_wheel()
-    run = replace(run, wheel=package.path_on(run.bucket), wheel_sha256=package.sha256)
-    cost, spec, settings = cost_plan(run, config, table), run.spec, run.settings
-    machine = hardware.find(spec.accelerator_type)
-    queue = ", in the queue" if spec.queued else ""
-    print(
-        "dry run: nothing was asked for, nothing is billed\n"
-        f"machine  {spec.accelerator_type}, {spec.pricing.replace('_', ' ')}{queue}: chips"
-        f" {machine.chips}, hosts {machine.hosts}, image {spec.runtime_version}\n"
-        f"zones    {', '.join(settings.zones)}, in this order\n"
-        f"lease    {_lease(run, cost)}\n"
-        f"cost     {_cost(cost)}\n"
-        f"         {table.describe_age(datetime.date.today())}\n"
-        f"run      {run.name}: {settings.target_step:,} steps on {run.data_dir}\n"
-        "every request and the start-up script: --json"
-    )
-    return {"requests": planned_requests(run, vm), "cost": cost}
-
-
-def planned_requests(run: Run, vm: startup.Vm) -> list[dict[str, Any]]:
-    """Every request of an undisturbed run, and what follows a preemption.
+def attend(
+    run: LaunchedRun,
+    config: Config,
+    vm: startup.Emulation,
+    tpus: Tpus,
+    on_interrupt: str,
+    update_package: bool,
+) -> RunState | None:
+    """Take the run's lock, store what the machine needs, and supervise until the run has ended.
 
     Args:
-        run: with the path of its package.
+        run: the record of the run, without its package.
+        config: of the run on its data.
+        vm: what it is rented as, or emulated by.
+        tpus: the service that rents it.
+        on_interrupt: see `Interrupts`.
+        update_package: see `startup.store`.
+
+    Returns:
+        The last state; None where the person detached.
+
+    Raises:
+        BadInput: another `launch` watches the run, or took it over.
     """
-    is_compute = backends.service_of(run.spec.accelerator_type) == "compute"
-    operation = "zoneOperations.get" if is_compute else "GetOperation"
-    lists = _COMPUTE_LISTS if is_compute else ("ListNodes", "ListQueuedResources")
-    zones = [{"project": run.project, "zone": zone} for zone in run.settings.zones]
-    written = (run.wheel, run.config_path, run.supervisor("launch.json"), run.supervisor(LOCK))
-    requests = [{"method": "storage.write", "request": {"path": path}} for path in written]
-    requests += [{"method": method, "request": zone} for zone in zones for method in lists]
-    for zone in zones:
-        creations = _creations(run, vm, zone["zone"])
-        requests += [
-            {
-                "method": method,
-                "when": "in the first zone with capacity",
-                "request": {**zone, "body": body},
-            }
-            for method, body in creations
-        ]
-    every = f"every {run.settings.poll:g} s"
-    watched = (run.supervisor("exit.json"), f"{run.model_dir}/heartbeat.json")
-    polled = [{"path": path} for path in watched]
-    delete = creations[-1][0].replace("Create", "Delete").replace(".insert", ".delete")
-    return [
-        *requests,
-        {"method": operation, "when": f"{every} until done", "request": {"name": "..."}},
-        {"method": lists[0], "when": every, "request": zones[0]},
-        *({"method": "storage.read", "when": every, "request": path} for path in polled),
-        {
-            "method": delete,
-            "when": "after a preemption or failure (then one is created again), and at the end",
-            "request": {**zones[0], "name": run.name},
-        },
-    ]
-
-
-def _creations(run: Run, vm: startup.Vm, zone: str) -> list[tuple[str, dict[str, Any]]]:
-    """Method and body of what rents a machine."""
-    limit = longest_life(RunState(run.name), run.settings)
-    metadata = startup.metadata(run, vm, zone, 1, limit)
-    if backends.service_of(run.spec.accelerator_type) == "compute":
-        return compute.creations(run.project, run.spec, zone, 1, metadata, limit)
-    method = "CreateQueuedResource" if run.spec.queued else "CreateNode"
-    return [(method, services.creation(run.project, run.spec, zone, 1, metadata))]
-
-
-def cost_plan(run: Run, config: Config, table: Prices) -> dict[str, Any]:
-    """What the run would cost on the machine it asks for: `cost` of `launch --dry_run --json`."""
-    config, settings = complete_config(config), run.settings
-    overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
-    planned = plan.Run(
-        config, config.training.num_train_steps, plan.estimated_data(config), table, overheads,
-        zones=settings.zones[:1],
-    )  # fmt: skip
-    pricing = "on_demand" if run.spec.pricing == "on_demand" else "spot"
-    rows = plan.make_rows(planned, (run.spec.accelerator_type,))
-    usd = settings.usd_per_hour
-    max_hours = None if settings.max_seconds is None else settings.max_seconds / 3600
-    limits = [] if max_hours is None else [max_hours]
-    limits += [settings.max_usd / usd] if settings.max_usd is not None and usd else []
-    most_hours = min(limits, default=None)
-    return {
-        "usd_per_hour": usd,
-        "prices_as_of": str(table.as_of),
-        "max_hours": max_hours,
-        "max_cost": settings.max_usd,
-        "most_hours": most_hours,  # of rented time, by both; None: no limit
-        "most_usd": most_hours * usd if most_hours is not None and usd else None,
-        "run": next((asdict(row) for row in rows if row.pricing == pricing), None),
-    }
-
-
-def _lease(run: Run, cost: dict[str, Any]) -> str:
-    unwatched = f"deletes itself {run.settings.lease / 3600:g} h after nobody watches any more"
-    if cost["most_hours"] is None:
-        days = run.settings.longest / 86_400
-        return f"{days:g} days each, {unwatched}; in all no limit: give --max_hours or --max_cost"
-    return f"at most {human_time(cost['most_hours'] * 3600)} of rented time; {unwatched}"
-
-
-def _cost(cost: dict[str, Any]) -> str:
-    usd, row, most = cost["usd_per_hour"], cost["run"], cost["most_usd"]
-    if not usd:
-        return "no price is known: costs are not counted"
-    parts = [f"{usd:,.2f} USD per hour in the dearest zone"]
-    parts.append("no limit" if most is None else f"at most {most:,.2f} USD")
-    if row is not None and row["cost_usd"] is not None:
-        parts.append(
-            f"expected {row['cost_usd']:,.2f} USD, {row['hours']:,.1f} rented hours, done after"
-            f" {human_time(row['wall_hours'] * 3600)} ({row['rate_source']})"
+    RunFiles(run).prepare()
+    # By the service's clock: this machine's may be wrong by hours.
+    lease = supervisor_lease(run, log, wall=lambda: service_clock(tpus) or time.time())
+    lease.acquire()
+    try:
+        stored = startup.store(run, config, update_package)
+        with (
+            Interrupts(on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
+            streams.guard_stderr(interrupts.nobody_reads),
+        ):
+            return supervise(stored, _world(stored, vm, tpus, lease, interrupts))
+    except Detached:
+        log(
+            "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
+            f" unwatched it deletes itself after {run.lease / 3600:g} hours"
         )
-        if cost["most_hours"] is not None and row["hours"] > cost["most_hours"]:
-            parts.append("the run is expected to reach its limit unfinished")
-    return "; ".join(parts)
+        return None
+    except LeaseLost as error:
+        raise BadInput("another `launch` took this run over: this one stops") from error
+    finally:
+        lease.release()
+
+
+def _world(
+    run: LaunchedRun, vm: startup.Emulation, tpus: Tpus, lease: Lease, interrupts: Interrupts
+) -> World:
+    """Put together what the supervisor looks at and acts through."""
+    files, follower = RunFiles(run), LogFollower()
+
+    def say(text: str) -> None:
+        log(f"{time.strftime('%F %T')} {run.name}: {text}")
+
+    def follow() -> None:
+        for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
+            say(line)
+
+    def metadata(zone: str, attempt: int, limit: float) -> dict[str, str]:
+        return startup.metadata(run, vm, zone, attempt, limit, service_clock(tpus) or 0.0)
+
+    return World(
+        tpus,
+        files,
+        steady_clock,
+        time.time,
+        interrupts.sleep,
+        lease.renew,
+        interrupts.stop,
+        say,
+        follow,
+        metadata,
+    )
+
+
+def steady_clock() -> float:
+    """Return seconds of a clock that nobody sets, and that counts a suspended machine."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 # --- Ctrl-C ---------------------------------------------------------------------------------------
 
 
 class Interrupts:
-    """Listens to signals while the block runs; the supervisor asks `stop` once per turn.
+    """A listener to signals while the block runs; the supervisor asks `stop` once per turn.
 
     Args:
         policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
@@ -201,15 +157,15 @@ class Interrupts:
         self._wake.set()
 
     def nobody_reads(self) -> None:
-        """The reader of the log is gone, which is as good as a closed terminal."""
+        """Take a log without a reader for a closed terminal."""
         self._receive(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:
-        """Waits, or until a signal comes."""
+        """Wait so long, or until a signal comes."""
         self._wake.wait(seconds)
 
     def stop(self) -> Stop:
-        """What the person wants now."""
+        """Return what the person wants now."""
         if not self._count:
             return Stop.NO
         if self._deleting:
@@ -242,13 +198,13 @@ class Interrupts:
 
 
 class LogFollower:
-    """Finds what is new in a window that moves along a growing log."""
+    """A reader of what is new in a window that moves along a growing log."""
 
     def __init__(self) -> None:
         self._seen = ""
 
     def new_lines(self, window: str) -> list[str]:
-        """Whole lines that no window before has had."""
+        """Return the whole lines that no window before has had."""
         whole = window[: window.rfind("\n") + 1]
         anchor = self._seen[-_ANCHOR:]
         at = whole.rfind(anchor) if anchor else -1
@@ -259,7 +215,7 @@ class LogFollower:
 
 
 def progress_lines(lines: list[str]) -> list[str]:
-    """Those that show how far training is."""
+    """Keep the lines that show how far training is."""
     return [line for line in lines if _PROGRESS.match(line)]
 
 
@@ -270,15 +226,13 @@ def follow(
     sleep: Callable[[float], None],
     seconds: float = 30.0,
 ) -> str:
-    """Shows the log's lines as they come, until the run has ended; how it ended.
+    """Show the log's lines as they come, until the run has ended; return how it ended.
 
     Raises:
         BadInput: no such run.
     """
-    names = find_runs(bucket)
-    if name not in names:
-        raise BadInput(f"no run {name!r} on {bucket}: there are {', '.join(names) or 'none'}")
-    files, follower = BucketFiles(Run(bucket, name)), LogFollower()
+    check_known(bucket, name)
+    files, follower = RunFiles(LaunchedRun(bucket, name)), LogFollower()
     while True:
         state = files.load_state()
         for line in follower.new_lines(files.log_window()):

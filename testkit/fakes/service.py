@@ -1,4 +1,4 @@
-"""What the fakes of both services share: an HTTP door on loopback, machines that are processes.
+"""Serves both fakes: an HTTP door on loopback, machines that are processes.
 
 A machine is `bash` running its start-up script in a process group of its own; preemption is
 SIGTERM, a grace, SIGKILL. The door also is the metadata server of the machines.
@@ -31,8 +31,8 @@ REFUSALS = {
 
 
 @dataclass
-class Machine:
-    """What the API says of a machine, and the process that stands for it."""
+class FakeMachine:
+    """A machine as the API describes it, and the process that stands for it."""
 
     resource: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
@@ -104,21 +104,19 @@ class Service:
             in_background(lambda: finish(work))
         return 200, operation
 
-    def boot(
-        self, script: str, environ: dict[str, str] | None = None, disk_name: str = "disk"
-    ) -> subprocess.Popen[bytes] | None:
+    def boot(self, script: str) -> subprocess.Popen[bytes] | None:
         """A machine's process."""
         if self._environ is None:
             return None
         directory = os.path.join(self.work_dir, f"vm-{len(self._processes)}")
         os.makedirs(directory)
         Path(directory, "startup-script").write_text(script, "utf-8")
-        disk = os.path.join(self.work_dir if self._keep_disk else directory, disk_name)
+        disk = os.path.join(self.work_dir if self._keep_disk else directory, "disk")
         folders = {"BIGBIRD_JA_VM_DIR": disk, "BIGBIRD_JA_VM_RUN_DIR": directory}
         with open(f"{directory}/console.log", "wb") as output:
             process = subprocess.Popen(
                 ["bash", f"{directory}/startup-script"],
-                env={**self._environ, **(environ or {}), **folders},
+                env={**self._environ, **folders},
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qs
 
-from testkit.fakes.service import Answer, Machine, Service, error, kill, lookup, now
+from testkit.fakes.service import Answer, FakeMachine, Service, error, kill, lookup, now
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
@@ -27,7 +27,7 @@ class FakeTpu(Service):
         self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
     ) -> None:
         super().__init__(work_dir, environ, keep_disk)
-        self._machines: dict[str, Machine] = {}
+        self._machines: dict[str, FakeMachine] = {}
         self.queued: dict[str, dict[str, Any]] = {}
         self.unreachable: list[str] = []  # locations that a listing leaves out
         self.created: list[str] = []
@@ -43,7 +43,7 @@ class FakeTpu(Service):
         with self._lock:
             return sorted(self.queued)
 
-    def machine(self, node_id: str) -> Machine | None:
+    def machine(self, node_id: str) -> FakeMachine | None:
         """The newest machine of this id, in whatever zone."""
         with self._lock:
             machines = [m for name, m in self._machines.items() if name.endswith(f"/{node_id}")]
@@ -120,7 +120,7 @@ class FakeTpu(Service):
             return self.operation()
         resource = {**node, "name": name, "createTime": now(), "state": "READY"}
         process = self.boot(node["metadata"].get("startup-script", ""))
-        self._machines[name] = Machine(resource, process)
+        self._machines[name] = FakeMachine(resource, process)
         self.created.append(name)
         self.most_at_once = max(self.most_at_once, len(self._machines))
         if word == "reply_lost":

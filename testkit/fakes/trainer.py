@@ -42,18 +42,12 @@ def main(arguments: list[str]) -> int:
     os.makedirs(model_dir, exist_ok=True)
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
-    others = meet(model_dir, stopped)
-    if os.environ.get("JAX_PROCESS_ID", "0") != "0":
-        return follow(model_dir, others, stopped)
     step = _read(os.path.join(model_dir, "checkpoint.json")).get("step", 0)
     beat(model_dir, step, "starting")
     print(f"starting at {step} with {' '.join(arguments)}", flush=True)
     while step < target and not stopped:
         time.sleep(STEP_SECONDS)
         step += 1
-        if not all(map(is_alive, others)):
-            beat(model_dir, step, "stopped", "stalled")
-            return 76
         if step % 5 == 0:
             beat(model_dir, step, "training")
         if step % SAVE_EVERY == 0:
@@ -61,38 +55,6 @@ def main(arguments: list[str]) -> int:
     _save(model_dir, step)
     beat(model_dir, step, "stopped", "finished" if step >= target else "interrupted")
     return 0 if step >= target else 75
-
-
-def meet(model_dir: str, stopped: list[int]) -> list[int]:
-    """The other processes of a slice, once all of them have come to the shared folder."""
-    count = int(os.environ.get("JAX_NUM_PROCESSES", "1"))
-    path = os.path.join(model_dir, "process-{}")
-    _write(path.format(os.environ.get("JAX_PROCESS_ID", "0")), {"pid": os.getpid()})
-    while not stopped:
-        pids = [_read(path.format(number)).get("pid", 0) for number in range(count)]
-        if all(pid and is_alive(pid) for pid in pids):
-            return [pid for pid in pids if pid != os.getpid()]
-        time.sleep(0.05)
-    return []
-
-
-def follow(model_dir: str, others: list[int], stopped: list[int]) -> int:
-    """What all but the first process of a slice do: they end as it ends."""
-    while not stopped and all(map(is_alive, others)):
-        time.sleep(0.02)
-    if stopped:
-        return 75
-    state = dict(_read(os.path.join(model_dir, "heartbeat.json")))
-    return 0 if state.get("reason") == "finished" else 76
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (OSError, IndexError):
-        return False
 
 
 def beat(model_dir: str, step: int, state: str, reason: str | None = None) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.run_files import supervisor_lease
-from bigbird_ja.launch.services import RUN_DIR_KEY, TpuSpec
+from bigbird_ja.launch.files import supervisor_lease
+from bigbird_ja.launch.record import RUN_DIR_KEY
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -25,8 +25,8 @@ def fake(tmp_path: Path, fake_tpu: FakeTpu) -> FakeTpu:
     """With a node `a`, and a dead queued resource `b` in another zone."""
     tpus = support.client(fake_tpu)
     metadata = {RUN_DIR_KEY: f"{tmp_path}/bucket/a"}
-    tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), ZONE, 1, metadata, 3600.0)
-    tpus.create(TpuSpec("b", "v3-8", "i", "id-b", queued=True), "europe-west4-a", 1, {}, 3600.0)
+    tpus.create(support.vm_of("a", "id-a"), ZONE, 1, metadata, 3600.0)
+    tpus.create(support.vm_of("b", "id-b", queued=True), "europe-west4-a", 1, {}, 3600.0)
     fake_tpu.preempt("b")
     return fake_tpu
 
@@ -59,9 +59,9 @@ def test_one_run_only(fake: FakeTpu) -> None:
 def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path: Path) -> None:
     """A node of the other service, and one without our label, have the same name and zone."""
     with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
-        support.client(newer).create(TpuSpec("a", "v6e-8", "i", "id-1"), ZONE, 1, {}, 1e5)
+        support.client(newer).create(support.vm_of("a", "id-1", "v6e-8"), ZONE, 1, {}, 1e5)
         for name in ("a", "serving"):
-            support.client(older).create(TpuSpec(name, "v3-8", "i"), ZONE, 1, {}, 1e5)
+            support.client(older).create(support.vm_of(name), ZONE, 1, {}, 1e5)
             older.machine(name).resource["labels"] = {"owner": "someone-else"}
         vm = f"projects/p/zones/{ZONE}/instances/a"
         for flags, key in (
@@ -94,13 +94,13 @@ def test_what_a_living_launch_watches_is_refused(silence: float, fake: FakeTpu) 
 
 def test_both_services_are_asked(tmp_path: Path, fake: FakeTpu) -> None:
     with FakeCompute(f"{tmp_path}/c") as newer:
-        support.client(newer).create(TpuSpec("c", "v6e-8", "i", "id-c"), ZONE, 1, {}, 1e5)
+        support.client(newer).create(support.vm_of("c", "id-c", "v6e-8"), ZONE, 1, {}, 1e5)
         status, result = support.run(["status", "--project=p"], newer, fake)
         assert (status, {tpu["run"] for tpu in result["tpus"]}) == (0, {"a", "b", "c"})
         fake.unreachable.append("projects/p/locations/asia-east1-c")
         status, result = support.run(DOWN, newer, fake)
         assert (status, "no answer from asia-east1-c" in result["error"]) == (74, True)
-        assert "more may be left" in result["error"]
+        assert "machines may remain there" in result["error"]
         fake.unreachable.clear()
         status, result = support.run(DOWN, newer, fake)
         assert (status, len(result["deleted"])) == (0, 3)

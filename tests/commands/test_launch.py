@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.launch.services import ID_LABEL, RUN_LABEL, TpuSpec
+from bigbird_ja.launch.record import ID_LABEL, RUN_LABEL
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute
@@ -53,15 +53,12 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPa
     assert "spot" in queued and "guaranteed" not in queued
 
 
-def test_dry_run_of_a_slice_shows_its_three_resources() -> None:
-    result, _ = dry_run("--config=tiny-cpu", "--accelerator_type=v6e-16")
-    methods = [request["method"] for request in result["requests"]]
-    assert {"resourcePolicies.insert", "instanceTemplates.insert"} <= {*methods}
-    assert "instanceGroupManagers.insert" in methods
-    assert methods[-1] == "instanceGroupManagers.delete"
-    scripts = json.dumps(result["requests"])
+def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other() -> None:
+    _, requests = dry_run("--config=tiny-cpu", "--accelerator_type=v5e-16")
+    assert requests["CreateNode"]["body"]["acceleratorType"] == "v5litepod-16"
+    scripts = json.dumps(requests)
     assert "HOSTS=4" in scripts and "--pod_wait_seconds=1200" in scripts
-    assert "instanceGroupManagers/my-run" in scripts  # what the watcher deletes
+    assert "nodes/my-run" in scripts  # what the watcher deletes
 
 
 @pytest.mark.parametrize(
@@ -71,7 +68,7 @@ def test_dry_run_of_a_slice_shows_its_three_resources() -> None:
         (["--accelerator_type=v3-32"], "estimator engine uses one"),
         (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
         (["--accelerator_type=v6e-2", "--zones=us-east5-b"], "sizes v6e-1, v6e-4, v6e-8"),
-        (["--accelerator_type=v6e-512", "--zones=us-east5-b"], "largest is v6e-256"),
+        (["--accelerator_type=v6e-32", "--zones=us-east5-b"], "docs/pods.md"),
         (["--accelerator_type=v6e-8", "--zones=us-east5-b", "--queued"], "has no queue"),
         (["--name=Bad_Name"], "lower-case"),
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
@@ -146,7 +143,7 @@ def test_a_taken_name_is_refused_before_anything_is_written(
     root: str, fake_tpu: FakeTpu, labels: Mapping[str, str]
 ) -> None:
     zone = "us-central1-a"
-    support.client(fake_tpu).create(TpuSpec("run-1", "v3-8", "i"), zone, 1, {}, 3600.0)
+    support.client(fake_tpu).create(support.vm_of("run-1"), zone, 1, {}, 3600.0)
     machine = fake_tpu.machine("run-1")
     assert machine is not None
     machine.resource["labels"] = labels
@@ -188,11 +185,11 @@ def test_preempted_run_finishes_and_leaves_nothing(
         events = [event["event"] for event in support.events_of(root)]
         assert events.count("preempted") == 3 and events[-1] == "ended"
         # The same command again: finished work costs nothing, and the run keeps its id.
-        run_id = support.read(root, "supervisor/launch.json", "spec")["run_id"]
+        run_id = support.read(root, "supervisor/launch.json", "run_id")
         status, result = support.run(command, fake)
         assert (status, result["state"], len(fake.created)) == (0, "ended", 4)
         assert len(run_id) == 16
-        assert support.read(root, "supervisor/launch.json", "spec")["run_id"] == run_id
+        assert support.read(root, "supervisor/launch.json", "run_id") == run_id
         status, result = support.run(
             ["status", f"--bucket={root}/bucket", "--name=run-1", "--events=9"], fake
         )
@@ -202,7 +199,7 @@ def test_preempted_run_finishes_and_leaves_nothing(
         status, result = support.run(support.command(root, *changed), fake)
         assert status == 2 and "model.num_layers: 2 -> 3" in result["error"]
     for path in Path(root, "bucket").rglob("*"):
-        if path.is_file() and path.suffix != ".whl":
+        if path.is_file() and path.suffix != ".zip":
             assert not re.search(rb"token-of-the-vm|Bearer", path.read_bytes()), path
 
 
@@ -226,7 +223,7 @@ def test_a_detached_machine_finishes_its_run_and_deletes_itself(
 ) -> None:
     # On a busy machine, too, the supervisor leaves before its run has ended, and how it ended is
     # reported before the machine is deleted.
-    process = support.start(root, fake_tpu, "--on_interrupt=detach", steps=1000, ended_seconds=5)
+    process = support.start(root, fake_tpu, "--on_interrupt=detach", steps=1000, ended=5)
     support.wait_for_step(root, 5)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.run_state import Ending, Phase
-from bigbird_ja.launch.services import TpuSpec
+from bigbird_ja.launch.state import Ending, Phase
 from testkit.fakes import trainer
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -23,8 +22,8 @@ def test_runs_and_their_tpus(tmp_path: Path, fake_tpu: FakeTpu) -> None:
     trainer.beat(training.model_dir, 400, "training")
     support.make_run(bucket, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP)
     tpus = support.client(fake_tpu)
-    tpus.create(TpuSpec("a", "v3-8", "i", "id-a"), "us-central1-a", 1, {}, 3600.0)
-    tpus.create(TpuSpec("stray", "v3-8", "i", "id-x"), "us-central1-a", 1, {}, 3600.0)
+    tpus.create(support.vm_of("a", "id-a"), "us-central1-a", 1, {}, 3600.0)
+    tpus.create(support.vm_of("stray", "id-x"), "us-central1-a", 1, {}, 3600.0)
     flags = ["status", f"--bucket={bucket}", "--project=p"]
     status, result = support.run(flags, fake_tpu)
     assert status == 0

@@ -19,13 +19,14 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja.cli import main
-from bigbird_ja.launch import compute, services
+from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
+from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.machine.startup import VM_VARIABLE
+from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpus
 from bigbird_ja.launch.rest import Rest
-from bigbird_ja.launch.run_files import BucketFiles, Run
-from bigbird_ja.launch.run_state import RunState, Settings
-from bigbird_ja.launch.services import Operation, Presence, TpuNodes, Tpus, TpuSpec
-from bigbird_ja.launch.startup import VM_VARIABLE
+from bigbird_ja.launch.state import RunState
+from bigbird_ja.launch.tpu_api import TpuNodes
 from testkit import synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
@@ -67,19 +68,21 @@ def command(root: str, *more: str, steps: int = 100) -> list[str]:
     ]  # fmt: skip
 
 
-def environment(fake: Fake, **vm: object) -> dict[str, str]:
+def environment(fake: Fake, **terms: object) -> dict[str, str]:
     """What a command must find in its environment so that this machine stands for the rented one.
 
     Args:
-        vm: fields of `startup.Vm`.
+        terms: fields of `watcher.Terms`.
     """
     is_compute = isinstance(fake, FakeCompute)
     values = {
-        "device": "cpu", "service_manager": "none", "installs": False,
+        "device": "cpu",
+        "service_manager": "none",
+        "installs": False,
         "api": f"{fake.url}/compute/v1" if is_compute else f"{fake.url}/v2",
-        "metadata": fake.url, "poll_seconds": 1.0, **vm,
-    }  # fmt: skip
-    variable = compute.EMULATOR_VARIABLE if is_compute else services.EMULATOR_VARIABLE
+        "terms": {"metadata": fake.url, "poll": 1.0, **terms},
+    }
+    variable = compute.EMULATOR_VARIABLE if is_compute else tpu_api.EMULATOR_VARIABLE
     return {variable: fake.address, VM_VARIABLE: json.dumps(values)}
 
 
@@ -93,13 +96,13 @@ def run(arguments: list[str], *fakes: Fake) -> tuple[int, dict[str, Any]]:
 
 
 def start(
-    root: str, fake: Fake, *more: str, steps: int = 400, **vm: object
+    root: str, fake: Fake, *more: str, steps: int = 400, **terms: object
 ) -> subprocess.Popen[bytes]:
     """`launch` as a process of its own."""
     arguments = command(root, *more, steps=steps)
     return subprocess.Popen(
         [sys.executable, "-m", "bigbird_ja", *arguments, "--json"],
-        env={**os.environ, **environment(fake, **vm)},
+        env={**os.environ, **environment(fake, **terms)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -126,14 +129,18 @@ def events_of(root: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def make_run(bucket: str, name: str, **state: object) -> Run:
+def vm_of(name: str, run_id: str = "", kind: str = "v3-8", **more: Any) -> LaunchedRun:
+    """The record of a run that asks for one machine."""
+    return LaunchedRun("gs://b", name, run_id, "p", accelerator_type=kind, **more)
+
+
+def make_run(bucket: str, name: str, **state: object) -> LaunchedRun:
     """A run of 1,000 steps on a bucket, whose supervisor has left this state."""
-    spec, settings = TpuSpec(name, "v3-8", "i", f"id-{name}"), Settings((), 1000, 2.4)
-    run = Run(bucket, name, spec=spec, settings=settings)
-    files = BucketFiles(run)
+    run = LaunchedRun(bucket, name, f"id-{name}", target_step=1000, usd_per_hour=2.4)
+    files = RunFiles(run)
     files.prepare()
-    run.save()
-    files.save_state(RunState(name, **state))  # type: ignore[arg-type]
+    files.save_run()
+    files.save_state(RunState(**state))  # type: ignore[arg-type]
     return run
 
 

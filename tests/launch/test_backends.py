@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch.backends import Everywhere, delete_all, engine_on
+from bigbird_ja.launch.record import ID_LABEL, Presence, Tpu
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.services import ID_LABEL, Presence, Tpu
 
 TPU = Tpu(
     "a", "z", Presence.READY, "READY", labels={ID_LABEL: "id-a"}, created=1.0, resource="p/z/a"

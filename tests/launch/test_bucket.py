@@ -8,22 +8,23 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import startup
-from bigbird_ja.launch.run_files import BucketFiles, Run, check_name, find_runs, read_run
-from bigbird_ja.launch.run_state import Phase, RunState
+from bigbird_ja.launch.files import RunFiles, find_runs, read_run
+from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.prepare import check_name
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.storage.decode import FORMAT_VERSION
 
 
 def test_state_events_and_reports(bucket: str) -> None:
-    run = Run(bucket, "run-1")
-    files = BucketFiles(run)
+    run = LaunchedRun(bucket, "run-1")
+    files = RunFiles(run)
     files.prepare()
     assert files.load_state() is files.heartbeat() is files.exit_report() is None
-    state = RunState("run-1", Phase.RUNNING, "z", attempt=3)
+    state = RunState(Phase.RUNNING, zone="z", attempt=3)
     files.save_state(state)
-    assert files.load_state() == replace(state, format_version=FORMAT_VERSION)
+    assert files.load_state() == state
     files.append_event({"event": "created", "time": 1.0})
     run_log.append_event(run.model_dir, "saved", step=5)  # the trainer writes there too
     files.append_event({"event": "preempted", "time": 2.0})
@@ -43,16 +44,16 @@ def test_state_events_and_reports(bucket: str) -> None:
     lease = json.loads(storage.read_bytes(run.supervisor("lease.json")))
     assert lease == {"attempt": 3, "renewed": 1.5}
     assert read_run(bucket, "run-1") is None and find_runs(bucket) == []
-    run = replace(run, wheel="w", engine="pjrt")
-    run.save()
-    assert read_run(bucket, "run-1") == replace(run, format_version=FORMAT_VERSION)
+    run = replace(run, package="p", engine="pjrt", zones=("z",), max_usd=2.5)
+    RunFiles(run).save_run()
+    assert read_run(bucket, "run-1") == run
     assert find_runs(bucket) == ["run-1"]
 
 
 @pytest.mark.parametrize("name", ["launch.json", "state.json"])
 def test_files_of_another_version_are_refused(bucket: str, name: str) -> None:
-    run = Run(bucket, "run-1")
-    files = BucketFiles(run)
+    run = LaunchedRun(bucket, "run-1")
+    files = RunFiles(run)
     files.prepare()
     # Of which nobody knows what a later version keeps in it.
     storage.write_text(run.supervisor(name), '{"spec": {}, "format_version": "9"}')
@@ -60,11 +61,73 @@ def test_files_of_another_version_are_refused(bucket: str, name: str) -> None:
         _ = (read_run(bucket, "run-1"), files.load_state())
 
 
-def test_the_wheel_is_reproducible_and_uploaded_once(bucket: str) -> None:
-    packed = startup.build_wheel()
-    assert startup.build_wheel() == packed  # byte for byte
+def test_what_0_1_0_launched_is_read(bucket: str) -> None:
+    """Its record had three parts and a wheel; its state had more fields."""
+    run = LaunchedRun(bucket, "run-1")
+    spec = {
+        "name": "run-1",
+        "accelerator_type": "v2-8",
+        "runtime_version": "image",
+        "run_id": "id-1",
+        "pricing": "on_demand",
+        "queued": False,
+        "service_account": None,
+        "network": None,
+        "subnetwork": None,
+        "external_ip": True,
+    }
+    settings = {
+        "zones": ["z"],
+        "target_step": 9,
+        "usd_per_hour": 1.5,
+        "project": "p",
+        "accelerator_type": "v2-8",
+        "run_id": "id-1",
+        "queued": False,
+        "max_usd": 7.0,
+        "hosts": 1,
+        "lease": 60.0,
+    }
+    launched = {
+        "bucket": "gs://moved",
+        "name": "run-1",
+        "project": "p",
+        "data_dir": "d",
+        "spec": spec,
+        "settings": settings,
+        "engine": "auto",
+        "wheel": "w.whl",
+        "wheel_sha256": "0",
+        "format_version": "0.1.0",
+    }
+    storage.write_text(run.supervisor("launch.json"), json.dumps(launched))
+    assert read_run(bucket, "run-1") == replace(
+        run,
+        run_id="id-1",
+        project="p",
+        data_dir="d",
+        target_step=9,
+        accelerator_type="v2-8",
+        runtime_version="image",
+        zones=("z",),
+        pricing="on_demand",
+        package="w.whl",
+        package_sha256="0",
+        usd_per_hour=1.5,
+        max_usd=7.0,
+        lease=60.0,
+    )
+    state = {"name": "run-1", "phase": "running", "zone": "z", "zone_index": 1, "cost_usd": 3.0}
+    state |= {"cause": "leftover", "in_repair": False, "format_version": "0.1.0"}
+    storage.write_text(run.supervisor("state.json"), json.dumps(state))
+    assert RunFiles(run).load_state() == RunState(Phase.RUNNING, zone="z", cost_usd=3.0)
+
+
+def test_the_package_is_reproducible_and_uploaded_once(bucket: str) -> None:
+    packed = startup.build_package()
+    assert startup.build_package() == packed  # byte for byte
     path = startup.upload(bucket, packed)
-    assert packed.sha256 in path and path.endswith("-py3-none-any.whl")
+    assert path == f"{bucket}/packages/{packed.sha256}.zip"
     before = storage.stat(path)
     assert startup.upload(bucket, packed) == path
     assert storage.stat(path) == before

@@ -9,10 +9,10 @@ import pytest
 from testkit.histories import History, Verdict
 
 
-@pytest.mark.parametrize("service", ["tpu", "compute", "slice"])
+@pytest.mark.parametrize("service", ["tpu", "compute"])
 @pytest.mark.parametrize("seeds", [15, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_nothing_is_left_and_no_limit_is_passed(service: str, seeds: int) -> None:
-    for seed in (*range(seeds), 119, 1173):  # the judge once misjudged the last two of slices
+    for seed in range(seeds):
         assert History(seed, service).run() == Verdict(), seed
 
 

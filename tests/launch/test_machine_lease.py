@@ -12,18 +12,18 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.launch.record import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.run_state import Ending, Phase
-from bigbird_ja.launch.services import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
+from bigbird_ja.launch.state import Ending, Phase
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage.lease import LeaseLost
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch.test_supervisor import SETTINGS, SPEC, TRAINER, names, run, times
+from tests.launch.test_supervisor import RECORD, TRAINER, names, run, times
 
 HOUR = 3600.0
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
-LONG = replace(SETTINGS, target_step=DAYS.target_step)
+LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
 def breaking(cloud: SimulatedCloud, act: str, start: float, end: float, error: Exception) -> None:
@@ -90,15 +90,15 @@ def test_a_detached_trainer_has_an_end(
 ) -> None:
     """A healthy one used to be billed for ever: the limits lived in the supervisor only."""
     cloud = SimulatedCloud(DAYS, service=service, fast=True, wake=(HOUR,))
-    settings = replace(LONG, **limits)  # type: ignore[arg-type]
+    record = replace(LONG, **limits)  # type: ignore[arg-type]
     with pytest.raises(Detached):
-        run(cloud, settings, stop=stopped_at(cloud, HOUR, Stop.DETACH))
+        run(cloud, record, stop=stopped_at(cloud, HOUR, Stop.DETACH))
     assert len(cloud.nodes) == 1
     cloud.advance(100 * HOUR)
     assert cloud.nodes == []
     assert cloud.rented_seconds < hours * HOUR
     if limits:  # and whoever comes back finds that the limit is spent
-        state = run(cloud, settings)
+        state = run(cloud, record)
         assert (state.ending, cloud.creations) == (Ending.BUDGET, 1)
 
 
@@ -109,12 +109,12 @@ def test_clocks_that_differ_change_neither_hours_nor_money(
 ) -> None:
     """Two supervisors, the second ten hours later on another machine with a wrong clock."""
     cloud = SimulatedCloud(DAYS)
-    settings = replace(LONG, **limits)  # type: ignore[arg-type]
+    record = replace(LONG, **limits)  # type: ignore[arg-type]
     with pytest.raises(Detached):
-        run(cloud, settings, stop=stopped_at(cloud, 5 * HOUR, Stop.DETACH))
+        run(cloud, record, stop=stopped_at(cloud, 5 * HOUR, Stop.DETACH))
     cloud.advance(cloud.now + 10 * HOUR)
     cloud.wall_offset = hours * HOUR
-    state = run(cloud, settings)
+    state = run(cloud, record)
     assert (state.ending, state.ending_reason) == (Ending.BUDGET, "interrupted")
     assert (cloud.creations, cloud.nodes) == (1, [])
     spent, most_usd = 2.4 * cloud.rented_seconds / HOUR, limits.get("max_usd", math.inf)
@@ -128,12 +128,12 @@ def test_clocks_that_differ_change_neither_hours_nor_money(
 def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back() -> None:
     cloud = SimulatedCloud(DAYS)
     breaking(cloud, "delete", HOUR, 3 * HOUR, ServiceFault(Kind.UNAVAILABLE, "no answer"))
-    settings = replace(LONG, max_usd=2.4 * 20)
-    state = run(cloud, settings, stop=stopped_at(cloud, HOUR))
+    record = replace(LONG, max_usd=2.4 * 20)
+    state = run(cloud, record, stop=stopped_at(cloud, HOUR))
     assert state.ending_reason == "io_error" and len(cloud.nodes) == 1
     cloud.advance(cloud.now + 100 * HOUR)  # its lease has deleted it meanwhile
     cloud.fast = True
-    state = run(cloud, settings)
+    state = run(cloud, record)
     assert state.cost_usd >= 2.4 * cloud.rented_seconds / HOUR * 0.99
     assert cloud.rented_seconds < 20.2 * HOUR
 
@@ -181,7 +181,7 @@ def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(
 def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted() -> None:
     cloud = SimulatedCloud(TRAINER)
     for zone in ("zone-b", "zone-c"):
-        cloud.create(SPEC, zone, 4, {}, math.inf)
+        cloud.create(RECORD, zone, 4, {}, math.inf)
     state = run(cloud, stop=stopped_at(cloud, HOUR))
     assert (state.ending, state.attempt) == (Ending.INTERRUPTED, 4)
     assert "adopted" in names(cloud)
@@ -193,7 +193,7 @@ def test_a_second_machine_that_appears_while_one_trains_is_deleted() -> None:
 
     def interfere(act: str, zone: str) -> None:
         if cloud.now > HOUR and cloud.creations == 1:
-            cloud._add_node(SPEC, "zone-a", 1, "ok", math.inf)
+            cloud._add_node(RECORD, "zone-a", 1, "ok", math.inf)
 
     cloud.interfere = interfere
     assert run(cloud).ending is Ending.FINISHED
@@ -216,7 +216,7 @@ def test_each_act_fails_once(act: str, stride: int) -> None:
     machine at a time, and nothing is left."""
     is_service = act in ("list", "find", "create", "delete", "operation")
     error = ServiceFault(Kind.INTERNAL, "x") if is_service else StorageError("x")
-    settings = replace(SETTINGS, target_step=3_000, poll=120.0)
+    record = replace(RECORD, target_step=3_000, poll=120.0)
     for at in itertools.chain(range(3), itertools.count(3, stride)):
         cloud = SimulatedCloud(replace(TRAINER, target_step=3_000), lambda ready: 1200.0)
         cloud.script = ["stockout", "ok", "exit:1", "lost"]
@@ -229,11 +229,11 @@ def test_each_act_fails_once(act: str, stride: int) -> None:
 
         cloud.interfere = interfere
         try:
-            state = run(cloud, settings)
+            state = run(cloud, record)
         except (Killed, StorageError):  # a bucket ends it at the first read of all
             assert act == "killed" or cloud.creations == 0
             cloud.sleep(37.0)
-            state = run(cloud, settings)
+            state = run(cloud, record)
         assert (state.ending, state.failures) == (Ending.FINISHED, 1), at
         assert (cloud.most_at_once, cloud.nodes) == (1, []), at
         if next(left, None) is not None:

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 from google.auth.exceptions import RefreshError
 
-from bigbird_ja.launch import rest, services
-from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.services import (
+from bigbird_ja.launch import rest, tpu_api
+from bigbird_ja.launch.record import (
     ATTEMPT_LABEL,
     ID_LABEL,
     RUN_DIR_KEY,
     RUN_LABEL,
+    LaunchedRun,
     Operation,
     Presence,
     Tpu,
-    TpuNodes,
     Tpus,
-    TpuSpec,
 )
+from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -33,10 +33,9 @@ from tests.launch import support
 from tests.launch.support import finished
 
 ZONE = "us-central1-b"
-NODE = TpuSpec("run-1", "v3-8", "tpu-vm-tf-2.15.0-se", "id-1")
+NODE = support.vm_of("run-1", "id-1", runtime_version="tpu-vm-tf-2.15.0-se")
 QUEUED = replace(NODE, queued=True)
 VM = replace(NODE, accelerator_type="v5litepod-8")
-SLICE = replace(NODE, accelerator_type="v6e-16")
 METADATA = {"startup-script": "true", RUN_DIR_KEY: "gs://b/run-1"}
 
 
@@ -48,30 +47,29 @@ def tpus(fake_tpu: FakeTpu) -> Tpus:
 # --- what both services promise -------------------------------------------------------------------
 
 KINDS = pytest.mark.parametrize(
-    ("kind", "spec"),
-    [(FakeTpu, NODE), (FakeTpu, QUEUED), (FakeCompute, VM), (FakeCompute, SLICE)],
-    ids=["node", "queued", "vm", "slice"],
+    ("kind", "run"),
+    [(FakeTpu, NODE), (FakeTpu, QUEUED), (FakeCompute, VM)],
+    ids=["node", "queued", "vm"],
 )
 
 
 @KINDS
 def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(
-    tmp_path: Path, kind: type[support.Fake], spec: TpuSpec
+    tmp_path: Path, kind: type[support.Fake], run: LaunchedRun
 ) -> None:
     with kind(str(tmp_path)) as fake:
         service = support.client(fake)
-        assert finished(service, service.create(spec, ZONE, 3, METADATA, 3600.0)).fault is None
+        assert finished(service, service.create(run, ZONE, 3, METADATA, 3600.0)).fault is None
         support.wait_until(lambda: service.list(ZONE)[0].presence is Presence.READY, 10)
         (tpu,) = service.list("-")
         assert (tpu.name, tpu.zone) == ("run-1", ZONE)
         assert (tpu.run, tpu.run_id, tpu.attempt) == ("run-1", "id-1", 3)
-        assert (tpu.accelerator_type, tpu.run_dir) == (spec.accelerator_type, "gs://b/run-1")
-        assert (tpu.is_queued, tpu.is_group) == (spec is QUEUED, spec is SLICE)
-        assert (tpu.state == "ACTIVE/READY") == (spec is QUEUED)
+        assert (tpu.accelerator_type, tpu.run_dir) == (run.accelerator_type, "gs://b/run-1")
+        assert tpu.is_queued == (tpu.state == "ACTIVE/READY") == (run is QUEUED)
         assert tpu.created == pytest.approx(time.time(), abs=60)
         assert service.list("us-central1-a") == [] and ZONE in service.zones()
         with pytest.raises(ServiceFault) as caught:  # as where the reply to a creation was lost
-            service.create(spec, ZONE, 3, METADATA, 3600.0)
+            service.create(run, ZONE, 3, METADATA, 3600.0)
         assert caught.value.kind is Kind.EXISTS and len(service.list(ZONE)) == 1
         # Another run's machine, or another creation of its own, may have the name by now.
         of_another = replace(tpu, labels={**tpu.labels, ID_LABEL: "id-2"})
@@ -83,13 +81,13 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(
         assert service.list("-") == [] and fake.node_names() == []
 
 
-@pytest.mark.parametrize(("kind", "spec"), [(FakeTpu, NODE), (FakeTpu, QUEUED), (FakeCompute, VM)])
-def test_a_failed_creation(tmp_path: Path, kind: type[support.Fake], spec: TpuSpec) -> None:
+@KINDS
+def test_a_failed_creation(tmp_path: Path, kind: type[support.Fake], run: LaunchedRun) -> None:
     with kind(str(tmp_path)) as fake:
         service = support.client(fake)
         for word, expected in (("stockout", Kind.STOCKOUT), ("internal", Kind.INTERNAL)):
             fake.script.append(word)
-            fault = finished(service, service.create(spec, ZONE, 1, {}, 3600.0)).fault
+            fault = finished(service, service.create(run, ZONE, 1, {}, 3600.0)).fault
             assert fault is not None and fault.kind is expected
             assert fake.node_names() == []
 
@@ -106,20 +104,20 @@ def test_requests_state_what_is_rented() -> None:
         "networkConfig": {"network": "", "subnetwork": "", "enableExternalIps": True},
     }  # fmt: skip
     spot = {**body, "schedulingConfig": {"spot": True}}
-    assert services.creation("p", NODE, ZONE, 3, {"a": "b"}) == spot
-    for spec, kind in ((QUEUED, "spot"), (replace(QUEUED, pricing="on_demand"), "guaranteed")):
+    assert tpu_api.creation(NODE, ZONE, 3, {"a": "b"}) == spot
+    for run, kind in ((QUEUED, "spot"), (replace(QUEUED, pricing="on_demand"), "guaranteed")):
         node = {"parent": f"projects/p/locations/{ZONE}", "nodeId": "run-1", "node": body}
-        asked = services.creation("p", spec, ZONE, 3, {"a": "b"})
+        asked = tpu_api.creation(run, ZONE, 3, {"a": "b"})
         assert asked == {"tpu": {"nodeSpec": [node]}, kind: {}}
-    other = TpuSpec("r", "v2-8", "i", pricing="on_demand", service_account="a@b", network="n")
-    node = services.creation("p", other, ZONE, 1, {})
+    other = replace(NODE, pricing="on_demand", service_account="a@b", network="n")
+    node = tpu_api.creation(other, ZONE, 1, {})
     assert "schedulingConfig" not in node
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
-    address = services.delete_address("", "p", QUEUED, "z")  # which the watcher deletes
+    address = tpu_api.delete_address("", QUEUED, "z")  # which the watcher deletes
     assert address.endswith("/projects/p/locations/z/queuedResources/run-1?force=true")
-    v5e = TpuSpec("run-1", "v5e-16", services.image("v5e-16"))
-    assert v5e.runtime_version == services.V5E_RUNTIME_VERSION
-    assert services.creation("p", v5e, ZONE, 1, {})["acceleratorType"] == "v5litepod-16"
+    assert tpu_api.image("v5e-16") == tpu_api.V5E_RUNTIME_VERSION
+    v5e = support.vm_of("run-1", kind="v5e-16")
+    assert tpu_api.creation(v5e, ZONE, 1, {})["acceleratorType"] == "v5litepod-16"
 
 
 def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu: FakeTpu, tpus: Tpus) -> None:
@@ -276,6 +274,6 @@ def test_advice_has_what_to_do(code: int, message: str, words: str) -> None:
 
 
 def test_an_open_connection_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(services.EMULATOR_VARIABLE, "tpu.example.com:443")
+    monkeypatch.setenv(tpu_api.EMULATOR_VARIABLE, "tpu.example.com:443")
     with pytest.raises(BadInput, match="this machine"):
-        services.connect("p")
+        tpu_api.connect("p")

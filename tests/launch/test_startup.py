@@ -12,35 +12,33 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch import startup
-from bigbird_ja.launch.run_files import Run
-from bigbird_ja.launch.run_state import Settings
-from bigbird_ja.launch.services import TpuSpec
-from bigbird_ja.launch.startup import Vm
+from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.machine.startup import Emulation
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.process.errors import BadInput
 from tests.launch.support import wait_until, write_tool
 
 HOSTILE = "a'b\"c $(touch /tmp/x) `id` ; rm -rf / # @@MODEL_DIR@@ \\ * ~ & | > <"
 
 
-def run_of(**changes: object) -> Run:
-    spec = TpuSpec("run-1", "v3-8", "image")
-    run = Run("gs://b", "run-1", spec=spec, wheel="gs://b/packages/0/x.whl", wheel_sha256="0")
+def run_of(**changes: object) -> LaunchedRun:
+    run = LaunchedRun("gs://b", "run-1", package="gs://b/packages/0.zip", package_sha256="0")
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def fill(run: Run, **vm: object) -> str:
-    return startup.fill(run, Vm(**{"installs": False, **vm}), 1, 3600.0, "")  # type: ignore[arg-type]
+def fill(run: LaunchedRun, **vm: object) -> str:
+    emulated = Emulation(**{"installs": False, **vm})  # type: ignore[arg-type]
+    return startup.metadata(run, emulated, "z", 1, 3600.0)["startup-script"]
 
 
 def test_hostile_values_stay_words_and_control_characters_are_refused() -> None:
     script = fill(run_of(bucket=HOSTILE, data_dir=HOSTILE))
     head = script.split("WORK_DIR=")[0]
-    probe = f'{head}\nprintf "%s\\n" "$TERMS" "${{PRETRAIN_FLAGS[@]}}" "$WHEEL"'
+    probe = f'{head}\nprintf "%s\\n" "$TERMS" "${{PRETRAIN_FLAGS[@]}}" "$PACKAGE"'
     out = subprocess.run(["bash", "-c", probe], capture_output=True, text=True, check=True).stdout
     first, _, data, *_, last = out.splitlines()
     assert json.loads(first)["model_dir"] == f"{HOSTILE}/run-1/model"
-    assert (data, last) == (f"--data_dir={HOSTILE}", "gs://b/packages/0/x.whl")
+    assert (data, last) == (f"--data_dir={HOSTILE}", "gs://b/packages/0.zip")
     for bad in ("a\nb", "a\0b", "a\rb"):
         with pytest.raises(BadInput, match="control characters"):
             fill(run_of(bucket=bad))
@@ -58,11 +56,11 @@ def test_shellcheck_is_clean(tmp_path: Path, filled: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def package(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The package on a bucket: what a run knows of it."""
-    packed = startup.build_wheel()
+    packed = startup.build_package()
     path = startup.upload(str(tmp_path_factory.mktemp("bucket")), packed)
-    return {"wheel": path, "wheel_sha256": packed.sha256}
+    return {"package": path, "package_sha256": packed.sha256}
 
 
 def start(root: Path, script: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
@@ -94,12 +92,12 @@ def test_a_full_disk_at_boot_does_not_keep_the_watcher_from_starting(tmp_path: P
 
 
 def test_systemd_starts_the_watcher_before_and_training_after_installing(
-    tmp_path: Path, wheel: dict[str, str]
+    tmp_path: Path, package: dict[str, str]
 ) -> None:
     """With a `systemctl` that only logs how it is called."""
     write_tool(f"{tmp_path}/bin/systemctl", f'echo "$*" >>{tmp_path}/calls')
     write_tool(f"{tmp_path}/bin/systemd-run", f'echo "$1 $2 ${{@: -2:1}}" >>{tmp_path}/calls')
-    script = fill(run_of(bucket=str(tmp_path), vm_python=sys.executable, **wheel))
+    script = fill(run_of(bucket=str(tmp_path), vm_python=sys.executable, **package))
     process = start(tmp_path, script)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
@@ -116,7 +114,7 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(
 
 
 def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_replaced(
-    tmp_path: Path, wheel: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, package: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a pip that logs how it is called and what it must leave alone."""
     python = f"{tmp_path}/bin/python3"
@@ -129,7 +127,7 @@ def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_rep
     lacking = ("numpy==0.0.1", "Not-There>=2,<3", "tensorflow-cpu>=99")
     monkeypatch.setattr(startup, "requirements", lambda: ["one==1"])
     monkeypatch.setattr(startup, "engine_requirements", lambda engine, image: lacking)
-    process = start(tmp_path, fill(run_of(vm_python=python, **wheel), installs=True), "install")
+    process = start(tmp_path, fill(run_of(vm_python=python, **package), installs=True), "install")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     (call,) = calls(tmp_path)
@@ -143,7 +141,7 @@ def training(root: Path, hosts: int, trainer: str, reporter: str) -> subprocess.
     another for what reports the end."""
     python = f"{root}/bin/python3"
     write_tool(python, f'case "$*" in\n*pretrain*) {trainer} ;;\n*) {reporter} ;;\nesac')
-    script = fill(run_of(vm_python=python, settings=Settings((), 0, 0.0, hosts=hosts)))
+    script = fill(run_of(vm_python=python, accelerator_type="v4-16" if hosts > 1 else "v4-8"))
     return start(root, script, "train")
 
 
@@ -172,8 +170,10 @@ def test_a_host_that_is_terminated_while_it_waits_for_another_trains_no_more(
     assert not (tmp_path / "vm/ended").exists()
 
 
-def test_wheel_that_was_changed_is_not_installed(tmp_path: Path, wheel: dict[str, str]) -> None:
-    changed = {**wheel, "wheel_sha256": "0" * 64}
+def test_a_package_that_was_changed_is_not_installed(
+    tmp_path: Path, package: dict[str, str]
+) -> None:
+    changed = {**package, "package_sha256": "0" * 64}
     run = run_of(bucket=str(tmp_path), vm_python=sys.executable, **changed)
     process = start(tmp_path, fill(run, service_manager="none"))
     report, log = (tmp_path / f"run-1/supervisor/{name}" for name in ("exit.json", "training.log"))

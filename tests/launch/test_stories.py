@@ -1,4 +1,4 @@
-"""Runs as written down to the second: stories/NAME.txt holds what happens, then all that follows.
+"""Runs as written down to the second, in stories/NAME.txt: events from outside, then the effects.
 
 Above the line `---` stands what the service, the bucket and a person do (YAML, as of
 `live`); below it every event with all that it states, the state at the end, and what was rented.
@@ -9,20 +9,24 @@ A change that is meant shows as a diff after
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import msgspec
 import pytest
 import yaml
 
+from bigbird_ja.launch import account, decide
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.run_state import RunState
+from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import Event, Stop, describe
 from bigbird_ja.process.errors import Refused, StorageError
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch.test_supervisor import SETTINGS, TRAINER, lifetimes, run
+from tests.launch.test_supervisor import RECORD, TRAINER, lifetimes, run
 
 HOUR = 3600.0
 STORIES = sorted(Path(__file__).parent.glob("stories/*.txt"))
@@ -41,18 +45,27 @@ def words(text: str) -> list[str]:
 
 
 def live(story: dict[str, Any]) -> list[str]:
-    """What follows.
+    """Return all that follows.
 
     Args:
         story: `hours` that machines live, one after the other (the others for ever); `script` and
-            `deletions`, what creations and deletions come to; `settings` and `cloud`, changed
-            fields of `Settings` and `SimulatedCloud`; `fails`, each time [act or acts, zone or "",
-            hour from, hour to, key of FAULTS]; `stop`, the hour of Ctrl-C.
+            `deletions`, what creations and deletions come to; `run` and `cloud`, changed fields of
+            `LaunchedRun` and `SimulatedCloud`; `patience`, other constants of `launch/state.py`;
+            `fails`, each time [act or acts, zone or "", hour from, hour to, key of FAULTS]; `stop`,
+            the hour of Ctrl-C.
     """
+    constants = {"SERVICE_PATIENCE": decide, "LONGEST": account}
+    with contextlib.ExitStack() as stack:
+        for name, value in story.get("patience", {}).items():
+            stack.enter_context(mock.patch.object(constants[name], name, value))
+        return _live(story)
+
+
+def _live(story: dict[str, Any]) -> list[str]:
     get = story.get
-    changed = {k: tuple(v) if isinstance(v, list) else v for k, v in get("settings", {}).items()}
-    settings = replace(SETTINGS, **changed)
-    trainer = replace(TRAINER, target_step=settings.target_step)
+    changed = {k: tuple(v) if isinstance(v, list) else v for k, v in get("run", {}).items()}
+    record = replace(RECORD, **changed)
+    trainer = replace(TRAINER, target_step=record.target_step)
     cloud = SimulatedCloud(trainer, lifetimes(*get("hours", ())), **get("cloud", {}))
     cloud.script, cloud.delete_script = words(get("script", "")), words(get("deletions", ""))
     stop = HOUR * get("stop", math.inf)
@@ -65,9 +78,10 @@ def live(story: dict[str, Any]) -> list[str]:
     cloud.interfere = interfere
     cloud.wake = [stop, *(HOUR * at for fault in get("fails", ()) for at in fault[2:4])]
     ctrl_c = lambda: Stop.DELETE if cloud.now >= stop else Stop.NO  # noqa: E731
-    state, first = run(cloud, settings, stop=ctrl_c), RunState("run").to_json()
+    state = msgspec.to_builtins(run(cloud, record, stop=ctrl_c))
+    first = msgspec.to_builtins(RunState())
     lines = [f"{line['time'] - START:.0f} {describe(_of_line(line))}" for line in cloud.events]
-    lines += [f"{key}: {value}" for key, value in state.to_json().items() if value != first[key]]
+    lines += [f"{key}: {value}" for key, value in state.items() if value != first[key]]
     assert {(line["source"], line["run"]) for line in cloud.events} == {("supervisor", "run")}
     cloud.advance(cloud.now + 13 * HOUR)
     rented = f"{cloud.rented_seconds / HOUR:.2f} hours of {cloud.creations} machines"

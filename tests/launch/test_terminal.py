@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch.run_files import BucketFiles, Run
-from bigbird_ja.launch.run_state import Phase, RunState
+from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.launch.supervise import Stop
 from bigbird_ja.launch.terminal import Interrupts, LogFollower, follow, progress_lines
 from tests.launch import support
@@ -103,17 +104,17 @@ def test_progress_lines() -> None:
 
 
 def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
-    run = Run(str(tmp_path), "run-1")
-    files, shown = BucketFiles(run), []
+    run = LaunchedRun(str(tmp_path), "run-1")
+    files, shown = RunFiles(run), []
     files.prepare()
-    storage.write_text(run.supervisor("launch.json"), "{}")
+    files.save_run()
     storage.write_text(run.supervisor("training.log"), "one\n")
     turns = iter(["one\ntwo\n", "one\ntwo\nthree\n"])
 
     def sleep(seconds: float) -> None:
         storage.write_text(run.supervisor("training.log"), next(turns))
         if len(shown) == 2:
-            files.save_state(RunState("run-1", Phase.ENDED, ending_message="finished at step 3"))
+            files.save_state(RunState(Phase.ENDED, ending_message="finished at step 3"))
 
     assert follow(str(tmp_path), "run-1", shown.append, sleep) == "finished at step 3"
     assert shown == ["one", "two", "three", "finished at step 3"]

@@ -17,17 +17,19 @@ from typing import Any
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import watcher
-from bigbird_ja.launch.run_files import BucketFiles, Run
-from bigbird_ja.launch.services import TpuSpec
-from bigbird_ja.launch.watcher import Counters, Machine, Notes, Seen, Terms
+from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.machine import watcher
+from bigbird_ja.launch.machine.watcher import CounterFiles, Counters, Host, Seen, Terms
+from bigbird_ja.launch.record import LaunchedRun
 from testkit.fakes.gcs_process import FakeGcs
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 from tests.launch.support import wait_until
 
 NODE = "/v2/projects/p/locations/z/nodes/run-1"
-TERMS = Terms(3, 1000.0, 300.0, 120.0, 200.0, 10.0, "gs://b/r/supervisor", "gs://b/r/model")
+TERMS = Terms(
+    3, 1000.0, 300.0, "gs://b/r/supervisor", "gs://b/r/model", ended=120.0, stalled=200.0, poll=10.0
+)
 
 
 def reason_after(looks: list[Seen]) -> str:
@@ -64,7 +66,7 @@ def test_seconds_over_restarts_reboots_and_clocks_that_jump() -> None:
 def test_counters_are_overwritten_in_place(tmp_path: Path) -> None:
     """So that a disk that fills up later does not stop them."""
     disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
-    notes = Notes([disk, memory])
+    notes = CounterFiles([disk, memory])
     assert notes.load() == Counters()
     notes.save(Counters(age=10.0, renewal="1700000000.123", boot="x" * 36))
     inode, size = os.stat(disk).st_ino, os.stat(disk).st_size
@@ -74,7 +76,7 @@ def test_counters_are_overwritten_in_place(tmp_path: Path) -> None:
     with open(disk, "r+b") as file:
         file.write(b"damaged")
     assert notes.load().age == 20.0  # the other one is whole
-    assert Notes([str(tmp_path / "none" / "x")]).load() == Counters()
+    assert CounterFiles([str(tmp_path / "none" / "x")]).load() == Counters()
 
 
 def test_bucket_and_metadata_server(
@@ -87,7 +89,7 @@ def test_bucket_and_metadata_server(
         metadata=fake_tpu.url,
         storage=fake_gcs.url,
     )
-    machine = Machine(terms, str(tmp_path))
+    machine = Host(terms, str(tmp_path))
     assert machine.look() == Seen()
     storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
     storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
@@ -96,7 +98,7 @@ def test_bucket_and_metadata_server(
     (tmp_path / "ended").touch()
     assert machine.look() == Seen(40, "5", True)
     (tmp_path / "training.log").write_bytes(b"x" * 100_000 + b"end")
-    machine.tell()
+    machine.copy_log()
     log = storage.read_bytes(f"{terms.supervisor_dir}/training.log")
     assert len(log) == watcher.LOG_BYTES and log.endswith(b"xend")
     machine.report(71)
@@ -106,7 +108,7 @@ def test_bucket_and_metadata_server(
     machine.report(75)  # by the trainer that dies with the machine: no preemption
     report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
     assert (report["status"], report["reason"]) == (76, "stalled")
-    Machine(replace(terms, attempt=4), str(tmp_path)).report(75)
+    Host(replace(terms, attempt=4), str(tmp_path)).report(75)
     assert json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))["attempt"] == 4
     machine.report(71)
     report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
@@ -116,7 +118,7 @@ def test_bucket_and_metadata_server(
     assert machine.look().step is None
 
 
-class Hosts(Machine):
+class SecondHost(Host):
     """A host of a slice, whose metadata say which."""
 
     def _open(self, request: Any, seconds: float) -> bytes:
@@ -129,37 +131,16 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path: Path) -> None:
     (tmp_path / "training.log").write_text("Traceback of host 1\n")
     terms = replace(TERMS, supervisor_dir=str(tmp_path / "supervisor"), hosts=2)
     (tmp_path / "supervisor").mkdir()
-    host = Hosts(terms, str(tmp_path))
-    host.tell()
+    host = SecondHost(terms, str(tmp_path))
+    host.copy_log()
     host.report(1)
     assert sorted(os.listdir(tmp_path / "supervisor")) == ["exit.json", "training-1.log"]
-    files = BucketFiles(Run(str(tmp_path.parent), tmp_path.name))
+    files = RunFiles(LaunchedRun(str(tmp_path.parent), tmp_path.name))
     report = files.exit_report()
     assert report is not None and (report.host, report.reason) == (1, "bug")
     assert files.log_tail() == "Traceback of host 1"
-    Hosts(replace(terms, hosts=1), str(tmp_path)).tell()
+    SecondHost(replace(terms, hosts=1), str(tmp_path)).copy_log()
     assert (tmp_path / "supervisor/training.log").exists()
-
-
-@pytest.mark.parametrize(("hosts", "left"), [(1, 300.0), (4, watcher.REPLACED_SECONDS)])
-def test_a_replaced_host_waits_shorter_for_a_renewal(
-    tmp_path: Path, hosts: int, left: float
-) -> None:
-    """It does not know how long the others have waited already."""
-    lease = 300.0 if hosts == 1 else 10 * watcher.REPLACED_SECONDS
-    late = time.time() - 2 * watcher.CREATION_SECONDS
-    terms = replace(TERMS, limit=1e9, lease=lease, asked=late, hosts=hosts)
-    machine = Hosts(replace(terms, supervisor_dir=str(tmp_path)), str(tmp_path))
-    machine.look = lambda: Seen()  # type: ignore[method-assign]
-    notes = Notes([str(tmp_path / "notes")])
-    turns = iter(range(2))
-
-    def sleep(seconds: float) -> None:
-        next(turns)  # StopIteration ends the watch
-
-    with pytest.raises(StopIteration):
-        watcher.watch(machine._terms, machine, notes, lambda: 0.0, sleep, "boot")
-    assert lease - notes.load().unrenewed == pytest.approx(left - 10.0)
 
 
 # --- as a process, on a machine of the fake service -----------------------------------------------
@@ -172,7 +153,7 @@ class Vm:
         self.root, self.fake = root, fake
         for name in ("disk", "memory", "supervisor", "model"):
             (root / name).mkdir(parents=True)
-        support.client(fake).create(TpuSpec("run-1", "v3-8", "i"), "z", 1, {}, 3600.0)
+        support.client(fake).create(support.vm_of("run-1"), "z", 1, {}, 3600.0)
         values = asdict(TERMS) | {
             "attempt": 1, "limit": 1e6, "lease": 1e6, "ended": 1e6, "stalled": 1e6, "poll": 0.1,
             "supervisor_dir": str(root / "supervisor"), "model_dir": str(root / "model"),
@@ -204,7 +185,7 @@ class Vm:
 
     def age(self) -> float:
         """As the counters on its disk have it."""
-        return Notes([str(self.root / "disk" / "bigbird-ja-1.counters")]).load().age
+        return CounterFiles([str(self.root / "disk" / "bigbird-ja-1.counters")]).load().age
 
 
 def test_a_life_begins_when_it_is_asked_for(tmp_path: Path, fake_tpu: FakeTpu) -> None:
@@ -267,7 +248,7 @@ def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path: Path) 
         def read1(self, most: int) -> bytes:
             return b"x"
 
-    machine = Machine(replace(TERMS, storage="http://x"), str(tmp_path))
+    machine = Host(replace(TERMS, storage="http://x"), str(tmp_path))
     machine._opener.open = lambda *_, **__: Slow()  # type: ignore[assignment]
     with pytest.raises(TimeoutError):
         machine.request("GET", "http://elsewhere", None, 0.05)

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from bigbird_ja.launch.run_state import Ending, Settings
-from bigbird_ja.launch.services import TpuSpec
-from bigbird_ja.launch.supervise import Services, supervise
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.state import Ending
+from bigbird_ja.launch.supervise import World, supervise
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.plan.rows import Overheads
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
@@ -22,9 +22,15 @@ def useful_share(seed: int) -> float:
     trainer = TrainerModel(DAYS * 86_400 * 2, 2.0, 600.0, 15.0, 360.0)
     lifetimes = random.Random(seed)
     cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(0.25 / 3600), fast=True)
-    settings = Settings(("zone-a", "zone-b"), trainer.target_step, 0.0, max_seconds=365 * 86_400)
-    spec = TpuSpec("simulated", "v3-8", "", "id-1")
-    state = supervise(spec, settings, Services(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
+    record = LaunchedRun(
+        "gs://b",
+        "simulated",
+        "id-1",
+        target_step=trainer.target_step,
+        zones=("zone-a", "zone-b"),
+        max_seconds=365 * 86_400,
+    )
+    state = supervise(record, World(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
     assert state.ending is Ending.FINISHED and not cloud.nodes
     assert 250 < state.preemptions < 500
     return cloud.useful_seconds / cloud.rented_seconds

@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bigbird_ja.commands import status
 from bigbird_ja.evaluation import evaluator
 from bigbird_ja.export import model_card
-from bigbird_ja.launch import run_files
-from bigbird_ja.launch.run_files import BucketFiles, Run
-from bigbird_ja.launch.run_state import ExitReport, RunState, Settings
-from bigbird_ja.launch.services import TpuSpec
+from bigbird_ja.launch.files import RunFiles, read_run
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.state import ExitReport, RunState
 from bigbird_ja.preflight import figures
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts, collect
@@ -49,8 +49,8 @@ def _encoded(value: Any) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
-def _of_run(folder: str) -> BucketFiles:
-    return BucketFiles(Run(folder, "r"))
+def _of_run(folder: str) -> RunFiles:
+    return RunFiles(LaunchedRun(folder, "r"))
 
 
 def _or_refused(read: Callable[[str], Any], folder: str) -> Any:
@@ -61,11 +61,11 @@ def _or_refused(read: Callable[[str], Any], folder: str) -> Any:
 
 
 _SIDECAR = Meta(3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")})
-_LAUNCHED = Run(
-    "b", "r", wheel="w", spec=TpuSpec("r", "v3-8", "image"),
-    settings=Settings(("z",), 0, 1.0), format_version=FORMAT_VERSION,
-)  # fmt: skip
-_STATE = RunState("r", used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1}).to_json()
+_LAUNCHED = asdict(LaunchedRun("b", "r", package="p", zones=("z",), usd_per_hour=1.0))
+_LAUNCHED["format_version"] = FORMAT_VERSION
+_STATE = msgspec.to_builtins(
+    RunState(used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1})
+) | {"format_version": FORMAT_VERSION}
 _EXIT = {"attempt": 3, "status": 71}
 _BEAT = {
     "run": "r", "global_step": 5, "time": 1.7e9, "state": "training", "reason": None,
@@ -101,7 +101,7 @@ _READERS = {
         "r/supervisor/exit.json", ExitReport, _EXIT, lambda f: _of_run(f).exit_report()
     ),
     "launched": _Reader(
-        "r/supervisor/launch.json", Run, asdict(_LAUNCHED), lambda f: run_files.read_run(f, "r")
+        "r/supervisor/launch.json", LaunchedRun, _LAUNCHED, lambda f: read_run(f, "r")
     ),
     "preflight": _Reader(
         "figures.json", figures.Results, _FIGURES, lambda f: figures.load(f"{f}/figures.json")

@@ -1,9 +1,9 @@
 #!/bin/bash
-# What a TPU VM runs at boot: installs the package, trains, and watches over its own lease.
-# `bigbird-ja launch` fills in the words between two @@ (bigbird_ja/launch/startup.py, every value
+# Runs on a TPU VM at boot: installs the package, trains, and watches over its own lease.
+# `bigbird-ja launch` fills in the words between two @@ (bigbird_ja/launch/machine/startup.py, every value
 # quoted for the shell) and sends the result as the instance's start-up script.
 #
-# Called without an argument it starts the watcher (bigbird_ja/launch/watcher.py, which deletes this
+# Called without an argument it starts the watcher (bigbird_ja/launch/machine/watcher.py, which deletes this
 # machine when it must go), installs, and trains; it, or the service manager, calls it again as
 #   install puts the package in place; a shell of its own, where `set -e` is in force
 #   train   runs `bigbird-ja pretrain`, passes SIGTERM on, reports how it ended
@@ -12,8 +12,8 @@ set -euo pipefail
 
 readonly RUN_NAME=@@RUN_NAME@@
 readonly ATTEMPT=@@ATTEMPT@@
-readonly WHEEL=@@WHEEL@@
-readonly WHEEL_SHA256=@@WHEEL_SHA256@@
+readonly PACKAGE=@@PACKAGE@@
+readonly PACKAGE_SHA256=@@PACKAGE_SHA256@@
 readonly REQUIREMENTS=@@REQUIREMENTS@@       # pinned, separated by spaces; never TensorFlow
 readonly LACKING=@@LACKING@@                 # the engine's packages, for an image without them
 readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
@@ -47,14 +47,14 @@ report() {
 # The image brings TensorFlow or jax, built for its TPU driver: what pip installs must leave them
 # alone, so what is there is a constraint, and the versions are compared afterwards.
 install() {
-  local wheel_file before after lacking one
-  if [[ "$(cat -- "$WORK_DIR/package/.sha256" 2>/dev/null)" == "$WHEEL_SHA256" ]]; then
+  local zip_file before after lacking one
+  if [[ "$(cat -- "$WORK_DIR/package/.sha256" 2>/dev/null)" == "$PACKAGE_SHA256" ]]; then
     return 0 # a reboot: the same bytes are there
   fi
   before=$(versions)
-  wheel_file="$WORK_DIR/$(basename -- "$WHEEL")"
-  watcher get "$WHEEL" "$wheel_file"
-  printf '%s  %s\n' "$WHEEL_SHA256" "$wheel_file" | sha256sum --check --quiet -
+  zip_file="$WORK_DIR/$(basename -- "$PACKAGE")"
+  watcher get "$PACKAGE" "$zip_file"
+  printf '%s  %s\n' "$PACKAGE_SHA256" "$zip_file" | sha256sum --check --quiet -
   lacking=""
   if [[ -n "$LACKING" ]]; then
     # shellcheck disable=SC2086 # one word per requirement
@@ -68,8 +68,7 @@ install() {
       --constraint "$WORK_DIR/constraints.txt" $REQUIREMENTS $lacking
   fi
   rm -rf -- "$WORK_DIR/package"
-  "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check --no-index --no-deps \
-    --target "$WORK_DIR/package" "$wheel_file"
+  "$PYTHON" -m zipfile --extract "$zip_file" "$WORK_DIR/package"
   after=$(versions)
   for one in $before; do
     if [[ " $after " != *" $one "* ]]; then
@@ -77,7 +76,7 @@ install() {
       return 1
     fi
   done
-  printf '%s\n' "$WHEEL_SHA256" >"$WORK_DIR/package/.sha256"
+  printf '%s\n' "$PACKAGE_SHA256" >"$WORK_DIR/package/.sha256"
 }
 
 versions() { # of what the image may bring

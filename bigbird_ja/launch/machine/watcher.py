@@ -1,15 +1,14 @@
-"""The watcher of a rented machine: deletes it at the end of its lease, whatever happened to us.
+"""Watches over a rented machine and deletes it at the end of its lease, without the supervisor.
 
 Runs on the machine itself, started before anything is installed there, from the text of this file
 in the start-up script: so it uses the standard library of Python 3.8 and nothing else, and no word
-with an apostrophe in it. Its first argument is what to do, its second its terms (`Terms`, as
-JSON):
+with an apostrophe in it. Its first argument is a verb, its second its terms (`Terms`, as JSON):
 
     watch            every `poll` seconds: counts, reports, and deletes the machine when it must go
     report STATUS    tells the supervisor how training ended
     get URL FILE     brings one file from the bucket
 
-What costs money when it is missing:
+Rules that cost money where they are broken:
 - Every request has a timeout and a deadline. Nothing is asked of `gcloud`, which may hang.
 - The counters are on disk, in a file that is written once and then overwritten in place, so that a
   full disk does not stop them; where even that fails, in memory of the machine (`/run`). A watcher
@@ -38,34 +37,34 @@ DEADLINE_SECONDS = 60.0  # a whole request; `get` has longer
 GET_SECONDS = 600.0
 RECORD_BYTES = 1024  # of the counters; never grows
 LOG_BYTES = 65536  # of the end of the log that the supervisor may read
+STALLED_SECONDS = 5400.0  # without another step
 REBOOT_SECONDS = 900.0  # the most that a reboot counts for: the wall clock may have been set
 CREATION_SECONDS = 1800.0  # the most that the time from asking to booting counts for: clocks differ
-REPLACED_SECONDS = 1800.0  # the successor of a lost host waits so long for a renewal
 STALLED = 76  # exit status, as in the command line
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What the supervisor decided before it created the machine. Seconds."""
+    """The supervisor decided these before it created the machine. Seconds."""
 
     attempt: int
     limit: float  # the machine lives so long at most: what its run may still cost
     lease: float  # and so long after the last sign of a supervisor
-    ended: float  # and so long after training has ended
-    stalled: float  # and so long without another step
-    poll: float
     supervisor_dir: str  # gs://... (a directory in tests)
     model_dir: str
     delete: list[str] = field(default_factory=list)  # addresses; all are tried each time
+    ended: float = 1200.0  # it lives so long after training has ended
+    stalled: float = STALLED_SECONDS
+    poll: float = 60.0
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
     asked: float = 0.0  # UNIX seconds by the supervisor when it asked for the machine; 0: unknown
-    hosts: int = 1  # of the slice that this machine is a part of; each has its watcher
+    hosts: int = 1  # of the slice; each has its watcher
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Seconds so far, and what they are counted against."""
+    """Seconds so far, and the marks that they are counted from."""
 
     age: float = 0.0
     unrenewed: float = 0.0
@@ -88,7 +87,7 @@ class Seen:
 
 
 def turn(counters: Counters, seconds: float, seen: Seen) -> Counters:
-    """The counters after a look, `seconds` after the one before."""
+    """Count on by one look, `seconds` after the one before."""
     stepped = seen.step is not None and seen.step != counters.step
     renewed = seen.renewal is not None and seen.renewal != counters.renewal
     return replace(
@@ -103,7 +102,7 @@ def turn(counters: Counters, seconds: float, seen: Seen) -> Counters:
 
 
 def must_go(counters: Counters, terms: Terms) -> str:
-    """Why the machine must be deleted now; empty while it may live."""
+    """Return why the machine must be deleted now; empty while it may live."""
     if counters.age >= terms.limit or counters.unrenewed >= terms.lease:
         return "lease_over"
     if counters.ended >= terms.ended:
@@ -112,7 +111,7 @@ def must_go(counters: Counters, terms: Terms) -> str:
 
 
 def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
-    """Seconds since the counters were written, also over a restart or a reboot."""
+    """Compute the seconds since the counters were written, over a restart or a reboot too."""
     if not counters.boot:
         return 0.0
     if counters.boot == boot:
@@ -120,17 +119,23 @@ def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
     return clock + min(max(0.0, wall - counters.wall - clock), REBOOT_SECONDS)
 
 
-class Notes:
-    """The counters on disk, in each of some files that can be written; the largest are believed."""
+class CounterFiles:
+    """The counters on disk, in each of some files that can be written; the largest are believed.
+
+    Args:
+        paths: of the files.
+    """
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
 
     def load(self) -> Counters:
+        """Read the largest counters of all copies that are whole."""
         copies = [c for c in map(self._load, self._paths) if c is not None]
         return max(copies, key=lambda c: c.age, default=Counters())
 
     def save(self, counters: Counters) -> None:
+        """Overwrite each copy in place."""
         record = json.dumps(asdict(counters)).encode().ljust(RECORD_BYTES)[:RECORD_BYTES]
         for path in self._paths:
             with contextlib.suppress(OSError):
@@ -149,8 +154,13 @@ class Notes:
             return None
 
 
-class Machine:
-    """What the watcher reads and writes: bucket, metadata server, service, disk."""
+class Host:
+    """This machine, as the watcher sees it: bucket, metadata server, service, disk.
+
+    Args:
+        terms: of its lease.
+        work_dir: where the start-up script works.
+    """
 
     def __init__(self, terms: Terms, work_dir: str) -> None:
         self._terms, self._work_dir = terms, work_dir
@@ -158,6 +168,7 @@ class Machine:
         self._number: int | None = None
 
     def look(self) -> Seen:
+        """Look at heartbeat, renewal and the end of training."""
         terms = self._terms
         step = self._values(terms.model_dir, "heartbeat.json").get("global_step")
         lease = self._values(terms.supervisor_dir, "lease.json")
@@ -165,8 +176,8 @@ class Machine:
         ended = os.path.exists(os.path.join(self._work_dir, "ended"))
         return Seen(step if isinstance(step, int) else None, renewal, ended)
 
-    def tell(self) -> None:
-        """Brings the end of the log to the bucket."""
+    def copy_log(self) -> None:
+        """Copy the end of the log to the bucket."""
         host = self._host()
         name = f"training-{host}.log" if host else "training.log"
         path = os.path.join(self._work_dir, "training.log")
@@ -175,7 +186,7 @@ class Machine:
             self._write(name, file.read(LOG_BYTES))
 
     def _host(self) -> int:
-        """Which host of its slice this is; 0 where it has one only, or does not know."""
+        """Return the number of this host in its slice; 0 where it is alone, or does not know."""
         if self._terms.hosts > 1 and self._number is None:
             for name in ("agent-worker-number", "worker-id"):
                 where = f"{self._terms.metadata}/computeMetadata/v1/instance/attributes/{name}"
@@ -188,7 +199,7 @@ class Machine:
     def report(
         self, status: int, reason: str = "", pauses: tuple[float, ...] = (1.0, 3.0, 0.0)
     ) -> None:
-        """Tells the supervisor how training ended, or why the machine is deleted.
+        """Tell the supervisor how training ended, or why the machine is deleted.
 
         A reason stays: the trainer that dies with its machine is no preemption.
         """
@@ -206,7 +217,7 @@ class Machine:
                 time.sleep(pause)
 
     def delete(self) -> None:
-        """Asks the service to delete this machine; all of its addresses, whatever each answers."""
+        """Ask the service to delete this machine, at each of its addresses."""
         for address in self._terms.delete:
             try:
                 self.request("DELETE", address)
@@ -217,14 +228,14 @@ class Machine:
     def request(
         self, method: str, url: str, data: bytes | None = None, seconds: float = DEADLINE_SECONDS
     ) -> bytes:
-        """One signed request, over within `seconds`."""
+        """Send one signed request, over within `seconds`."""
         headers = {"Content-Type": "application/octet-stream"}
         if method != "GET" or url.startswith(self._terms.storage):
             headers["Authorization"] = f"Bearer {self._token()}"
         return self._open(urllib.request.Request(url, data, headers, method=method), seconds)
 
     def get(self, url: str, target: str) -> None:
-        """One file of the bucket into a local file."""
+        """Bring one file of the bucket into a local file."""
         data = self._read(url, GET_SECONDS)
         with open(target, "wb") as file:
             file.write(data)
@@ -271,7 +282,7 @@ class Machine:
         self.request("POST", f"{self._terms.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
 
     def _values(self, directory: str, name: str) -> dict[str, Any]:
-        """The object in a file; empty where none can be read."""
+        """Read the object in a file; empty where none can be read."""
         try:
             values = json.loads(self._read(f"{directory}/{name}"))
         except (OSError, ValueError):
@@ -281,45 +292,42 @@ class Machine:
 
 def watch(
     terms: Terms,
-    machine: Machine,
-    notes: Notes,
+    host: Host,
+    files: CounterFiles,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
     boot: str,
 ) -> None:
-    """Watches for as long as the machine is there."""
-    counters, is_reported = notes.load(), False
+    """Watch for as long as the machine is there."""
+    counters, is_reported = files.load(), False
     if terms.asked and not counters.boot:  # the first start of all; its life began before
         late = time.time() - terms.asked
         counters = replace(counters, age=min(max(0.0, late), CREATION_SECONDS))
-        if terms.hosts > 1 and late > CREATION_SECONDS:
-            # The successor of a lost host: what the others have counted, nobody tells it.
-            counters = replace(counters, unrenewed=max(0.0, terms.lease - REPLACED_SECONDS))
     while True:
         sleep(terms.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
-        counters = turn(counters, seconds, machine.look())
+        counters = turn(counters, seconds, host.look())
         counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
-        notes.save(counters)
+        files.save(counters)
         reason = must_go(counters, terms)
         if not reason:
-            machine.tell()
+            host.copy_log()
             continue
         say(f"{reason}: deleting this machine")
         if not is_reported and not counters.ended:
-            machine.report(STALLED, reason, pauses=(0.0,))  # one try, which has a deadline
+            host.report(STALLED, reason, pauses=(0.0,))  # one try, which has a deadline
             is_reported = True
-        machine.delete()
+        host.delete()
 
 
 def say(text: str) -> None:
-    """A line for the console of the machine."""
+    """Print a line on the console of the machine."""
     with contextlib.suppress(OSError, ValueError):
         print(time.strftime("%FT%TZ", time.gmtime()), "bigbird-ja:", text, file=sys.stderr)
 
 
 def boot_id() -> str:
-    """Another one after each boot."""
+    """Return a text that is another one after each boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -328,27 +336,27 @@ def boot_id() -> str:
 
 
 def since_boot() -> float:
-    """Seconds that nobody sets, and that count while the machine is suspended."""
+    """Return seconds of a clock that nobody sets, and that counts a suspended machine."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def main(arguments: list[str]) -> int:
-    """See the module."""
+    """Do the verb of the first argument."""
     verb, terms = arguments[0], Terms(**json.loads(arguments[1]))
     work_dir = os.environ.get("BIGBIRD_JA_VM_DIR", "/opt/bigbird-ja")
     memory = os.environ.get("BIGBIRD_JA_VM_RUN_DIR", "/run")
-    machine = Machine(terms, work_dir)
+    host = Host(terms, work_dir)
     if verb == "get":
-        machine.get(arguments[2], arguments[3])
+        host.get(arguments[2], arguments[3])
         return 0
     if verb == "report":
-        machine.tell()
-        machine.report(int(arguments[2]))
+        host.copy_log()
+        host.report(int(arguments[2]))
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     name = f"bigbird-ja-{terms.attempt}.counters"
-    notes = Notes([os.path.join(work_dir, name), os.path.join(memory, name)])
-    watch(terms, machine, notes, since_boot, time.sleep, boot_id())
+    files = CounterFiles([os.path.join(work_dir, name), os.path.join(memory, name)])
+    watch(terms, host, files, since_boot, time.sleep, boot_id())
     return 0
 
 

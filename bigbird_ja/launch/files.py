@@ -1,0 +1,208 @@
+"""Reads and writes a run's files on the bucket, by which trainer, supervisor and VM communicate.
+
+BUCKET/NAME/model/       written by `pretrain`: `heartbeat.json` is its pulse; `events.jsonl`
+                         is the log of the run, of trainer and supervisor
+BUCKET/NAME/supervisor/  launch.json (`LaunchedRun`), config.yaml, state.json, lock.json and
+                         lease.json (the machine may live on): the supervisor's;
+                         exit.json, training.log: the watcher's, from the TPU VM
+BUCKET/packages/         code for the VM, a zip by its hash
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from bigbird_ja import storage
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
+from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput
+from bigbird_ja.process.redaction import redact
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.storage import decode
+from bigbird_ja.storage.lease import Lease, holder_of
+from bigbird_ja.storage.ownership import Owned
+
+LOCK = "lock.json"
+STALE_SECONDS = 180.0  # six polls of the supervisor without a sign of life
+
+_STATUS_REASONS = {
+    **{status: reason for reason, status in STATUS_OF_REASON.items()},
+    137: "killed",
+    143: "interrupted",
+}
+_ADVICE = "not as `launch` wrote it: restore it from a copy, or launch under another --name"
+
+T = TypeVar("T")
+
+
+def read_run(bucket: str, name: str) -> LaunchedRun | None:
+    """Read the record of a run; None where nothing was launched under that name.
+
+    Raises:
+        BadInput: the file is not as `launch` wrote it, or from another version of it.
+    """
+    place = LaunchedRun(bucket, name)
+    path = place.supervisor("launch.json")
+    values = _read_if_there(path, dict[str, Any])
+    if values is None:
+        return None
+    # 0.1.0 kept the record in three parts, and its package was a wheel, which is a zip, too.
+    parts = [values.pop(part, None) or {} for part in ("spec", "settings")]
+    if "wheel" in values:
+        values |= {"package": values["wheel"], "package_sha256": values.get("wheel_sha256", "")}
+    flat = {**{key: value for part in parts for key, value in part.items()}, **values}
+    run = decode.convert(flat, LaunchedRun, path, _ADVICE)
+    return replace(run, bucket=bucket, name=name)  # the folder may have been moved
+
+
+def find_runs(bucket: str) -> list[str]:
+    """List the names of the runs on a bucket.
+
+    Raises:
+        BadInput: a name without gs://, and no folder of this machine.
+    """
+    if not storage.is_remote(bucket) and not os.path.isdir(bucket):
+        raise BadInput(f"--bucket {bucket}: no such folder: a bucket's name begins with gs://")
+    paths = storage.glob(storage.join(bucket, "*", "supervisor", "launch.json"))
+    depth = len(bucket.rstrip("/").split("/"))
+    return sorted({path.split("/")[depth] for path in paths})
+
+
+def check_known(bucket: str, name: str) -> None:
+    """Refuse a name that no run on the bucket has.
+
+    Raises:
+        BadInput: it lists the runs that are there.
+    """
+    names = find_runs(bucket)
+    if name not in names:
+        raise BadInput(f"no run {name!r} on {bucket}: there are {', '.join(names) or 'none'}")
+
+
+def supervisor_lease(
+    run: LaunchedRun, log: Callable[[str], None], wall: Callable[[], float] = time.time
+) -> Lease:
+    """Make the lock of the one supervisor of a run; renewed at each of its polls."""
+    busy = (
+        "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
+        " look on"
+    )
+    return Lease(run.supervisor(LOCK), busy, log, STALE_SECONDS, wall=wall)
+
+
+def watched_by(run_dir: str, now: float) -> str | None:
+    """Name the living supervisor of the run in BUCKET/NAME; None where there is none.
+
+    Args:
+        run_dir: BUCKET/NAME.
+        now: UNIX seconds.
+    """
+    holder = holder_of(storage.join(run_dir, "supervisor", LOCK))
+    if holder is None or holder.has_ended or now - holder.renewed > STALE_SECONDS:
+        return None
+    return holder.name
+
+
+class RunFiles:
+    """The files of supervisor, trainer and machine on a bucket, or in a local directory.
+
+    Errors of the bucket pass through. Reading raises BadInput where a file is not as it was
+    written.
+
+    Args:
+        run: the record of the run, whose place alone is used.
+    """
+
+    def __init__(self, run: LaunchedRun) -> None:
+        self._run = run
+
+    def prepare(self) -> None:
+        """Make the folders (on a disk; a bucket needs none)."""
+        storage.make_directory(storage.join(self._run.run_dir, "supervisor"))
+        storage.make_directory(self._run.model_dir)
+        Owned.create(self._run.model_dir, "run").note({run_log.EVENTS: None})
+
+    def save_run(self) -> None:
+        """Write launch.json."""
+        values = {**dataclasses.asdict(self._run), "format_version": decode.FORMAT_VERSION}
+        text = json.dumps(values, ensure_ascii=False, indent=1)
+        storage.write_text(self._run.supervisor("launch.json"), text)
+
+    def heartbeat(self) -> TrainerBeat | None:
+        """Read the trainer's heartbeat."""
+        values = run_log.read_heartbeat(self._run.model_dir)
+        if values is None:
+            return None
+        known = {key: value for key, value in values.items() if value is not None}
+        return decode.convert(known, TrainerBeat, self._run.model_dir)
+
+    def exit_report(self) -> ExitReport | None:
+        """Read how training ended, with a reason in place of a bare status."""
+        try:
+            report = decode.read_json(self._run.supervisor("exit.json"), ExitReport, _ADVICE)
+        except FileNotFoundError:
+            return None
+        return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
+
+    def log_window(self) -> str:
+        """Read the end of the trainer's log, as far as the machine's watcher has brought it."""
+        return self._log("training.log")
+
+    def _log(self, name: str) -> str:
+        try:
+            text = storage.read_bytes(self._run.supervisor(name))
+        except FileNotFoundError:
+            return ""
+        # All output of the machine: pip and curl show addresses with passwords in them.
+        return redact(text.decode("utf-8", "replace"))
+
+    def log_tail(self) -> str:
+        """Read the end of the log of the host whose training has ended; of the first one else."""
+        report = self.exit_report()
+        host = report.host if report else 0
+        text = self._log(f"training-{host}.log") if host else self.log_window()
+        return "\n".join(text.splitlines()[-20:])
+
+    def load_state(self) -> RunState | None:
+        """Read the supervisor's state."""
+        return _read_if_there(self._run.supervisor("state.json"), RunState)
+
+    def save_state(self, state: RunState) -> None:
+        """Write the supervisor's state."""
+        values = {**msgspec.to_builtins(state), "format_version": decode.FORMAT_VERSION}
+        text = json.dumps(values, ensure_ascii=False)
+        storage.write_bytes(self._run.supervisor("state.json"), text.encode())
+
+    def checkpoint_step(self) -> int:
+        """Return the step of the newest checkpoint; -1 where there is none."""
+        return max(CheckpointStore(self._run.model_dir).steps(), default=-1)
+
+    def renew_machine(self, attempt: int, wall: float) -> None:
+        """Show the watcher of a machine that it is still wanted; any other value is a renewal."""
+        text = json.dumps({"attempt": attempt, "renewed": wall})
+        storage.write_text(self._run.supervisor("lease.json"), text)
+
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        """Append a line to the log that trainer and supervisor share."""
+        run_log.append_line(storage.join(self._run.model_dir, run_log.EVENTS), dict(event))
+
+
+def _read_if_there(path: str, kind: type[T]) -> T | None:
+    """Read one of the supervisor's files; None where there is none.
+
+    Raises:
+        BadInput: the file is not as it was written, or is of another version.
+    """
+    try:
+        return decode.decode_versioned(storage.read_bytes(path), kind, path, _ADVICE)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,275 @@
+"""Composes what a machine gets: the package as a zip, the config, and its start-up script.
+
+The zip has reproducible bytes and is kept on the bucket under its hash, so that a restart months
+later installs what the first start installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.resources
+import io
+import json
+import os
+import re
+import shlex
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import bigbird_ja
+from bigbird_ja import storage
+from bigbird_ja.launch.backends import MODULES, engine_on, service_of
+from bigbird_ja.launch.files import RunFiles, read_run
+from bigbird_ja.launch.machine import watcher
+from bigbird_ja.launch.record import RUN_DIR_KEY, LaunchedRun
+from bigbird_ja.launch.state import CREATE_TIMEOUT
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import config_to_yaml, differences
+from bigbird_ja.storage import decode
+
+_SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".typed")
+# What `pretrain` needs on a TPU VM beyond the image's TensorFlow (and what comes with that).
+_NEEDED = (
+    "absl-py",
+    "cloud-tpu-client",
+    "google-cloud-storage",
+    "google-crc32c",
+    "msgspec",
+    "pyyaml",
+    "sentencepiece",
+)
+# For the engine of JAX's runtime, as in pyproject.toml's extras: beside TensorFlow 2.15, or newer.
+_BESIDE_TENSORFLOW_2_15 = ("jax==0.4.34", "jaxlib==0.4.34", "libtpu>=0.0.2,<0.0.12")
+_NEWER = ("tensorflow-cpu>=2.15", "jax>=0.4.34", "libtpu>=0.0.2")
+_EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry: time is no part of the content
+_PLACE = re.compile(r"@@([A-Z0-9_]+)@@")
+# In the environment of a test: `Emulation` as JSON, so that this machine can stand for the rented.
+VM_VARIABLE = "BIGBIRD_JA_EMULATED_VM"
+# Compute Engine takes up to 256 KiB for one metadata value.
+MAX_BYTES = 256 * 1024
+
+
+# --- the package ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Package:
+    """The code in memory, a zip."""
+
+    content: bytes
+    sha256: str
+
+    def path_on(self, bucket: str) -> str:
+        """Name its place on the bucket."""
+        return storage.join(bucket, "packages", f"{self.sha256}.zip")
+
+
+def build_package() -> Package:
+    """Pack the running package."""
+    root = Path(bigbird_ja.__file__).resolve().parent
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path in sorted(root.rglob("*")):
+            if path.suffix in _SUFFIXES:
+                entry = zipfile.ZipInfo(path.relative_to(root.parent).as_posix(), _EPOCH)
+                archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    content = buffer.getvalue()
+    return Package(content, hashlib.sha256(content).hexdigest())
+
+
+def upload(bucket: str, package: Package) -> str:
+    """Put the package on the bucket unless it is there; return its path."""
+    path = package.path_on(bucket)
+    if not storage.exists(path):
+        storage.make_directory(storage.directory_of(path))
+        storage.write_bytes(path, package.content)
+    return path
+
+
+def requirements() -> list[str]:
+    """List what the VM installs beside the image's TensorFlow, pinned to what runs here."""
+    pins = []
+    for name in _NEEDED:
+        try:
+            pins.append(f"{name}=={importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            pins.append(name)
+    return pins
+
+
+def engine_requirements(engine: str, runtime_version: str) -> tuple[str, ...]:
+    """List what the VM installs where its image has no version of it at all.
+
+    Args:
+        engine: "estimator" or "pjrt".
+        runtime_version: of the VM's image.
+    """
+    if engine == "estimator":
+        return ()
+    return _BESIDE_TENSORFLOW_2_15 if "tf-2.15" in runtime_version else _NEWER
+
+
+def store(run: LaunchedRun, config: Config, update_package: bool) -> LaunchedRun:
+    """Write what the VM needs to the bucket.
+
+    A run that was launched before keeps its package, unless `update_package`.
+
+    Returns:
+        The run with its package.
+
+    Raises:
+        BadInput: the run exists with a config that its checkpoints do not accept.
+    """
+    before = read_run(run.bucket, run.name)
+    RunFiles(run).prepare()
+    if before is not None and before.run_id != run.run_id:
+        raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
+    if before is None:
+        RunFiles(run).save_run()  # the run's id, by which its machines are known
+    elif storage.exists(run.config_path):
+        changed = differences(read_config(run.config_path), config)
+        if changed:
+            raise BadInput(
+                f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
+                " it, or choose another --name"
+            )
+    if before and not update_package and before.package and storage.exists(before.package):
+        run = replace(run, package=before.package, package_sha256=before.package_sha256)
+    else:
+        package = build_package()
+        run = replace(run, package=upload(run.bucket, package), package_sha256=package.sha256)
+    storage.write_text(run.config_path, config_to_yaml(config))
+    RunFiles(run).save_run()
+    return run
+
+
+# --- the start-up script --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """Differences between a Cloud TPU VM, which the defaults describe, and a test's machine."""
+
+    device: str = "tpu"  # tpu | cpu
+    service_manager: str = "systemd"  # systemd | none: the script itself minds its processes
+    installs: bool = True  # what the package needs beside TensorFlow
+    api: str = ""  # in place of the services' own addresses
+    terms: dict[str, Any] = field(default_factory=dict)  # of `watcher.Terms`, in place of its own
+
+
+def emulation(environ: Mapping[str, str] = os.environ) -> Emulation:
+    """Return a Cloud TPU VM, or what a test has set."""
+    text = environ.get(VM_VARIABLE)
+    return decode.decode_json(text.encode(), Emulation, VM_VARIABLE) if text else Emulation()
+
+
+def metadata(
+    run: LaunchedRun, vm: Emulation, zone: str, attempt: int, limit: float, asked: float = 0.0
+) -> dict[str, str]:
+    """Make the metadata of one machine: its start-up script, and whose machine it is.
+
+    Args:
+        run: the record of the run.
+        vm: what it is rented as, or emulated by.
+        zone: where it is asked for.
+        attempt: which creation of the run it is.
+        limit: seconds that the machine may live at most.
+        asked: UNIX seconds at which it is asked for; 0: its life begins when it boots.
+
+    Raises:
+        BadInput: a value with a line break or a NUL, which no flag of ours needs.
+    """
+    service = MODULES[service_of(run.accelerator_type)]
+    terms = watcher.Terms(
+        attempt=attempt,
+        limit=limit,
+        lease=run.lease,
+        supervisor_dir=storage.join(run.run_dir, "supervisor"),
+        model_dir=run.model_dir,
+        delete=[service.delete_address(vm.api, run, zone)],
+        asked=asked,
+        hosts=run.hosts,
+        **vm.terms,
+    )
+    return {"startup-script": fill(run, vm, terms), RUN_DIR_KEY: run.run_dir}
+
+
+def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
+    """Fill in the script for one machine, every value quoted for the shell; see `metadata`."""
+    engine = engine_on(run.accelerator_type, run.engine)
+    needed = requirements() if vm.installs else []
+    lacking = engine_requirements(engine, run.runtime_version) if vm.installs else ()
+    values = {
+        "RUN_NAME": run.name,
+        "ATTEMPT": terms.attempt,
+        "PACKAGE": run.package,
+        "PACKAGE_SHA256": run.package_sha256,
+        "REQUIREMENTS": " ".join(needed),
+        "LACKING": " ".join(lacking),
+        "PYTHON": run.vm_python,
+        "SERVICE_MANAGER": vm.service_manager,
+        "HOSTS": run.hosts,
+        "TERMS": json.dumps(vars(terms)),
+    }
+    quote(run.run_dir, "bucket")  # JSON would take a line break; neither path nor person means one
+    words = {name: quote(str(value), name) for name, value in values.items()}
+    words["PRETRAIN_FLAGS"] = " ".join(
+        quote(flag, "PRETRAIN_FLAGS") for flag in pretrain_flags(run, vm)
+    )
+    words["WATCHER"] = shlex.quote(_packaged("watcher.py"))
+    script = substitute(template(), words)
+    if len(script.encode()) > MAX_BYTES:
+        raise BadInput(f"the start-up script is longer than {MAX_BYTES} bytes: use shorter flags")
+    return script
+
+
+def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
+    """Compose the flags with which the machine calls `pretrain`."""
+    places = {"config": run.config_path, "data_dir": run.data_dir, "model_dir": run.model_dir}
+    flags = [f"--{name}={place}" for name, place in places.items()]
+    flags += ["--use_tpu", "--tpu_name=local"] if vm.device == "tpu" else ["--nouse_tpu"]
+    if run.engine != "auto":
+        flags.append(f"--engine={run.engine}")
+    if run.hosts > 1:
+        # A host that reboots has as long to come as the supervisor waits for it.
+        flags.append(f"--pod_wait_seconds={CREATE_TIMEOUT:.0f}")
+    return flags
+
+
+def template() -> str:
+    """Read the script with its places, as it is packaged."""
+    return _packaged("startup.sh")
+
+
+def _packaged(name: str) -> str:
+    return importlib.resources.files("bigbird_ja.launch.machine").joinpath(name).read_text("utf-8")
+
+
+def quote(value: str, name: str) -> str:
+    """Quote one shell word.
+
+    Raises:
+        BadInput: the value holds a control character.
+    """
+    if any(ord(c) < 32 or ord(c) == 127 for c in value):
+        raise BadInput(f"{name.lower()}={value!r}: control characters are not taken here")
+    return shlex.quote(value)
+
+
+def substitute(text: str, words: Mapping[str, str]) -> str:
+    """Put each word in its place, once; what a word contains is never looked at again.
+
+    Raises:
+        ValueError: a place without a word, or a word without a place, which is a programming error.
+    """
+    # The comment at the top names the marks themselves; places have letters between them.
+    places = set(_PLACE.findall(text))
+    if places != set(words):
+        raise ValueError(f"template and values differ in {sorted(places ^ set(words))}")
+    return _PLACE.sub(lambda match: words[match[1]], text)

@@ -1,0 +1,310 @@
+"""Makes the record of a run from the flags of `launch`, and shows what it would rent and cost."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.accelerators import hardware
+from bigbird_ja.accelerators.prices import Prices
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import order
+from bigbird_ja.launch import backends, compute, tpu_api
+from bigbird_ja.launch.account import longest_life
+from bigbird_ja.launch.files import LOCK, read_run
+from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.record import LaunchedRun, Tpus
+from bigbird_ja.launch.rest import ServiceFault
+from bigbird_ja.launch.state import RunState
+from bigbird_ja.plan import rows as plan
+from bigbird_ja.process.console import human_time
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import Override, complete_config
+from bigbird_ja.settings.schema import Config
+
+# Flags that are stored on a bucket and sent to a machine under their own names.
+_STORED = (
+    "project", "engine", "pricing", "queued", "service_account", "network", "subnetwork",
+    "external_ip", "vm_python",
+)  # fmt: skip
+
+
+# --- the record -----------------------------------------------------------------------------------
+
+
+def make_record(
+    flags: Mapping[str, Any], config: Config, vm: startup.Emulation, table: Prices
+) -> tuple[LaunchedRun, list[str]]:
+    """Check the flags and fill in what follows from them, without a credential or data.
+
+    A dry run has placeholders for what was not given.
+
+    Args:
+        flags: of `launch`, by name.
+        config: of the run.
+        vm: what it is rented as, or emulated by.
+        table: of prices.
+
+    Returns:
+        The record of the run, and warnings to show.
+
+    Raises:
+        BadInput: something missing, unknown, or known not to work.
+    """
+    kind = flags["accelerator_type"]
+    warnings = backends.check_rentable(kind, flags["engine"], flags["queued"])
+    name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
+    zones = tuple(flags["zones"]) or table.usual_zones(kind, flags["pricing"])
+    usd, price_warnings = _price(flags, table, zones)
+    before = None if flags["dry_run"] else read_run(bucket, name)
+    hours = flags["max_hours"]
+    run = LaunchedRun(
+        bucket,
+        name,
+        (before and before.run_id) or secrets.token_hex(8),
+        data_dir=data_dir,
+        target_step=config.training.num_train_steps,
+        accelerator_type=kind,
+        runtime_version=flags["runtime_version"] or backends.image(kind),
+        zones=zones,
+        usd_per_hour=usd,
+        max_seconds=None if hours is None else hours * 3600,
+        max_usd=flags["max_cost"],
+        poll=flags["poll_seconds"],
+        stall=flags["stall_minutes"] * 60,
+        startup=flags["startup_minutes"] * 60,
+        lease=flags["lease_hours"] * 3600,
+        **{flag: flags[flag] for flag in _STORED},
+    )
+    return replace(run, project=run.project or "MY-PROJECT"), [*warnings, *price_warnings]
+
+
+def check_name(name: str | None) -> str:
+    """Check the name of a run, which is a TPU's name, a label and a folder.
+
+    Raises:
+        BadInput: no name, or characters that one of these does not take.
+    """
+    if not name:
+        raise BadInput("--name is needed: lower-case letters, digits and dashes, such as base-1")
+    if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
+        raise BadInput(
+            f"--name {name!r}: at most 40 lower-case letters, digits and dashes, beginning with a"
+            " letter, not ending with a dash"
+        )
+    return name
+
+
+def _places(flags: Mapping[str, Any], vm: startup.Emulation) -> tuple[str, str]:
+    """Check bucket and data set, and that no flag which is stored has free text.
+
+    No query of a URL, no user or password, no space: what is refused is not shown.
+
+    Raises:
+        BadInput: free text, or a place that the machine cannot reach.
+    """
+    for flag in (*_STORED, "bucket", "data_dir", "runtime_version"):
+        word = str(flags[flag] or "")
+        if not re.fullmatch(r"[\w./:~+@-]*", word) or ("@" in word and "/" in word):
+            raise BadInput(
+                f"--{flag}: only letters, digits and . / : ~ + - _ belong there: no query (?), no"
+                " user or password (@), no space"
+            )
+    bucket = (flags["bucket"] or "gs://MY-BUCKET").rstrip("/")
+    data_dir = flags["data_dir"] or f"{bucket}/data"
+    if storage.is_remote(bucket) and not storage.is_remote(data_dir):
+        raise BadInput(
+            f"--data_dir {data_dir} is on this machine, where the TPU cannot read it: put it on the"
+            f" bucket, with make-data --output_dir {bucket}/data or gcloud storage cp -r"
+        )
+    if not storage.is_remote(bucket) and vm.device == "tpu":
+        raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
+    return bucket, data_dir
+
+
+def _price(
+    flags: Mapping[str, Any], table: Prices, zones: Sequence[str]
+) -> tuple[float, list[str]]:
+    """Look up US dollars per hour in the dearest of the zones, so that no budget is passed.
+
+    Raises:
+        BadInput: a zone does not offer the type, or no price is known and nothing else bounds the
+            cost.
+    """
+    for zone in zones:
+        table.check_zone(zone, flags["accelerator_type"])
+    try:
+        return table.per_hour(flags["accelerator_type"], flags["pricing"], zones), []
+    except BadInput as error:
+        if flags["max_cost"] is not None:
+            raise BadInput(f"--max_cost needs a price: {error}") from error
+        if flags["max_hours"] is None and not flags["dry_run"]:
+            raise BadInput(
+                f"{error}; or give --max_hours: without a price nothing else bounds the cost"
+            ) from error
+        more = "" if flags["max_hours"] is not None else ", so that --max_hours is needed"
+        return 0.0, [f"{error}: costs are not counted{more}"]
+
+
+def check_data(run: LaunchedRun, config: Config, overrides: Sequence[Override]) -> Config:
+    """Read the data set's manifest, so that a contradiction is found before it is paid for.
+
+    Returns:
+        The config of a run on that data.
+
+    Raises:
+        BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
+            its readers can be shared among.
+    """
+    manifest = manifest_lib.load(run.data_dir)
+    where = storage.join(run.data_dir, "manifest.json")
+    complete = complete_config(config, overrides, manifest.as_settings(), where)
+    if run.hosts > 1:
+        order.check_hosts(manifest.num_readers, config.training.global_batch_size, run.hosts, 0)
+    return complete
+
+
+def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
+    """Refuse a name that another's machine has, before anything is written or rented.
+
+    Raises:
+        BadInput: whose it is, in its owner's words.
+    """
+    for zone in run.zones:
+        with contextlib.suppress(ServiceFault):  # the supervisor waits for a zone, or ends
+            tpu = tpus.find(zone, run.name)
+            if tpu is not None and not tpu.belongs_to(run.run_id):
+                raise BadInput(
+                    f"--name {run.name}: {tpu.resource} is not of this run ({tpu.owner}): choose"
+                    " another --name"
+                )
+
+
+# --- the dry run ----------------------------------------------------------------------------------
+
+
+def dry_run(
+    run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices
+) -> dict[str, Any]:
+    """Print machine, lease and money; return the `--json` results."""
+    package = startup.build_package()
+    run = replace(run, package=package.path_on(run.bucket), package_sha256=package.sha256)
+    cost = cost_plan(run, config, table)
+    machine = hardware.find(run.accelerator_type)
+    queue = ", in the queue" if run.queued else ""
+    print(
+        "dry run: nothing was asked for, nothing is billed\n"
+        f"machine  {run.accelerator_type}, {run.pricing.replace('_', ' ')}{queue}: chips"
+        f" {machine.chips}, hosts {machine.hosts}, image {run.runtime_version}\n"
+        f"zones    {', '.join(run.zones)}, in this order\n"
+        f"lease    {_lease(run, cost)}\n"
+        f"cost     {_cost(cost)}\n"
+        f"         {table.describe_age(datetime.date.today())}\n"
+        f"run      {run.name}: {run.target_step:,} steps on {run.data_dir}\n"
+        "every request and the start-up script: --json"
+    )
+    return {"requests": planned_requests(run, vm), "cost": cost}
+
+
+def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, Any]]:
+    """List every request of an undisturbed run, and those that follow a preemption.
+
+    Args:
+        run: with the path of its package.
+        vm: what it is rented as, or emulated by.
+    """
+    is_compute = backends.service_of(run.accelerator_type) == "compute"
+    if is_compute:
+        listed, operation, create, delete = (
+            ["instances.list"], "zoneOperations.get", "instances.insert", "instances.delete"
+        )  # fmt: skip
+    else:
+        kind = "QueuedResource" if run.queued else "Node"
+        listed, operation = ["ListNodes", "ListQueuedResources"], "GetOperation"
+        create, delete = f"Create{kind}", f"Delete{kind}"
+    zones = [{"project": run.project, "zone": zone} for zone in run.zones]
+    written = (run.package, run.config_path, run.supervisor("launch.json"), run.supervisor(LOCK))
+    every = f"every {run.poll:g} s"
+    polled = (run.supervisor("exit.json"), f"{run.model_dir}/heartbeat.json")
+    again = "after a preemption or failure (then one is created again), and at the end"
+    limit = longest_life(RunState(), run)
+
+    def body(zone: str) -> dict[str, Any]:
+        metadata = startup.metadata(run, vm, zone, 1, limit)
+        if is_compute:
+            return compute.creation(run, zone, 1, metadata, limit)
+        return tpu_api.creation(run, zone, 1, metadata)
+
+    def request(method: str, fields: dict[str, Any], when: str = "") -> dict[str, Any]:
+        return {"method": method, **({"when": when} if when else {}), "request": fields}
+
+    return [
+        *(request("storage.write", {"path": path}) for path in written),
+        *(request(method, zone) for zone in zones for method in listed),
+        *(
+            request(create, {**zone, "body": body(zone["zone"])}, "in the first zone with capacity")
+            for zone in zones
+        ),
+        request(operation, {"name": "..."}, f"{every} until done"),
+        request(listed[0], zones[0], every),
+        *(request("storage.read", {"path": path}, every) for path in polled),
+        request(delete, {**zones[0], "name": run.name}, again),
+    ]
+
+
+def cost_plan(run: LaunchedRun, config: Config, table: Prices) -> dict[str, Any]:
+    """Compute what the run would cost: `cost` of `launch --dry_run --json`."""
+    config = complete_config(config)
+    overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
+    planned = plan.Run(
+        config,
+        config.training.num_train_steps,
+        plan.estimated_data(config),
+        table,
+        overheads,
+        zones=run.zones[:1],
+    )
+    rows = plan.make_rows(planned, (run.accelerator_type,))
+    usd = run.usd_per_hour
+    max_hours = None if run.max_seconds is None else run.max_seconds / 3600
+    limits = [] if max_hours is None else [max_hours]
+    limits += [run.max_usd / usd] if run.max_usd is not None and usd else []
+    most_hours = min(limits, default=None)
+    return {
+        "usd_per_hour": usd,
+        "prices_as_of": str(table.as_of),
+        "max_hours": max_hours,
+        "max_cost": run.max_usd,
+        "most_hours": most_hours,  # of rented time, by both; None: no limit
+        "most_usd": most_hours * usd if most_hours is not None and usd else None,
+        "run": next((asdict(row) for row in rows if row.pricing == run.pricing), None),
+    }
+
+
+def _lease(run: LaunchedRun, cost: dict[str, Any]) -> str:
+    unwatched = f"deletes itself {run.lease / 3600:g} h after nobody watches any more"
+    if cost["most_hours"] is None:
+        return f"a week each, {unwatched}; in all no limit: give --max_hours or --max_cost"
+    return f"at most {human_time(cost['most_hours'] * 3600)} of rented time; {unwatched}"
+
+
+def _cost(cost: dict[str, Any]) -> str:
+    usd, row, most = cost["usd_per_hour"], cost["run"], cost["most_usd"]
+    if not usd:
+        return "no price is known: costs are not counted"
+    parts = [f"{usd:,.2f} USD per hour in the dearest zone"]
+    parts.append("no limit" if most is None else f"at most {most:,.2f} USD")
+    if row is not None and row["cost_usd"] is not None:
+        parts.append(
+            f"expected {row['cost_usd']:,.2f} USD, {row['hours']:,.1f} rented hours, done after"
+            f" {human_time(row['wall_hours'] * 3600)} ({row['rate_source']})"
+        )
+        if cost["most_hours"] is not None and row["hours"] > cost["most_hours"]:
+            parts.append("the run is expected to reach its limit unfinished")
+    return "; ".join(parts)
