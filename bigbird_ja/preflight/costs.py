@@ -1,4 +1,4 @@
-"""What each instruction of an optimised HLO module costs: priced cycles and FLOPs.
+"""Prices each instruction of an optimised HLO module: cycles, FLOPs, bytes between devices.
 
 The compiler writes `estimated_cycles` on most fusions but on no relayout, gather, scatter or
 concatenation, so a design could hide its cost in those. An instruction without an estimate is
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bigbird_ja.preflight.hlo import Instruction, Module
 
@@ -27,42 +27,38 @@ CONTROL = frozenset({"while", "conditional", "call"})
 # that work goes to the chip's SparseCores (gathers, sums); its operands come with the update.
 _STARTS = frozenset({"async-start", "call-start", "custom-call-start"})
 _ENDS = frozenset(start.replace("start", end) for start in _STARTS for end in ("update", "done"))
-_FREE = frozenset(
-    {
-        "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all",
-        "add-dependency", "opt-barrier", "copy-start", "copy-done", "slice-start", "slice-done",
-        "partition-id", "replica-id", "domain", *_ENDS,
-    }
-)  # fmt: skip
+_MOVE_NOTHING = (
+    "parameter constant tuple get-tuple-element bitcast after-all add-dependency opt-barrier"
+    " copy-start copy-done slice-start slice-done partition-id replica-id domain"
+)
+_FREE = _ENDS.union(_MOVE_NOTHING.split())
 _FREE_WHEN_ASYNC = frozenset({"copy", "slice", "dynamic-slice", "parameter", "bitcast"})
 _COLLECTIVES = ("all-reduce", "reduce-scatter", "all-gather", "all-to-all", "collective-permute")
-
-_DIM_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
-_CONTRACTING = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
-_WINDOW = re.compile(r"window=\{([^}]*)\}")
+_DIM_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One instruction's share of the step."""
+    """One instruction's share of the step. Cycles and bytes are of all its trips together."""
 
     instruction: Instruction
     trips: int  # how often it runs in one step
-    estimated: float  # cycles, all trips together
-    priced: float  # cycles of the price, all trips together; 0 where there is an estimate
+    estimated: float  # cycles
+    priced: float  # cycles of the price; 0 where there is an estimate
     trips_known: bool = True  # False: inside a loop of unknown trip count
     collective: str | None = None  # its opcode, of an instruction that moves data between devices
-    moved_bytes: float = 0.0  # by the collective, all trips together
+    moved_bytes: float = 0.0  # by the collective
     # The instructions of the same computation by name: its operands are among them.
     beside: Mapping[str, Instruction] = field(default_factory=dict, repr=False)
 
     @property
     def cycles(self) -> float:
+        """Add up estimate and price, of which one is zero."""
         return self.estimated + self.priced
 
 
 def costs(module: Module) -> list[Cost]:
-    """The cost of every instruction that runs, loops multiplied out."""
+    """Price every instruction that runs, loops multiplied out."""
     return list(_walk(module, module.entry, 1, True))
 
 
@@ -72,28 +68,26 @@ def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
         if op.opcode in CONTROL:
             yield from _walk_control(module, op, trips, known)
         elif not _is_free(module, op, beside):
-            collective = _collective(module, op)
-            size = 0.0
-            if collective:
+            moving, size = _collective(module, op), 0.0
+            if moving:
                 # In an asynchronous call the inner instruction has the shapes.
-                size = _moved_bytes(collective if op.opcode in _STARTS else op, beside)
+                size = _moved_bytes(moving if op.opcode in _STARTS else op, beside)
             elif op.opcode == "custom-call-start":  # has no shape: the work it starts has
-                roots = (module.computations.get(called, [])[-1:] for called in op.called)
-                size = sum(root.padded_bytes for found in roots for root in found)
+                bodies = (module.computations.get(called, [])[-1:] for called in op.called)
+                size = sum(root.padded_bytes for body in bodies for root in body)
             estimate = op.estimated_cycles
             priced = 0.0 if estimate is not None else price(size or op.padded_bytes)
-            yield Cost(
-                op, trips, float(estimate or 0) * trips, priced * trips, known,
-                collective.opcode if collective else None, size * trips if collective else 0.0,
-                beside,
-            )  # fmt: skip
+            cost = Cost(op, trips, float(estimate or 0) * trips, priced * trips, known)
+            if moving:
+                cost = replace(cost, collective=moving.opcode, moved_bytes=size * trips)
+            yield replace(cost, beside=beside)
 
 
 def _walk_control(module: Module, op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
     if op.opcode == "while":
         count = trip_count(module, op)
-        if op.body:
-            yield from _walk(module, op.body, trips * (count or 1), known and count is not None)
+        if body := op.attribute("body"):
+            yield from _walk(module, body, trips * (count or 1), known and count is not None)
     elif op.opcode == "conditional":
         # One branch runs: the dearest, so that the figure is never too small.
         branches = [list(_walk(module, called, trips, known)) for called in op.called]
@@ -104,28 +98,28 @@ def _walk_control(module: Module, op: Instruction, trips: int, known: bool) -> I
 
 
 def trip_count(module: Module, loop: Instruction) -> int | None:
-    """How often a `while` runs its body, or None where that is unknown.
+    """Count how often a `while` runs its body; None where that is unknown.
 
-    Read off the usual counter: the condition compares one element of the loop's tuple with a
+    The usual counter is read: the condition compares one element of the loop's tuple with a
     constant; it starts at a constant and grows by one. (XLA's note `known_trip_count` is in no
     program of the TPU compilers.)
     """
-    condition = {op.name: op for op in module.computations.get(loop.condition or "", [])}
+    condition = {op.name: op for op in module.computations.get(loop.attribute("condition"), [])}
     for compare in condition.values():
-        if compare.opcode != "compare" or compare.direction not in ("LT", "LE"):
+        direction = compare.attribute("direction")
+        if compare.opcode != "compare" or direction not in ("LT", "LE"):
             continue
         counter, bound = (condition.get(name) for name in compare.operands)
-        end = bound.constant if bound else None
-        if not counter or counter.tuple_index is None or end is None:
-            continue
-        start = _initial(module, loop, counter.tuple_index)
-        if start is not None:
-            return max(end - start + (compare.direction == "LE"), 0)
+        end = bound.number if bound and bound.opcode == "constant" else None
+        index = counter.attribute("index") if counter else ""
+        start = _initial(module, loop, int(index)) if index and end is not None else None
+        if start is not None and end is not None:
+            return max(end - start + (direction == "LE"), 0)
     return None
 
 
 def _initial(module: Module, loop: Instruction, index: int) -> int | None:
-    """The constant that a loop's tuple holds at `index` before the first trip."""
+    """Return the constant that a loop's tuple holds at `index` before the first trip."""
     for instructions in module.computations.values():
         named = {op.name: op for op in instructions}
         if loop.name not in named:
@@ -136,12 +130,12 @@ def _initial(module: Module, loop: Instruction, index: int) -> int | None:
             value = named.get(initial.operands[index])
         while value and value.opcode in ("copy", "bitcast") and value.operands:
             value = named.get(value.operands[0])
-        return value.constant if value else None
+        return value.number if value and value.opcode == "constant" else None
     return None
 
 
 def price(size: float) -> float:
-    """Cycles charged for that many bytes where the compiler gives no estimate."""
+    """Charge cycles for that many bytes where the compiler gives no estimate."""
     return 2.0 * size / PRICE_BYTES_PER_CYCLE
 
 
@@ -149,12 +143,12 @@ def _is_free(module: Module, op: Instruction, beside: Mapping[str, Instruction])
     if op.opcode in _FREE or _ends_collective(op):
         return True  # of a pair, the start carries the cost
     if op.opcode in _STARTS:
-        inner = [o.opcode for name in op.called for o in module.computations.get(name, [])]
-        return bool(inner) and all(opcode in _FREE_WHEN_ASYNC for opcode in inner)
+        inner = module.inside(op)
+        return bool(inner) and all(o.opcode in _FREE_WHEN_ASYNC for o in inner)
     # Joins the pieces of an asynchronous copy.
     return (
         op.opcode == "custom-call"
-        and 'custom_call_target="ConcatBitcast"' in op.text
+        and op.attribute("custom_call_target") == "ConcatBitcast"
         and all(name in beside and beside[name].opcode == "slice-done" for name in op.operands)
     )
 
@@ -165,19 +159,19 @@ def _ends_collective(op: Instruction) -> bool:
 
 
 def _collective(module: Module, op: Instruction) -> Instruction | None:
-    """The instruction that moves data between devices: this one, or the one that it calls."""
+    """Find what moves data between devices: this instruction, or the one that it calls."""
     # One beside computations is written as a fusion that starts it, fusions that compute while it
     # goes on, with bodies of this name, and one that ends it; each holds the collective again.
     if any(name.startswith("async_collective_fusion") for name in op.called):
         return None
     if op.opcode in ("fusion", "call", *_STARTS):
-        inner = (o for name in op.called for o in module.computations.get(name, []))
-        return next((moving for o in inner if (moving := _collective(module, o))), None)
+        moving = (_collective(module, inner) for inner in module.inside(op))
+        return next((one for one in moving if one), None)
     return op if op.opcode.startswith(_COLLECTIVES) and not _ends_collective(op) else None
 
 
 def _moved_bytes(op: Instruction, beside: Mapping[str, Instruction]) -> int:
-    """The larger of input and output, padded."""
+    """Count the bytes of the larger of input and output, padded."""
     given = sum(beside[name].padded_bytes for name in op.operands if name in beside)
     # These output their input again, beside the result.
     is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
@@ -186,17 +180,18 @@ def _moved_bytes(op: Instruction, beside: Mapping[str, Instruction]) -> int:
 
 
 def link_bytes(opcode: str, size: float, devices: int) -> float:
-    """What each device's links carry of a collective of that many bytes, in a ring."""
+    """Count the bytes that each device's links carry of a collective, in a ring."""
     rounds = 2 if opcode.startswith("all-reduce") else 1
     return rounds * (devices - 1) / devices * size
 
 
 def looped_work(module: Module, found: Iterable[Cost]) -> tuple[float, float]:
-    """FLOPs, and bytes read and written, by loop bodies after their first trip.
+    """Count FLOPs, and bytes read and written, of loop bodies after their first trip.
 
     The compiler's own totals count every body once. Padding is counted, as it is moved too.
 
     Args:
+        module: the program.
         found: of `costs`.
     """
     sizes = {op.name: op.padded_bytes for ops in module.computations.values() for op in ops}
@@ -211,17 +206,10 @@ def looped_work(module: Module, found: Iterable[Cost]) -> tuple[float, float]:
 
 
 def instruction_flops(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> float:
-    """FLOPs of the dots and convolutions in one instruction (2 per multiply and add)."""
-    if op.opcode == "dot":
-        left = beside.get(op.operands[0]) if op.operands else None
-        contracting = _CONTRACTING.search(op.text)
-        if not left or not contracting:
-            return 0.0
-        sizes = left.shapes[0].dimensions
-        length = math.prod(sizes[int(d)] for d in contracting[1].split(",") if d)
-        return 2.0 * op.shapes[0].elements * length
-    if op.opcode == "convolution":
-        return _convolution_flops(op, beside)
+    """Count FLOPs of the dots and convolutions in one instruction (2 per multiply and add)."""
+    if op.opcode in ("dot", "convolution"):
+        count = _summed_by_dot if op.opcode == "dot" else _summed_by_convolution
+        return 2.0 * op.shapes[0].elements * count(op, beside)
     total = 0.0
     if op.opcode in ("fusion", "call", "async-start"):
         for name in op.called:
@@ -230,30 +218,38 @@ def instruction_flops(module: Module, op: Instruction, beside: Mapping[str, Inst
     return total
 
 
-def _convolution_flops(op: Instruction, beside: Mapping[str, Instruction]) -> float:
-    """Of the convolutions that this compiler writes for matmuls.
+def _summed_by_dot(op: Instruction, beside: Mapping[str, Instruction]) -> int:
+    """Count the products that are summed in each element of the output."""
+    left = beside.get(op.operands[0]) if op.operands else None
+    contracting = op.attribute("lhs_contracting_dims")
+    if not left or not contracting:
+        return 0
+    return math.prod(left.shapes[0].dimensions[int(d)] for d in contracting.split(","))
+
+
+def _summed_by_convolution(op: Instruction, beside: Mapping[str, Instruction]) -> int:
+    """Count the same of the convolutions that this compiler writes for matmuls.
 
     A spatial dimension of the kernel is summed over, unless the window picks one element of it:
     for a batch dimension the input is dilated by the window's size; for a dimension that comes from
     the kernel alone the input is padded by the window's size less one.
     """
     kernel = beside.get(op.operands[1]) if len(op.operands) > 1 else None
-    labels = _DIM_LABELS.search(op.text)
+    labels = _DIM_LABELS.match(op.attribute("dim_labels"))
     if not kernel or not labels:
-        return 0.0
-    window = _WINDOW.search(op.text)
-    fields = dict(f.split("=") for f in window[1].split()) if window else {}
-    length = 1
-    for place, label in enumerate(labels[2]):
-        size = kernel.shapes[0].dimensions[place]
-        if label == "i" or (label.isdigit() and not _picks_one(fields, int(label), size)):
-            length *= size
-    return 2.0 * op.shapes[0].elements * length
+        return 0
+    window = dict(part.split("=") for part in op.attribute("window").split())
+    sizes = zip(labels[2], kernel.shapes[0].dimensions, strict=True)
+    return math.prod(
+        size
+        for label, size in sizes
+        if label == "i" or (label.isdigit() and not _picks_one(window, int(label), size))
+    )
 
 
-def _picks_one(fields: dict[str, str], dimension: int, size: int) -> bool:
+def _picks_one(window: dict[str, str], dimension: int, size: int) -> bool:
     def at(name: str, default: str) -> str:
-        values = fields.get(name, "").split("x")
+        values = window.get(name, "").split("x")
         return values[dimension] if dimension < len(values) and values[dimension] else default
 
     if int(at("lhs_dilate", "1")) >= size > 1:

@@ -1,7 +1,7 @@
-"""Reads the text of an optimised HLO module: computations, instructions, shapes, costs.
+"""Reads the text of an optimised HLO module: computations, instructions, shapes.
 
-Only what the cost count needs: for each instruction its opcode, output shapes with layouts, the
-computations it calls, the TensorFlow op that it came from, and the compiler's annotations.
+Text and not `HloModuleProto`: jaxlib cannot make the message of a program with work on v6e's
+SparseCores (see `compile_child.optimised`), and libtpu lists such a program as text only.
 """
 
 from __future__ import annotations
@@ -10,36 +10,32 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 # The compiler writes values above this where it has no estimate.
 UNKNOWN_CYCLES = 1e11
 
-_BYTES = {
-    "pred": 1, "s4": 1, "u4": 1, "s8": 1, "u8": 1, "s16": 2, "u16": 2, "bf16": 2, "f16": 2,
-    "s32": 4, "u32": 4, "f32": 4, "s64": 8, "u64": 8, "f64": 8, "c64": 8, "c128": 16,
-}  # fmt: skip
+_BYTES = dict.fromkeys(("pred", "s4", "u4", "s8", "u8"), 1)
+_BYTES |= dict.fromkeys(("s16", "u16", "bf16", "f16"), 2)
+_BYTES |= dict.fromkeys(("s32", "u32", "f32"), 4) | dict.fromkeys(("s64", "u64", "f64", "c64"), 8)
+_BYTES["c128"] = 16
 _HEAD = re.compile(r"^\s*(ROOT )?%?([\w.\-]+) = ")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
 _END = re.compile(r"^\}(, execution_thread=\"[^\"]*\")?\s*$")
 _SHAPE = re.compile(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)([^}]*)\})?")
 _OPCODE = re.compile(r"\s*([\w\-]+)\(")
 _CALLED = re.compile(
-    r"(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)"
+    r"\b(?:calls|to_apply|body|condition|\w+_computations?)=(%?[\w.\-]+|\{[^}]*\})"
 )
-_BRANCHES = re.compile(r"(?:branch|called)_computations=\{([^}]*)\}")
+_VALUE = r'(?:%?([\w.\->]+)|\{([^}]*)\}|"([^"]*)")'  # of an attribute
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_OP_NAME = re.compile(r'op_name="([^"]*)"')
-_BODY = re.compile(r"body=%?([\w.\-]+)")
-_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
-_INDEX = re.compile(r"\bindex=(\d+)")
-_DIRECTION = re.compile(r"\bdirection=(\w+)")
-_INTEGER = re.compile(r"\((-?\d+)\)")
+_NUMBER = re.compile(r"\((-?\d+)\)")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One array: element type, dimensions, and the order of dimensions from minor to major."""
+    """An array's element type, dimensions, and the order of dimensions from minor to major."""
 
     kind: str
     dimensions: tuple[int, ...]
@@ -48,40 +44,58 @@ class Shape:
 
     @property
     def elements(self) -> int:
+        """Count the elements, padding left out."""
         return math.prod(self.dimensions)
 
     @property
     def padded_bytes(self) -> int:
-        """Bytes with the minor dimension padded to 128 and the second minor to 8."""
+        """Count bytes with the minor dimension padded to 128 and the second minor to 8."""
         sizes = [self.dimensions[d] for d in self.minor_to_major]
         for place, multiple in ((0, 128), (1, 8)):
             if place < len(sizes):
                 sizes[place] = -(-sizes[place] // multiple) * multiple
-        return math.prod(sizes) * _BYTES.get(self.kind, 0)
+        return math.prod(sizes) * _BYTES[self.kind]
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One line of a computation."""
+    """One instruction of a computation."""
 
     name: str
     opcode: str
     shapes: tuple[Shape, ...]  # of the output; several for a tuple
     operands: tuple[str, ...]
-    called: tuple[str, ...]  # computations: of a fusion, a while's body and condition, branches
-    body: str | None  # of a while
-    estimated_cycles: int | None  # None: no estimate, or the mark for unknown
-    condition: str | None  # of a while
-    constant: int | None  # the value of an integer scalar constant
-    tuple_index: int | None  # of a get-tuple-element
-    direction: str  # of a compare: LT, LE, ...; else ""
-    op_name: str  # of the TensorFlow op; "" where the compiler made the instruction
+    number: int | None  # a parameter's place, or the value of an integer scalar constant
     type_text: str = ""  # shapes, layouts and memories of the output
+    attributes: str = field(repr=False, default="")  # the text after the operands
     text: str = field(repr=False, default="")
 
     @property
     def padded_bytes(self) -> int:
+        """Count the output's bytes as `Shape.padded_bytes` does."""
         return sum(shape.padded_bytes for shape in self.shapes)
+
+    @cached_property
+    def called(self) -> tuple[str, ...]:
+        """Name the computations of a fusion, of a while (body and condition) or of branches."""
+        names = " ".join(_CALLED.findall(self.attributes))
+        return tuple(re.findall(r"[\w.\-]+", names))
+
+    @cached_property
+    def estimated_cycles(self) -> int | None:
+        """Return the compiler's estimate; None where it has none, or marks it as unknown."""
+        match = _CYCLES.search(self.attributes)
+        return int(match[1]) if match and int(match[1]) <= UNKNOWN_CYCLES else None
+
+    @cached_property
+    def op_name(self) -> str:
+        """Name the op of TensorFlow or JAX; "" where the compiler made the instruction."""
+        return self.attribute("op_name")
+
+    def attribute(self, name: str) -> str:
+        """Return the value of `name=...`, without its quotes or braces; "" where there is none."""
+        match = re.search(rf"\b{name}={_VALUE}", self.attributes)
+        return match[match.lastindex or 0] if match else ""
 
 
 @dataclass
@@ -91,9 +105,13 @@ class Module:
     entry: str
     computations: dict[str, list[Instruction]]
 
+    def inside(self, op: Instruction) -> list[Instruction]:
+        """List the instructions of the computations that one calls."""
+        return [inner for name in op.called for inner in self.computations.get(name, [])]
+
 
 def parse(text: str) -> Module:
-    """Parses a module's text. An instruction may take several lines, as JAX's own kernels do.
+    """Parse a module's text. An instruction may take several lines, as JAX's own kernels do.
 
     Raises:
         ValueError: the text has no ENTRY computation.
@@ -119,7 +137,7 @@ def parse(text: str) -> Module:
 
 
 def parse_instruction(line: str) -> Instruction | None:
-    """Parses one line; None where it is not an instruction."""
+    """Parse one instruction; None where the text is none."""
     head = _HEAD.match(line)
     if not head:
         return None
@@ -128,53 +146,29 @@ def parse_instruction(line: str) -> Instruction | None:
     if not opcode:
         return None
     operands, attributes = _split_parenthesis(call[opcode.end() - 1 :])
-    cycles = _integer(_CYCLES, attributes)
-    is_scalar = opcode[1] == "constant" and _INTEGER.fullmatch(operands)
+    number = _NUMBER.fullmatch(operands)
     return Instruction(
         name=head[2],
         opcode=opcode[1],
         shapes=tuple(_shapes(type_text)),
         operands=tuple(_OPERAND.findall(operands)),
-        called=tuple(_called(attributes)),
-        body=_text(_BODY, attributes) or None,
-        estimated_cycles=None if cycles is None or cycles > UNKNOWN_CYCLES else cycles,
-        condition=_text(_CONDITION, attributes) or None,
-        constant=_integer(_INTEGER, operands) if is_scalar else None,
-        tuple_index=_integer(_INDEX, attributes),
-        direction=_text(_DIRECTION, attributes),
-        op_name=_text(_OP_NAME, attributes),
+        number=int(number[1]) if number else None,
         type_text=type_text,
+        attributes=attributes,
         text=line.strip(),
     )
 
 
-def _text(pattern: re.Pattern[str], attributes: str) -> str:
-    match = pattern.search(attributes)
-    return match[1] if match else ""
-
-
-def _integer(pattern: re.Pattern[str], attributes: str) -> int | None:
-    match = pattern.search(attributes)
-    return int(match[1]) if match else None
-
-
-def _called(attributes: str) -> Iterator[str]:
-    yield from _CALLED.findall(attributes)
-    branches = _BRANCHES.search(attributes)
-    if branches:
-        yield from _OPERAND.findall(branches[1])
-
-
 def _split_type(text: str) -> tuple[str, str]:
-    """The type at the start of `text` and what follows it."""
+    """Split `text` after the type at its start."""
     if text.startswith("("):
         return _split_parenthesis(text)
-    kind, _, remainder = text.partition(" ")
-    return kind, remainder
+    kind, _, after = text.partition(" ")
+    return kind, after
 
 
 def _split_parenthesis(text: str) -> tuple[str, str]:
-    """`text` starts with "(": what stands up to its partner, and what follows."""
+    """Split `text`, which starts with "(", after the parenthesis that closes it."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

@@ -1,4 +1,4 @@
-"""What each op takes by machine code, what limits it, and how long a step waits for copies.
+"""Counts cycles by machine code: of each op, with what limits it, and of a step, with its waits.
 
 The roofline of an op: the cycles in which its bytes go through HBM at the chip's bandwidth, and
 those in which its products go through the matrix units at the chip's peak. Ops whose bundles
@@ -33,7 +33,7 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
     "vector unit": ("VALU", "XLU", "EUP", "VPOP"),
     "loads": ("VLOAD", "VSTORE"),
 }
-_KERNEL = 'custom_call_target="tpu_custom_call"'
+KERNEL = "tpu_custom_call"  # its target
 _PICKING = frozenset({"slice", "dynamic-slice", "gather"})
 _NAME = re.compile(r"%[\w.\-]+")
 _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_config=.*$)")
@@ -41,7 +41,7 @@ _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_confi
 
 @dataclass(frozen=True)
 class CodeCost:
-    """One instruction's share of the step by machine code. Cycles of all its trips together."""
+    """One instruction's share of the step by machine code. Cycles are of all its trips together."""
 
     cost: Cost
     bundle_cycles: float | None  # one per bundle; None where they cannot be counted
@@ -63,11 +63,13 @@ class CodeCost:
 def code_costs(
     module: Module, costs: Iterable[Cost], code: Mapping[str, Code], chip: Chip
 ) -> list[CodeCost]:
-    """Every cost beside its machine code.
+    """Put every cost beside its machine code.
 
     Args:
         module: the module of `costs`.
+        costs: of the module's ops.
         code: by the ops' names, of the same program.
+        chip: for which the program was compiled.
     """
     lookup = _CodeLookup(module, code)
     priced = []
@@ -94,15 +96,16 @@ def not_counted(costs: Iterable[CodeCost]) -> str | None:
         op = code.cost.instruction
         if not code.cost.trips_known:
             return f"{op.name} is in a loop of unknown trip count"
-        if code.bundle_cycles is None and _KERNEL in op.text:
+        if code.bundle_cycles is None and op.attribute("custom_call_target") == KERNEL:
             return f"{op.name}, a kernel, has loops of unknown trip count or no machine code"
     return None
 
 
 def bound_by(code: Code, hbm: float, matrix: float) -> str:
-    """The fullest resource while an op runs, or `NONE_FULL`.
+    """Name the fullest resource while an op runs, or `NONE_FULL`.
 
     Args:
+        code: of the op.
         hbm: cycles in which HBM is busy.
         matrix: cycles of the op's products at the chip's peak.
     """
@@ -119,17 +122,17 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
 
 
 def hbm_cycles(size: float, chip: Chip) -> float:
-    """Cycles in which that many bytes go through HBM at the chip's bandwidth."""
+    """Count the cycles in which that many bytes go through HBM at the chip's bandwidth."""
     return size / chip.hbm_bytes_per_second * chip.clock_hz
 
 
 def hbm_bytes(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> int:
-    """Bytes that an instruction reads from HBM and writes there, each array once, padded.
+    """Count the bytes that an instruction reads from HBM and writes there, each array once, padded.
 
     Of an operand from which a fusion only takes slices or rows, those count; of an output that it
     updates in place, the update.
     """
-    inner = [o for name in op.called for o in module.computations.get(name, [])]
+    inner = module.inside(op)
     total = sum(
         _read_bytes(inner, place, beside[name])
         for place, name in enumerate(op.operands)
@@ -152,22 +155,20 @@ def _is_update(op: Instruction) -> bool:
 
 
 def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> int:
-    """Of one operand of a fusion with the instructions `inner`."""
+    """Count the bytes that a fusion with the instructions `inner` reads of one operand."""
     whole = _bytes_in_hbm(operand)
-    parameters = [
-        op.name for op in inner if op.opcode == "parameter" and f"parameter({place})" in op.text
-    ]
-    if not whole or not parameters:
+    named = (op.name for op in inner if op.opcode == "parameter" and op.number == place)
+    parameter = next(named, None)
+    users = [op for op in inner if parameter in op.operands]
+    if not whole or not users or any(op.operands[0] != parameter for op in users):
         return whole
-    users = [op for op in inner if parameters[0] in op.operands]
-    if users and all(op.opcode in _PICKING and op.operands[0] == parameters[0] for op in users):
+    if all(op.opcode in _PICKING for op in users):
         return min(whole, sum(op.padded_bytes for op in users))
-    updated = [op for op in users if _is_update(op) and op.operands[0] == parameters[0]]
-    return 0 if users and len(updated) == len(users) else whole
+    return 0 if all(_is_update(op) for op in users) else whole
 
 
 class _CodeLookup:
-    """Finds an instruction's machine code, by its name or by that of an identical one."""
+    """Find an instruction's machine code, by its name or by that of an identical one."""
 
     def __init__(self, module: Module, code: Mapping[str, Code]) -> None:
         self._module, self._code = module, code
@@ -184,7 +185,7 @@ class _CodeLookup:
         return code if code and code.is_counted else None
 
     def _text(self, op: Instruction, beside: Mapping[str, Instruction]) -> str:
-        """Equal for instructions that differ in names and origin only."""
+        """Return a text that is equal for instructions that differ in names and origin only."""
         operands = [beside[name].type_text for name in op.operands if name in beside]
         bodies = [self._body(name) for name in op.called]
         return "\n".join([_without_names(op.text), *operands, *bodies])
@@ -198,7 +199,7 @@ class _CodeLookup:
 
 
 def _without_names(text: str) -> str:
-    """Replaces names by numbers in the order of their appearance, and drops origins."""
+    """Replace names by numbers in the order of their appearance, and drop origins."""
     text = "\n".join(_METADATA.sub("", _METADATA.sub("", line)) for line in text.splitlines())
     numbers: dict[str, str] = {}
     return _NAME.sub(lambda match: numbers.setdefault(match[0], f"%{len(numbers)}"), text)
@@ -206,20 +207,26 @@ def _without_names(text: str) -> str:
 
 @dataclass
 class StepTime:
-    """Cycles of one run of a computation."""
+    """Counts cycles of one run of a computation."""
 
     cycles: float = 0.0  # without waiting
     hbm: float = 0.0  # in which HBM is busy
     waiting: float = 0.0  # for copies
     copied: float = 0.0  # of `hbm`, for copies beside other ops
 
+    def add(self, other: StepTime) -> None:
+        """Add another run."""
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
 
 def step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime:
-    """Adds up a step and its waits.
+    """Add up a step and its waits.
 
     Args:
         module: with a schedule.
         costs: of its ops.
+        chip: for which it was compiled.
     """
     by_name = {code.cost.instruction.name: code for code in costs}
     return _run(module, module.entry, by_name, chip)
@@ -239,26 +246,23 @@ def _run(module: Module, name: str, costs: Mapping[str, CodeCost], chip: Chip) -
         if op.opcode in ("copy-start", "slice-start"):
             busy = hbm_cycles(_copied_bytes(op), chip)
             heapq.heappush(copies, (done_at.get(op.name, len(instructions)), busy))
-            total.copied += busy
-            total.hbm += busy
+            total.add(StepTime(hbm=busy, copied=busy))
         elif op.opcode in ("copy-done", "slice-done"):
             while copies and copies[0][0] <= place:
                 total.waiting += heapq.heappop(copies)[1]
         else:
             one = _one(module, op, costs, chip)
             _serve(copies, max(one.cycles + one.waiting - one.hbm, 0.0))
-            total.cycles += one.cycles
-            total.hbm += one.hbm
-            total.waiting += one.waiting
-            total.copied += one.copied
+            total.add(one)
     return total
 
 
 def _one(module: Module, op: Instruction, costs: Mapping[str, CodeCost], chip: Chip) -> StepTime:
-    """One op, all trips of a loop together."""
+    """Count one op, all trips of a loop together."""
     if op.opcode in CONTROL:
-        trips = trip_count(module, op) or 1 if op.opcode == "while" else 1
-        names = [op.body] if op.opcode == "while" and op.body else op.called
+        is_loop = op.opcode == "while"
+        trips = (is_loop and trip_count(module, op)) or 1
+        names = (op.attribute("body"),) if is_loop else op.called
         # Of a conditional the dearest branch runs; the others have no costs.
         runs = [_run(module, name, costs, chip) for name in names]
         dearest = max(runs, key=lambda run: run.cycles, default=StepTime())
@@ -270,7 +274,7 @@ def _one(module: Module, op: Instruction, costs: Mapping[str, CodeCost], chip: C
 
 
 def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
-    """HBM spends that many cycles on the copies."""
+    """Spend that many cycles of HBM on the copies."""
     while cycles > 0 and copies:
         needed, left = heapq.heappop(copies)
         if left > cycles:
@@ -279,7 +283,7 @@ def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
 
 
 def _copied_bytes(start: Instruction) -> int:
-    """Bytes that a copy reads from HBM and writes there."""
+    """Count the bytes that a copy reads from HBM and writes there."""
     # (to, from, context) of a copy; ((from), to, context) of a slice, which moves its output.
     to, source = start.shapes[:2] if start.opcode == "copy-start" else start.shapes[1::-1]
     return to.padded_bytes * (to.in_hbm + source.in_hbm)
