@@ -24,7 +24,7 @@ import msgspec
 
 from bigbird_ja import storage
 from bigbird_ja.preflight import machine_code
-from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place, listings
+from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, CommandError
@@ -41,7 +41,7 @@ DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes o
 
 @dataclass(frozen=True)
 class Shortage:
-    """A program that does not fit."""
+    """Says what a program needs that does not fit."""
 
     used: int  # bytes it needs; 0 where the compiler stopped before that was known
     largest: list[dict[str, Any]]  # allocations: `bytes`, `op` (TensorFlow's), `shape`
@@ -49,7 +49,7 @@ class Shortage:
 
 @dataclass(frozen=True)
 class Compiled:
-    """The compiler's result for one target. Sizes in bytes."""
+    """Holds the compiler's result for one target. Sizes in bytes."""
 
     hlo: str  # optimised, "" where it did not fit
     stats: dict[str, Any]  # see `compile_child.compile_step`; {} where it did not fit
@@ -58,11 +58,11 @@ class Compiled:
 
 
 class CompilerFailed(CommandError):
-    """The compiler ended without a result; the message says how, in one line."""
+    """Raised where the compiler ended without a result; says how, in one line."""
 
 
 def versions() -> dict[str, str]:
-    """The versions of the compiler's packages.
+    """Return the versions of the compiler's packages.
 
     Raises:
         BadInput: the extra is not installed; names the command that installs it.
@@ -86,10 +86,11 @@ def compile_for(
     timeout: float = DEFAULT_TIMEOUT,
     code: bool = False,
 ) -> Compiled:
-    """Compiles a step for a target.
+    """Compile a step for a target.
 
     Args:
         step: for as many replicas as the target has devices.
+        target: one device or a slice.
         cache_dir: folder of cached results; None: no cache.
         timeout: seconds.
         code: reads the machine code too, where this libtpu lists it for the chip.
@@ -117,9 +118,12 @@ def compile_for(
 def cache_key(
     step: LoweredStep, target: Target, installed: dict[str, str], code: bool = False
 ) -> str:
-    """SHA-256 (hex) of all that a result depends on.
+    """Hash all that a result depends on (SHA-256, hex).
 
     Args:
+        step: the program.
+        target: what it is compiled for.
+        installed: versions of the compiler's packages.
         code: the result includes the machine code.
     """
     inputs = {
@@ -134,69 +138,64 @@ def cache_key(
 
 
 def count_devices(places: Sequence[Place]) -> list[int]:
-    """How many devices the installed compiler counts in each place; 0 where it does not know it.
+    """Count the devices that the installed compiler has in each place; 0 where it does not know it.
 
     Raises:
         BadInput: the extra is not installed.
         CompilerFailed: a crash, or no result.
     """
     versions()
-    with scratch_directory() as directory:
-        result = _run(Job(list(places)), directory, "libtpu", _LISTING_TIMEOUT)
+    result = _run(Job(list(places)), "libtpu", _LISTING_TIMEOUT)
     if "error" in result:
         raise CompilerFailed(f"libtpu cannot list its devices: {_first_line(result['error'])}")
     return decode.convert(result["devices"], list[int], "libtpu")
 
 
 def default_cache_dir(environment: dict[str, str]) -> str:
-    """`$XDG_CACHE_HOME/bigbird-ja/preflight`, under `~/.cache` by default."""
+    """Return `$XDG_CACHE_HOME/bigbird-ja/preflight`, under `~/.cache` by default."""
     root = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return os.path.join(root, "bigbird-ja", "preflight")
 
 
 def _compile(step: LoweredStep, target: Target, timeout: float, code: bool) -> dict[str, Any]:
-    """What the child wrote: its result, with the optimised program as `hlo` where there is one."""
-    with scratch_directory() as directory:
-        who = f"the compiler for {target.name}"
-        result = _run(Job([target.place], step, code), directory, who, timeout)
-        error = result.get("error", "")
-        if "Invalid TPU external name" in error:
-            raise BadInput(f"the installed libtpu ({versions()['libtpu']}) knows no {target.name}")
-        if error and not is_shortage(error):
-            raise CompilerFailed(f"{who} refused: {_first_line(error)}")
-        if not error:
-            with open(os.path.join(directory, "optimized.hlo"), encoding="utf-8") as stream:
-                result["hlo"] = stream.read()
-        return result
+    """Return the child's result: the program, or the error that says that it does not fit."""
+    who = f"the compiler for {target.name}"
+    result = _run(Job([target.place], step, code), who, timeout)
+    error = result.get("error", "")
+    if "Invalid TPU external name" in error:
+        raise BadInput(f"the installed libtpu ({versions()['libtpu']}) knows no {target.name}")
+    if error and not is_shortage(error):
+        raise CompilerFailed(f"{who} refused: {_first_line(error)}")
+    return result
 
 
-def _run(job: Job, directory: str, who: str, timeout: float) -> dict[str, Any]:
-    """Runs the child on a job; returns the result that it wrote."""
-    path = os.path.join(directory, "job")
-    with open(path, "wb") as stream:
-        stream.write(msgspec.msgpack.encode(job))
+def _run(job: Job, who: str, timeout: float) -> dict[str, Any]:
+    """Run the child on a job; return the result that it wrote."""
     environment = {**os.environ, **ENVIRONMENT}
-    if job.lists_code:
-        os.mkdir(listings(directory))
-        environment["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(listings(directory))}"
-    child = subprocess.Popen(
-        [*CHILD, path, directory],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
-    with children.kill_on_exit(child):
+    with scratch_directory() as directory:
+        if job.lists_code:
+            environment["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(directory)}"
+        with open(os.path.join(directory, "job"), "wb") as stream:
+            stream.write(msgspec.msgpack.encode(job))
+        child = subprocess.Popen(
+            [*CHILD, directory],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        with children.kill_on_exit(child):
+            try:
+                _, stderr = child.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                message = f"{who} did not finish within {timeout:.0f} seconds"
+                raise CompilerFailed(message) from error
         try:
-            _, stderr = child.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            raise CompilerFailed(f"{who} did not finish within {timeout:.0f} seconds") from error
-    try:
-        return decode.read_json(os.path.join(directory, "result.json"), dict[str, Any])
-    except (OSError, BadInput) as error:  # the child ended before it could write its result
-        lines = stderr.decode(errors="replace").splitlines()
-        advice = "compile for one --chip or --topology at a time, or on a larger machine"
-        raise children.error_from_exit(child.returncode, lines, who, advice) from error
+            return decode.read_json(os.path.join(directory, "result.json"), dict[str, Any])
+        except (OSError, BadInput) as error:  # the child ended before it could write its result
+            lines = stderr.decode(errors="replace").splitlines()
+            advice = "compile for one --chip or --topology at a time, or on a larger machine"
+            raise children.error_from_exit(child.returncode, lines, who, advice) from error
 
 
 def _first_line(text: str) -> str:
@@ -212,7 +211,7 @@ def _load(path: str) -> dict[str, Any] | None:
 
 
 def _store(path: str, result: dict[str, Any]) -> None:
-    """Keeps a result; a cache that cannot be written only costs time."""
+    """Keep a result; a cache that cannot be written only costs time."""
     with contextlib.suppress(OSError):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with gzip.open(f"{path}.{os.getpid()}", "wb", compresslevel=3) as stream:
@@ -238,13 +237,15 @@ _BUFFER = re.compile(
 
 
 def is_shortage(message: str) -> bool:
-    """Whether a compiler's error means that HBM is too small: not a core's vector memory, of which
-    a kernel uses too much."""
+    """Tell whether a compiler's error means that HBM is too small.
+
+    Not a core's vector memory, of which a kernel uses too much.
+    """
     return "RESOURCE_EXHAUSTED" in message and "memory space vmem" not in message
 
 
 def shortage(message: str) -> Shortage:
-    """Reads the compiler's RESOURCE_EXHAUSTED message."""
+    """Read the compiler's RESOURCE_EXHAUSTED message."""
     largest = [
         {"bytes": _bytes(size, unit), "op": op_name or "(made by the compiler)", "shape": shape}
         for size, unit, op_name, shape in _BUFFER.findall(message)

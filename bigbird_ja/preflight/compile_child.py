@@ -1,14 +1,12 @@
-"""Compiles a step for one device or a slice, in a process of its own: `python -m ... JOB OUT`.
+"""Compiles a step for one device or a slice, in a process of its own: `python -m ... FOLDER`.
 
-Reads a `Job`; writes `OUT/result.json` and, where the program compiles, `OUT/optimized.hlo`. The
+Reads `FOLDER/job`, a `Job`, and writes `FOLDER/result.json`; libtpu's listings go there too. The
 compiler ends its process when it meets something that it cannot do; here that ends the child only.
 Run by `bigbird_ja.preflight.compile`. Needs jax and libtpu; TensorFlow is not imported.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +33,7 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Place:
-    """What libtpu is to compile for."""
+    """Describes what libtpu compiles for."""
 
     topology: str  # by libtpu's name
     is_one_chip: bool = False
@@ -43,51 +41,42 @@ class Place:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Of `get_topology_desc`."""
+        """Return the options of `get_topology_desc`."""
         one: dict[str, Any] = {"chips_per_host_bounds": (1, 1, 1)} if self.is_one_chip else {}
         return one | ({"chip_config_name": "megacore"} if self.is_megacore else {})
 
 
 @dataclass(frozen=True)
 class Job:
-    """With a step: compile it for as many devices of the first place as it has replicas. Without:
-    say how many devices each place has."""
+    """Asks for a step, compiled for as many devices of the first place as it has replicas.
+
+    Without a step it asks how many devices each place has.
+    """
 
     places: list[Place]
     step: LoweredStep | None = None
-    lists_code: bool = False  # libtpu lists its final code in the folder `listings(OUT)`
-
-
-def listings(out: str) -> str:
-    """Where libtpu lists its code."""
-    return os.path.join(out, "code")
+    lists_code: bool = False  # libtpu lists its final code
 
 
 def main(arguments: list[str]) -> None:
+    """Do the job in a folder; an exception becomes the result's `error`."""
     children.be_a_child()
-    path, out = arguments
-    with open(path, "rb") as stream:
-        job = msgspec.msgpack.decode(stream.read(), type=Job)
+    folder = Path(arguments[0])
+    job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
     result: dict[str, Any]
-    text = None
     try:
         if job.step is None:
             result = {"devices": [count_devices(place) for place in job.places]}
         else:
-            result, text = compile_step(job.step, job.places[0], listings(out))
-            if job.lists_code:
-                result["code"] = msgspec.to_builtins(machine_code.collect(listings(out)))
+            result = compile_step(job.step, job.places[0], str(folder))
+            result["code"] = machine_code.collect(str(folder)) if job.lists_code else None
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {error}"}
-    if text is not None:
-        with open(os.path.join(out, "optimized.hlo"), "w", encoding="utf-8") as stream:
-            stream.write(text)
-    with open(os.path.join(out, "result.json"), "w", encoding="utf-8") as stream:
-        json.dump(result, stream)
+    (folder / "result.json").write_bytes(msgspec.json.encode(result))
 
 
 def devices_of(place: Place) -> list[Any]:
-    """The devices of a slice, in the order of the replicas (as `engines.devices.find`)."""
+    """List the devices of a slice, in the order of the replicas (as `engines.devices.find`)."""
     from jax.experimental import topologies
 
     topology = topologies.get_topology_desc(
@@ -97,7 +86,7 @@ def devices_of(place: Place) -> list[Any]:
 
 
 def count_devices(place: Place) -> int:
-    """0 where the compiler does not know it."""
+    """Count a place's devices: 0 where the compiler does not know it."""
     try:
         return len(devices_of(place))
     except Exception as error:
@@ -106,10 +95,12 @@ def count_devices(place: Place) -> int:
         raise
 
 
-def compile_step(step: LoweredStep, place: Place, listing: str) -> tuple[dict[str, Any], str]:
-    """Compiles what `engines.pjrt` runs.
+def compile_step(step: LoweredStep, place: Place, listing: str) -> dict[str, Any]:
+    """Compile what `engines.pjrt` runs.
 
     Args:
+        step: for as many replicas as devices of the place are taken.
+        place: what libtpu compiles for.
         listing: the folder in which libtpu lists its code, where it does.
 
     Returns:
@@ -128,7 +119,7 @@ def compile_step(step: LoweredStep, place: Place, listing: str) -> tuple[dict[st
     memory = compiled.memory_analysis()
     cost = compiled.cost_analysis()
     cost = cost[0] if isinstance(cost, list) else cost
-    result = {
+    return {
         "temp_bytes": memory.temp_size_in_bytes,
         "argument_bytes": memory.argument_size_in_bytes,
         "output_bytes": memory.output_size_in_bytes,
@@ -136,12 +127,12 @@ def compile_step(step: LoweredStep, place: Place, listing: str) -> tuple[dict[st
         "flops": cost["flops"],
         "bytes_accessed": cost["bytes accessed"],
         "compiler": " ".join(devices[0].client.platform_version.split()),
+        "hlo": optimised(compiled, listing),
     }
-    return result, optimised(compiled, listing)
 
 
 def optimised(compiled: Any, listing: str) -> str:
-    """The optimised HLO.
+    """Return the optimised HLO.
 
     jaxlib 0.10.2 refuses to read work on v6e's SparseCores that a newer libtpu writes (gathers:
     "async-update instruction should have 1 operands"); then it is taken from libtpu's listing.
@@ -156,7 +147,7 @@ def optimised(compiled: Any, listing: str) -> str:
 
 
 def _take_layouts_as_they_are() -> None:
-    """Keeps jax from asking the client for its default layouts after a compile.
+    """Keep jax from asking the client for its default layouts after a compile.
 
     With jax 0.7.2 a client without devices crashes at that question (a null pointer). The answer is
     needed to call the program, which never happens here.

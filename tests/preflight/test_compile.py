@@ -32,9 +32,8 @@ def _step(name: bytes) -> LoweredStep:
 STEP = _step(b"module")
 RESULT = """
 import json, sys
-out = sys.argv[-1]
-json.dump(%s, open(out + "/result.json", "w"))
-open(out + "/optimized.hlo", "w").write("HloModule made")
+out, result = sys.argv[-1], {"hlo": "HloModule made", **%s}
+json.dump(result, open(out + "/result.json", "w"))
 """
 
 
@@ -97,10 +96,9 @@ def test_the_cache_answers_and_a_damaged_entry_is_compiled_again(
 
 LISTING = """
 import os
-from bigbird_ja.preflight.compile_child import listings
-if f"--xla_jf_dump_to={listings(out)} " in os.environ["LIBTPU_INIT_ARGS"]:
-    code = {"f": {"cycles": 7.0, "slots": {"VALU": 0.5}}}
-    json.dump({"temp_bytes": 7, "code": code}, open(out + "/result.json", "w"))
+if f"--xla_jf_dump_to={out} " in os.environ["LIBTPU_INIT_ARGS"]:
+    result["code"] = {"f": {"cycles": 7.0, "slots": {"VALU": 0.5}}}
+    json.dump(result, open(out + "/result.json", "w"))
 """
 
 
