@@ -1,4 +1,4 @@
-"""Where the cycles go: sums by kind, the costliest ops, figures by machine code."""
+"""Sums cycles by kind of op, and of the costliest ops; a step's figures by machine code."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 
 WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
-CODE_KEYS: tuple[str, ...] = (
-    "code_cycles", "code_coverage", "code_roofline_cycles", "code_by_kind", "code_bound_by",
-    "code_waiting_cycles",
-)  # fmt: skip
+_CODE_KEYS = (
+    "code_cycles code_coverage code_roofline_cycles code_by_kind code_bound_by code_waiting_cycles"
+)
+CODE_KEYS = tuple(_CODE_KEYS.split())
 
 # The innermost of these name scopes decides; the first in this order breaks ties.
-_SCOPES: tuple[tuple[str, str], ...] = (
-    ("dropout", "dropout"),
-    ("softmax", "softmax"),
-    ("scores", "attention scores"),
-    ("context", "attention context"),
-    ("projections", "projections"),
-    ("attention/output", "projections"),
-    ("layer_norm", "layer norm"),
-    ("mlp", "MLP"),
-    ("embedding", "embedding"),
-    ("mlm_head", "MLM head"),
-    ("nsp_head", "NSP head"),
-    ("pooler", "NSP head"),
-    ("optimizer", "optimiser"),
-    ("attention", "attention scores"),
-)
+_SCOPES: dict[str, str] = {
+    "dropout": "dropout",
+    "softmax": "softmax",
+    "scores": "attention scores",
+    "context": "attention context",
+    "projections": "projections",
+    "attention/output": "projections",
+    "layer_norm": "layer norm",
+    "mlp": "MLP",
+    "embedding": "embedding",
+    "mlm_head": "MLM head",
+    "nsp_head": "NSP head",
+    "pooler": "NSP head",
+    "optimizer": "optimiser",
+    "attention": "attention scores",
+}
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
 
 
 def kind_of(cost: Cost) -> str:
-    """What an op is part of: "attention scores", "MLP", "copies" and so on, or "other"."""
+    """Say what an op is part of: "attention scores", "MLP", "copies" and so on, or "other"."""
     op = cost.instruction
     if cost.collective:
         return "between devices"
     if op.opcode in _COPIES or op.name.startswith("copy"):
         return "copies"
-    places = [(op.op_name.rfind(scope), -rank) for rank, (scope, _) in enumerate(_SCOPES)]
-    place, rank = max(places)
-    return _SCOPES[-rank][1] if place >= 0 else "other"
+    scope = max(_SCOPES, key=op.op_name.rfind)
+    return _SCOPES[scope] if scope in op.op_name else "other"
 
 
 def by_kind(costs: Iterable[Cost]) -> dict[str, int]:
-    """Cycles per kind, largest first."""
+    """Sum cycles per kind, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for cost in costs:
         sums[kind_of(cost)] += cost.cycles
@@ -57,16 +56,18 @@ def by_kind(costs: Iterable[Cost]) -> dict[str, int]:
 
 
 def _rounded(sums: dict[str, float]) -> dict[str, int]:
-    """Largest first."""
+    """Round sums and sort them, largest first."""
     return {name: round(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])}
 
 
 def top_ops(
     costs: Sequence[Cost], count: int = 15, code: Sequence[CodeCost] = ()
 ) -> list[dict[str, Any]]:
-    """The costliest ops, the same op of all layers taken together.
+    """List the costliest ops, the same op of all layers taken together.
 
     Args:
+        costs: of a step.
+        count: how many.
         code: of the same costs in the same order, where there is machine code: it decides which are
             costliest, and adds `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
     """
@@ -76,27 +77,23 @@ def top_ops(
     ops = []
     for (name, opcode), places in groups.items():
         alike = [costs[place] for place in places]
-        op: dict[str, Any] = {
-            "op": name, "opcode": opcode, "kind": kind_of(alike[0]),
-            "count": sum(cost.trips for cost in alike),
-            "cycles": round(sum(cost.cycles for cost in alike)),
-            "priced": round(sum(cost.priced for cost in alike)),
-        }  # fmt: skip
+        op: dict[str, Any] = {"op": name, "opcode": opcode, "kind": kind_of(alike[0])}
+        op["count"] = sum(cost.trips for cost in alike)
+        op["cycles"] = round(sum(cost.cycles for cost in alike))
+        op["priced"] = round(sum(cost.priced for cost in alike))
         if code:
             by_code = [code[place] for place in places]
-            op |= {
-                "code_cycles": round(sum(one.cycles for one in by_code)),
-                "bundle_cycles": round(sum(one.bundle_cycles or 0.0 for one in by_code)),
-                "hbm_cycles": round(sum(one.hbm_cycles for one in by_code)),
-                "bound_by": max(by_code, key=lambda one: one.cycles).bound_by,  # of the dearest
-            }
+            op["code_cycles"] = round(sum(one.cycles for one in by_code))
+            op["bundle_cycles"] = round(sum(one.bundle_cycles or 0.0 for one in by_code))
+            op["hbm_cycles"] = round(sum(one.hbm_cycles for one in by_code))
+            op["bound_by"] = max(by_code, key=lambda one: one.cycles).bound_by  # of the dearest
         ops.append(op)
     key = "code_cycles" if code else "cycles"
     return sorted(ops, key=lambda op: -op[key])[:count]
 
 
 def generic_name(cost: Cost) -> str:
-    """The op's name without the layer's number and the suffixes that make names unique."""
+    """Return the op's name without the layer's number and the suffixes that make names unique."""
     op = cost.instruction
     name = op.op_name or f"({op.opcode})"
     name = re.sub(r"layer_\d+", "layer_*", name)
@@ -104,8 +101,10 @@ def generic_name(cost: Cost) -> str:
 
 
 def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
-    """A step's figures by machine code: `CODE_KEYS`. An op whose bundles cannot be counted has its
-    priced cycles."""
+    """Return a step's figures by machine code: `CODE_KEYS`.
+
+    An op whose bundles cannot be counted has its priced cycles.
+    """
     total = sum(code.cycles for code in costs) + time.waiting
     priced = sum(code.cycles for code in costs if code.bundle_cycles is None)
     kinds: dict[str, float] = defaultdict(float)

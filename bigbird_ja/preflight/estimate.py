@@ -1,4 +1,4 @@
-"""From a config and a chip or slice to the figures: trace, compile, count."""
+"""Traces, compiles and counts a config's step for a chip or slice."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.accelerators.hardware import Chip
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline
@@ -21,20 +22,16 @@ from bigbird_ja.train.engines.lowering import LoweredStep
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
 # Keys of a result that are None where the program does not fit.
-_KEYS: tuple[str, ...] = (
-    "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes", "argument_bytes", "flops",
-    "hbm_traffic_bytes", "mfu", "tokens_per_second_per_core", "unestimated_ops",
-    *breakdown.CODE_KEYS,
-)  # fmt: skip
-_SLICE_KEYS = (
-    "tokens_per_second", "collectives", "collective_bytes", "collective_cycles",
-    "collective_link_ms",
-)  # fmt: skip
+_KEYS = (
+    "estimated_cycles priced_cycles step_ms temp_bytes argument_bytes flops hbm_traffic_bytes mfu"
+    " tokens_per_second_per_core unestimated_ops"
+)
+_SLICE_KEYS = "tokens_per_second collectives collective_bytes collective_cycles collective_link_ms"
 
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How to compile, the same for every compilation of one command."""
+    """Options of every compilation of one command."""
 
     cache_dir: str | None = None
     timeout: float = 3600.0  # seconds for one compilation
@@ -43,7 +40,9 @@ class CompileOptions:
 
 
 def batch_per_core(config: Config, target: Target) -> int:
-    """Sequences in one device's micro-batch: of the slice, or of the cores in the config.
+    """Divide the global batch by devices and accumulation: sequences in one micro-batch.
+
+    Devices are those of the slice, or the cores in the config.
 
     Raises:
         BadInput: the global batch does not divide.
@@ -75,8 +74,9 @@ def check_length(config: Config) -> None:
 
 
 def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
-    """The step that `pretrain --engine pjrt` runs on that many devices; of one, its part of the
-    step that runs on `tpu.num_cores`.
+    """Trace the step that `pretrain --engine pjrt` runs on that many devices.
+
+    Of one device, its part of the step that runs on `tpu.num_cores`.
 
     Raises:
         BadInput: shapes that the step refuses.
@@ -98,11 +98,13 @@ def examine(
     options: CompileOptions,
     step: LoweredStep | None = None,
 ) -> dict[str, Any]:
-    """One target's results, with the keys of `--json`.
+    """Return one target's results, with the keys of `--json`.
 
     Args:
         config: completed.
+        target: one device or a slice.
         batch: sequences per device and micro-batch.
+        options: of the compilation.
         step: traced for as many devices, where the caller has it already.
 
     Raises:
@@ -127,39 +129,38 @@ def examine(
         "model_flops": model_flops(config, batch) * accumulated,
     }
     if compiled.shortage is not None:
+        keys = [*_KEYS.split(), *breakdown.CODE_KEYS]
         return {
             **common,
-            **dict.fromkeys(_KEYS + (_SLICE_KEYS if target.is_slice else ())),
+            **dict.fromkeys(keys + _SLICE_KEYS.split() * target.is_slice),
             "hbm_peak_bytes": compiled.shortage.used or None,
             "top_ops": [],
             "largest_buffers": compiled.shortage.largest,
         }
-    tokens = batch * accumulated * config.make_data.seq_length
-    return common | _figures(target, tokens, common["model_flops"], compiled)
-
-
-def _figures(
-    target: Target, tokens: int, flops_of_model: float, compiled: Compiled
-) -> dict[str, Any]:
-    """The figures of a program that fits.
-
-    Args:
-        tokens: per device and step.
-    """
-    module, stats, chip = hlo.parse(compiled.hlo), compiled.stats, target.chip
+    module = hlo.parse(compiled.hlo)
     priced = costs.costs(module)
+    tokens = batch * accumulated * config.make_data.seq_length
+    figures = _priced(target, tokens, common["model_flops"], module, priced, compiled.stats)
+    figures |= _by_code(module, priced, compiled, target.chip)
+    if target.is_slice:
+        figures |= _between_devices(target, figures, priced)
+    return common | figures
+
+
+def _priced(
+    target: Target,
+    tokens: int,
+    flops_of_model: float,
+    module: hlo.Module,
+    priced: list[costs.Cost],
+    stats: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the figures by priced cycles, of one device and step."""
     total = sum(cost.cycles for cost in priced)
-    seconds = total / chip.clock_hz
+    seconds = total / target.chip.clock_hz
     looped_flops, looped_bytes = costs.looped_work(module, priced)
-    code = roofline.code_costs(module, priced, compiled.code, chip) if compiled.code else []
-    by_code: dict[str, Any] = dict.fromkeys(breakdown.CODE_KEYS)
-    by_code["code_not_counted"] = reason = roofline.not_counted(code)
-    if reason:
-        code = []
-    elif code:
-        by_code |= breakdown.code_figures(code, roofline.step_time(module, code, chip))
     sizes = ("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes")
-    figures = {
+    return {
         "estimated_cycles": round(sum(cost.estimated for cost in priced)),
         "priced_cycles": round(total),
         "step_ms": seconds * 1e3,
@@ -168,33 +169,50 @@ def _figures(
         "hbm_peak_bytes": sum(stats[size] for size in sizes[:3]) - stats["alias_bytes"],
         "flops": stats["flops"] + looped_flops,
         "hbm_traffic_bytes": stats["bytes_accessed"] + looped_bytes,
-        "mfu": flops_of_model / (seconds * chip.peak_flops),
+        "mfu": flops_of_model / (seconds * target.chip.peak_flops),
         "tokens_per_second_per_core": tokens / seconds,
         "unestimated_ops": sum(cost.trips for cost in priced if cost.priced),
         "loops_of_unknown_length": not all(cost.trips_known for cost in priced),
         "by_kind": breakdown.by_kind(priced),
-        "top_ops": breakdown.top_ops(priced, code=code),
-        **by_code,
         "compiler": stats["compiler"],
     }
-    if target.is_slice:
-        between = [cost for cost in priced if cost.collective]
-        carried = sum(
-            costs.link_bytes(str(cost.collective), cost.moved_bytes, target.devices)
-            for cost in between
-        )
-        figures |= {
-            "tokens_per_second": tokens / seconds * target.devices,
-            "collectives": sum(cost.trips for cost in between),
-            "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
-            "collective_cycles": round(sum(cost.cycles for cost in between)),
-            "collective_link_ms": carried / chip.link_bytes_per_second * 1e3,
-        }
-    return figures
+
+
+def _by_code(
+    module: hlo.Module, priced: list[costs.Cost], compiled: Compiled, chip: Chip
+) -> dict[str, Any]:
+    """Return the figures by machine code, where there is any, and the costliest ops."""
+    code = roofline.code_costs(module, priced, compiled.code, chip) if compiled.code else []
+    reason = roofline.not_counted(code)
+    code = [] if reason else code
+    figures: dict[str, Any] = dict.fromkeys(breakdown.CODE_KEYS)
+    if code:
+        figures = breakdown.code_figures(code, roofline.step_time(module, code, chip))
+    return figures | {
+        "code_not_counted": reason,
+        "top_ops": breakdown.top_ops(priced, code=code),
+    }
+
+
+def _between_devices(
+    target: Target, figures: dict[str, Any], priced: list[costs.Cost]
+) -> dict[str, Any]:
+    """Return a slice's own figures."""
+    between = [cost for cost in priced if cost.collective]
+    carried = sum(
+        costs.link_bytes(str(cost.collective), cost.moved_bytes, target.devices) for cost in between
+    )
+    return {
+        "tokens_per_second": figures["tokens_per_second_per_core"] * target.devices,
+        "collectives": sum(cost.trips for cost in between),
+        "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
+        "collective_cycles": round(sum(cost.cycles for cost in between)),
+        "collective_link_ms": carried / target.chip.link_bytes_per_second * 1e3,
+    }
 
 
 def largest_batch(measure: Callable[[int], dict[str, Any]], first: dict[str, Any]) -> int:
-    """The largest batch per core that fits, 0 where one sequence does not.
+    """Find the largest batch per core that fits; 0 where one sequence does not.
 
     Each try compiles the whole step, so tries are chosen by extrapolating the peak, which grows by
     about the same amount with each sequence.
@@ -215,7 +233,7 @@ def largest_batch(measure: Callable[[int], dict[str, Any]], first: dict[str, Any
 
 
 def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
-    """The next batch to try, strictly between `low` and `high`."""
+    """Choose the next batch to try, strictly between `low` and `high`."""
     peaks = {b: r["hbm_peak_bytes"] for b, r in results.items() if r["hbm_peak_bytes"]}
     limit = next(iter(results.values()))["hbm_limit_bytes"]
     nearest = sorted(peaks, key=lambda b: abs(peaks[b] - limit))[:2]
@@ -231,7 +249,7 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
 
 
 def _dump(directory: str, target: Target, batch: int, step: LoweredStep, optimized: str) -> None:
-    """Keeps both functions of the step (serialized) and the optimised program (text)."""
+    """Keep both functions of the step (serialized) and the optimised program (text)."""
     storage.make_directory(directory)
     owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"

@@ -1,4 +1,4 @@
-"""Results of `preflight`: as a file, for `plan`, and as text. Needs neither TensorFlow nor jax."""
+"""Reads results of `preflight` for `plan`, and writes them as text, without TensorFlow or jax."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ class _Step(TypedDict, total=False):
 
 
 class ChipResult(_Step):
-    """The step on one chip."""
+    """Names what `plan` reads of the step on one chip."""
 
     chip: str
 
 
 class SliceResult(ChipResult):
-    """The step on a whole slice."""
+    """Names what `plan` reads of the step on a whole slice."""
 
     topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
 
 
 @dataclass(frozen=True)
 class Results:
-    """What `plan` reads of a file of `preflight --output`."""
+    """Holds what `plan` reads of a file of `preflight --output`."""
 
     chips: list[ChipResult]
     topologies: list[SliceResult] = field(default_factory=list)
 
 
 def load(path: str) -> Results:
-    """The chips and slices of a result.
+    """Read the chips and slices of a result.
 
     Raises:
         BadInput: no such file, or not a result of `preflight --output`.
@@ -78,7 +78,7 @@ def load(path: str) -> Results:
 
 
 def describe(result: Mapping[str, Any]) -> str:
-    """One chip's or slice's results as a few lines."""
+    """Write one chip's or slice's results as a few lines."""
     chip = chip_of(result)
     where = (
         f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
@@ -102,17 +102,20 @@ def describe(result: Mapping[str, Any]) -> str:
 
 
 def chip_of(result: Mapping[str, Any]) -> Chip:
-    """The chip of one device of a result."""
+    """Return the chip of one device of a result."""
     name = result["chip"]
     return MEGACORE.get(name, CHIPS[name]) if "devices" in result else CHIPS[name]
 
 
 def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
+    peak, temporary, arguments, traffic = (
+        human_bytes(result[key])
+        for key in ("hbm_peak_bytes", "temp_bytes", "argument_bytes", "hbm_traffic_bytes")
+    )
     total, estimated = result["priced_cycles"], result["estimated_cycles"]
     lines = [
-        f"fits: HBM peak {human_bytes(result['hbm_peak_bytes'])} of"
-        f" {human_bytes(chip.hbm_bytes)} (temporaries {human_bytes(result['temp_bytes'])},"
-        f" arguments {human_bytes(result['argument_bytes'])})",
+        f"fits: HBM peak {peak} of {human_bytes(chip.hbm_bytes)} (temporaries {temporary},"
+        f" arguments {arguments})",
         f"time: {result['step_ms']:.0f} ms = {total / 1e6:.1f} M cycles at"
         f" {chip.clock_hz / 1e6:.0f} MHz (estimated {estimated / 1e6:.1f} M, priced for"
         f" {human_count(result['unestimated_ops'])} ops without an estimate"
@@ -120,8 +123,7 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
         f"rate: {human_count(result['tokens_per_second_per_core'])} tokens/s per {chip.unit};"
         f" MFU {result['mfu']:.1%} of {chip.peak_flops / 1e12:g} TFLOP/s",
         f"work: {result['model_flops'] / 1e9:,.0f} GFLOP by the model,"
-        f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic"
-        f" {human_bytes(result['hbm_traffic_bytes'])}",
+        f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic {traffic}",
     ]
     if result["code_cycles"] is not None:
         lines += _by_code(result, chip)
@@ -140,40 +142,37 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
 
 
 def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    """The step by machine code."""
+    """Write the step by machine code."""
     total = result["code_cycles"]
-    bound = ", ".join(
-        f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items()
-    )
+    bound = (f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items())
     return [
         f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
         f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
         " them waiting for copies",
         f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
-        f" {bound}",
+        f" {', '.join(bound)}",
     ]
 
 
 def _tables(result: Mapping[str, Any], total: float) -> list[str]:
-    """Cycles by kind and of the costliest ops."""
-    by_code = result["code_by_kind"] or {}
-    kinds: list[tuple[Any, ...]] = [
-        (kind, f"{cycles / 1e6:.1f}", f"{cycles / total:.0%}",
-         f"{by_code.get(kind, 0) / 1e6:.1f}")
-        for kind, cycles in (dict.fromkeys(by_code, 0) | result["by_kind"]).items()
-    ]  # fmt: skip
-    ops: list[tuple[Any, ...]] = [
-        (op["op"][-70:], op["kind"], op["count"], f"{op['cycles'] / 1e6:.2f}",
-         f"{op['cycles'] / total:.1%}", f"{op.get('code_cycles', 0) / 1e6:.2f}",
-         f"{op.get('hbm_cycles', 0) / 1e6:.2f}", op.get("bound_by") or "not counted")
-        for op in result["top_ops"]
-    ]  # fmt: skip
-    kind_header = ["kind", "M cycles", "share", "by code"]
-    op_header = ["costliest ops", "kind", "times", *kind_header[1:], "HBM", "bound by"]
-    if not by_code:
-        kinds, kind_header = [row[:3] for row in kinds], kind_header[:3]
-        ops, op_header = [row[:5] for row in ops], op_header[:5]
-    tables = (table(kinds, kind_header), table(ops, op_header))
+    """Write cycles by kind and of the costliest ops; columns by machine code come last."""
+    by_code, kinds, ops = result["code_by_kind"] or {}, [], []
+    for kind, cycles in (dict.fromkeys(by_code, 0) | result["by_kind"]).items():
+        code = [f"{by_code.get(kind, 0) / 1e6:.1f}"] if by_code else []
+        kinds.append([kind, f"{cycles / 1e6:.1f}", f"{cycles / total:.0%}", *code])
+    for op in result["top_ops"]:
+        cells = [op["op"][-70:], op["kind"], op["count"]]
+        cells += [f"{op['cycles'] / 1e6:.2f}", f"{op['cycles'] / total:.1%}"]
+        if by_code:
+            cells += [f"{op['code_cycles'] / 1e6:.2f}", f"{op['hbm_cycles'] / 1e6:.2f}"]
+            cells.append(op["bound_by"] or "not counted")
+        ops.append(cells)
+    header = ["M cycles", "share", *(["by code"] if by_code else [])]
+    more = ["HBM", "bound by"] if by_code else []
+    tables = (
+        table(kinds, ["kind", *header]),
+        table(ops, ["costliest ops", "kind", "times", *header, *more]),
+    )
     return [line for text in tables for line in ("", *text.splitlines())]
 
 
@@ -196,7 +195,7 @@ def limitations(
     results: Sequence[Mapping[str, Any]],
     versions: Mapping[str, str],
 ) -> str:
-    """What the figures leave out."""
+    """Write what the figures leave out."""
     cores = config.tpu.num_cores
     packages = ", ".join(f"{name} {version}" for name, version in versions.items())
     lines = ["Not in these figures:"]

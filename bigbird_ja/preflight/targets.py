@@ -1,4 +1,4 @@
-"""What a program is compiled for: one device of a chip, or a whole slice."""
+"""Names what a program is compiled for: one device of a chip, or a whole slice."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
 
+_FORM = "CHIP:SHAPE, such as v5e:2x4 or v6e:4x4, or v4:2x2x1 (v4, v5p and v7x: three numbers)"
 _NAME = re.compile(r"(\w+):(\d+(?:x\d+){1,2})")
 
 
 @dataclass(frozen=True)
 class Target:
-    """What one compilation is for."""
+    """Describes what one compilation is for."""
 
     name: str  # "v3", "v5e:2x4"
     chip: Chip  # one device
@@ -29,7 +30,7 @@ class Target:
 
 
 def of_chip(name: str) -> Target:
-    """One device of a chip.
+    """Return one device of a chip.
 
     Raises:
         BadInput: there is no such chip; the message names the nearest.
@@ -42,7 +43,7 @@ def of_chip(name: str) -> Target:
 def of_topologies(
     names: Sequence[str], count_devices: Callable[[Sequence[Place]], Sequence[int]]
 ) -> list[Target]:
-    """Whole slices.
+    """Return whole slices.
 
     Args:
         names: such as "v5e:2x4".
@@ -65,7 +66,7 @@ def of_topologies(
                 f" {', '.join(known)}: use a newer libtpu, in an environment of its own"
             )
         if not count:
-            raise BadInput(f"--topology {name}: libtpu knows no such slice; {_example(kind)}")
+            raise BadInput(f"--topology {name}: libtpu knows no such slice; {_FORM}")
         targets.append(Target(name, MEGACORE.get(kind, CHIPS[kind]), place, count))
     return targets
 
@@ -73,20 +74,9 @@ def of_topologies(
 def _place(name: str) -> Place:
     match = _NAME.fullmatch(name)
     kind = match[1] if match else re.split("[:-]", name)[0]
-    if kind not in CHIPS:
-        raise BadInput(
-            f"--topology {name}{nearest(kind, CHIPS)}: CHIP:SHAPE, such as v5e:2x4; chips:"
-            f" {', '.join(CHIPS)}"
-        )
-    if not match:
-        raise BadInput(f"--topology {name}: CHIP:SHAPE; {_example(kind)}")
+    if not match or kind not in CHIPS:
+        near = "" if kind in CHIPS else nearest(kind, CHIPS)
+        raise BadInput(f"--topology {name}{near}: {_FORM}; chips: {', '.join(CHIPS)}")
     prefix = CHIPS[kind].topology.partition(":")[0]
     is_one = all(size == "1" for size in match[2].split("x"))
     return Place(f"{prefix}:{match[2]}", is_one_chip=is_one, is_megacore=kind in MEGACORE)
-
-
-def _example(kind: str) -> str:
-    """Three slices of a kind that Google rents."""
-    flat = CHIPS[kind].topology.count("x") == 1
-    shapes = ("2x2", "4x4", "8x8") if flat else ("2x2x1", "2x2x2", "2x2x4")
-    return f"such as {', '.join(f'{kind}:{shape}' for shape in shapes)}"
