@@ -116,7 +116,7 @@ bench-faults: $(STAMP) ## faults of a bucket, by kind: ridden out or ended clean
 	@$(BIN)/python -m scripts.bench_faults
 
 bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, nothing written
-	@$(BIN)/python -m scripts.bench_bad_input
+	@BIGBIRD_JA_HOSTILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/test_hostile.py
 
 bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (two minutes)
 	@$(BIN)/python -m scripts.bench_leaks

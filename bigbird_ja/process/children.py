@@ -1,4 +1,4 @@
-"""Child processes and temporary files: none outlives this process.
+"""Ends child processes and removes temporary files with this process.
 
 Native code runs in a child where it cannot be stopped otherwise (SentencePiece), or where it ends
 its process when it meets something that it cannot do (the TPU compiler).
@@ -40,8 +40,10 @@ _children: set[subprocess.Popen] = set()
 
 
 def be_a_child() -> None:
-    """First call in a child: it ignores Ctrl-C, which the parent answers, and dies with it, where
-    Linux offers that."""
+    """Prepares a child: it ignores Ctrl-C, which the parent answers, and dies with the parent.
+
+    Linux alone ends it with the parent.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         import ctypes
@@ -64,8 +66,10 @@ def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 @contextlib.contextmanager
 def remove_on_exit(path: str) -> Iterator[None]:
-    """`clean_up` removes this file or directory if it comes while the block runs; the end of the
-    block does not."""
+    """Registers a file or directory with `clean_up` while the block runs.
+
+    The end of the block does not remove it.
+    """
     path = os.path.abspath(path)
     _paths.add(path)
     try:
@@ -97,7 +101,7 @@ def clean_up() -> None:
 def error_from_exit(
     returncode: int, stderr_tail: Iterable[str], subject: str, advice: str
 ) -> CommandError:
-    """The error for a child that ended without an answer.
+    """Returns the error for a child that ended without an answer.
 
     Args:
         returncode: as of `subprocess.Popen`: negative for a signal.
@@ -123,6 +127,6 @@ def error_from_exit(
 
 
 def _cause(lines: list[str]) -> str:
-    """The line in which a library states what was wrong."""
+    """Returns the line in which a library states what was wrong."""
     stated = [line for line in lines if _STATED.search(line)]
     return (stated or lines or ["no message"])[-1][:300]

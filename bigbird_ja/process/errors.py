@@ -1,4 +1,4 @@
-"""The ways a command can end, each with the exit status and `reason` that scripts rely on."""
+"""Declares the ends of a command, with exit status and `reason`, and maps exceptions to them."""
 
 from __future__ import annotations
 
@@ -31,42 +31,44 @@ class CommandError(Exception):
 
 
 class BadInput(CommandError):
-    """The user's flags, config, input, data set, permissions or environment."""
+    """Reports what is wrong with flags, config, input, data set, permissions or environment."""
 
     status, reason = 2, "bad_input"
 
 
 class Refused(BadInput):
-    """A bucket that refuses a request, or credentials that are missing: the input itself may be
-    right, so what is finished is kept."""
+    """Reports a bucket that refuses a request, or missing credentials.
+
+    The input itself may be right, so that finished work is kept.
+    """
 
 
 class Diverged(CommandError):
-    """NaN or infinite loss or gradients; the message names the first bad step."""
+    """Reports NaN or infinite loss or gradients; the message names the first bad step."""
 
     status, reason = 70, "diverged"
 
 
 class OutOfMemory(CommandError):
-    """Host or device memory."""
+    """Reports that host or device memory ran out."""
 
     status, reason = 71, "out_of_memory"
 
 
 class StorageError(CommandError):
-    """Disk full, or a bucket refusing or failing beyond the retries."""
+    """Reports a full disk, or a bucket that refuses or fails beyond the retries."""
 
     status, reason = 74, "io_error"
 
 
 class Interrupted(CommandError):
-    """SIGTERM or Ctrl-C, with the work saved: running the same command again continues."""
+    """Reports SIGTERM or Ctrl-C, after saving: running the same command again continues."""
 
     status, reason = 75, "interrupted"
 
 
 class Stalled(CommandError):
-    """The watchdog saw no progress."""
+    """Reports that the watchdog saw no progress."""
 
     status, reason = 76, "stalled"
 
@@ -80,37 +82,35 @@ STATUS_OF_REASON: dict[str, int] = {
 
 
 def of_reason(reason: str, message: str) -> CommandError:
-    """The error that a `reason` names, as another process reported it."""
+    """Returns the error that a `reason` names, as another process reported it."""
     return _ENDS.get(reason, CommandError)(message)
 
 
-# How the input pipeline's message begins where a shard does not hold the manifest's records.
+# The input pipeline's message begins so where a shard does not hold the manifest's records.
 SHARD_CHANGED = "shard ended early or was changed:"
 
-# What errors of the standard streams carry in place of a file's name (`process.streams`).
+# Errors of the standard streams carry these in place of a file's name (`process.streams`).
 STREAMS = ("standard input", "standard output", "standard error")
 
 _LONGEST_WORD = 300  # of a message; more than any path that a person types
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # A disk, a network file system or a connection that failed.
-_FAILED = {
-    errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EPIPE, errno.ECONNRESET, errno.ECONNREFUSED,
-    errno.ECONNABORTED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH,
-    errno.ENETDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.EAGAIN,
-}  # fmt: skip
+_FAILED = {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EREMOTEIO, errno.EUCLEAN}
+_FAILED |= {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
+_LOST = (ConnectionError, TimeoutError, BlockingIOError)
 _NETWORK = ("gaierror", "herror", "SSLError")  # of libraries that need not be imported
 _CLIENTS = ("requests.", "urllib3.")
 _OF_A_PATH = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# What a bucket refuses: of TensorFlow, of Google's libraries, of `storage`.
-_REFUSALS = (
-    "PermissionDeniedError", "NotFoundError", "UnauthenticatedError",
-    "RefreshError", "DefaultCredentialsError", "Refused",
-)  # fmt: skip
+# A bucket refused: exceptions of TensorFlow, of Google's libraries, of `storage`.
+_REFUSALS = re.compile(
+    "PermissionDeniedError|NotFoundError|UnauthenticatedError|RefreshError|DefaultCredentialsError"
+    "|Refused"
+)
 
 
 class _Rule(NamedTuple):
-    """What an exception of a library stands for; the first rule that fits counts."""
+    """Maps an exception of a library; the first rule that fits counts."""
 
     names: str  # of classes, so that nothing imports TensorFlow to ask; empty: any
     pattern: str  # in the message
@@ -165,7 +165,7 @@ INSTALL = {
 
 
 def require(*modules: str) -> None:
-    """Refuses at once what would fail later for want of a package.
+    """Refuses to begin without packages that the command will need.
 
     Args:
         modules: names in `INSTALL`; `a|b` is one of two.
@@ -180,7 +180,7 @@ def require(*modules: str) -> None:
 
 
 def classify(error: BaseException) -> CommandError | None:
-    """The `CommandError` that an exception of a library stands for, or None where it is a bug."""
+    """Returns the `CommandError` that an exception stands for, or None for a bug."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -200,7 +200,7 @@ def classify(error: BaseException) -> CommandError | None:
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
     for rule in _RULES:
         if (not rule.names or name in rule.names.split()) and re.search(rule.pattern, text):
-            line = telling_line(error)
+            line = summary_line(error)
             line = line.partition(". ")[0] if rule.is_brief else line
             return rule.kind(f"{rule.what}: {line.rstrip('.')}: {rule.advice}")
     return None
@@ -208,8 +208,10 @@ def classify(error: BaseException) -> CommandError | None:
 
 @contextlib.contextmanager
 def mid_run() -> Iterator[None]:
-    """For work that has begun: a file or bucket that was permitted at the start, and is refused or
-    missing now, is a failure of storage and not bad input.
+    """Turns refusals within the block into `StorageError`.
+
+    Work has begun: a file or bucket that was permitted at the start, and is refused or missing
+    now, is a failure of storage and not bad input.
 
     Raises:
         StorageError: in place of such an exception.
@@ -220,21 +222,23 @@ def mid_run() -> Iterator[None]:
         what = f"{error.filename or error}: {error.strerror or 'refused'} in mid run"
         raise StorageError(f"{what}: run the same command again") from error
     except Exception as error:
-        if type(error).__name__ not in _REFUSALS:
+        if not _REFUSALS.fullmatch(type(error).__name__):
             raise
-        what = f"refused in mid run: {telling_line(error)}"
+        what = f"refused in mid run: {summary_line(error)}"
         raise StorageError(f"{what}: run the same command again") from error
 
 
 def interrupted(signal_name: str) -> str:
-    """The line about an end by a signal."""
+    """Words the end by a signal."""
     by = f" ({signal_name})" if signal_name else ""
     return f"interrupted{by}: nothing half-written is left; run the same command again"
 
 
-def telling_line(error: BaseException) -> str:
-    """One line from an exception of TensorFlow: the words before the graph's nodes, without the
-    body of an HTTP answer, credentials removed."""
+def summary_line(error: BaseException) -> str:
+    """Summarises an exception of TensorFlow in one line, with credentials masked.
+
+    Nodes of the graph and the body of an HTTP answer are left out.
+    """
     words = []
     for line in str(error).splitlines():
         line = line.strip()
@@ -262,7 +266,8 @@ def _classify_os_error(error: OSError) -> CommandError | None:
     if number in (errno.EMFILE, errno.ENFILE):
         return BadInput(f"{about}: raise the limit with `ulimit -n`")
     kind = type(error)
-    if number in _FAILED or kind.__name__ in _NETWORK or kind.__module__.startswith(_CLIENTS):
+    is_lost = number in _FAILED or isinstance(error, _LOST)
+    if is_lost or kind.__name__ in _NETWORK or kind.__module__.startswith(_CLIENTS):
         return StorageError(f"storage failed: {about}: run the same command again")
     if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
         return BadInput(f"{name or error}: something else of that name is in the way: move it")
@@ -273,7 +278,7 @@ def _classify_os_error(error: OSError) -> CommandError | None:
 
 
 def one_line(message: str) -> str:
-    """A message on one line that no terminal obeys, its overlong words shortened."""
+    """Puts a message on one line: escapes control characters and shortens overlong words."""
     return printable(" ".join(map(_shortened, message.split())))
 
 

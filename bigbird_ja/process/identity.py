@@ -1,4 +1,4 @@
-"""Which process is this, and does it still run? For leases and temporary files that name an owner.
+"""Identifies processes, for leases and temporary files that name an owner.
 
 A process id means something on one machine alone, in one namespace, until the next boot, and is
 used again. So an owner is recorded with all of these, and the time at which it started.
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Process:
-    """A process, distinct from all others that ever ran."""
+class Owner:
+    """Identifies a process among all that ever ran."""
 
     host: str
     machine: str  # boot and process namespace, within which `pid` is unique: see `_machine`
@@ -24,50 +24,48 @@ class Process:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Words for messages."""
         return f"process {self.pid} on host {self.host}"
 
     @property
     def is_here(self) -> bool:
-        """Whether it ran where this process runs, so that its end can be detected."""
+        """True if it ran where this process runs, so that its end can be detected."""
         return self.machine == _machine()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is known to have ended; False for a process on another machine."""
+        """True if it is known to have ended; False for a process on another machine."""
         return self.is_here and not (
             is_running(self.pid) and _start_ticks(self.pid) == self.started
         )
 
     @property
     def is_of_another_boot(self) -> bool:
-        """Whether it ran before this machine's last boot, or on another machine."""
+        """True if it ran before this machine's last boot, or on another machine."""
         return self.machine.partition(".")[0] != _machine().partition(".")[0]
 
     @property
     def tag(self) -> str:
-        """For the name of a file; `from_tag` reads it back."""
+        """Text for the name of a file; `from_tag` reads it back."""
         return f"{self.machine}-{self.pid}-{self.started}"
 
 
-def from_tag(tag: str) -> Process | None:
-    """The process that a file's name records; None where it records none."""
+def from_tag(tag: str) -> Owner | None:
+    """Reads the process that a file's name records; None where it records none."""
     match = re.fullmatch(r"([0-9a-f]{12}\.\d+)-(\d+)-(\d+)", tag)
     if match is None:
         return None
-    return Process(host="?", machine=match[1], pid=int(match[2]), started=int(match[3]))
+    return Owner(host="?", machine=match[1], pid=int(match[2]), started=int(match[3]))
 
 
-def this_process() -> Process:
-    """The process that asks."""
+def this_process() -> Owner:
+    """Identifies this process."""
     pid = os.getpid()
-    return Process(
-        host=socket.gethostname(), machine=_machine(), pid=pid, started=_start_ticks(pid)
-    )
+    return Owner(host=socket.gethostname(), machine=_machine(), pid=pid, started=_start_ticks(pid))
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process of this machine has this id now; a zombie does not count."""
+    """Checks whether a process of this machine has this id now; a zombie does not count."""
     if pid <= 0:
         return False
     try:
@@ -80,7 +78,7 @@ def is_running(pid: int) -> bool:
 
 
 def _machine() -> str:
-    """`BOOT.NAMESPACE`; without /proc, made from the host's name."""
+    """Returns `BOOT.NAMESPACE`; without /proc, made from the host's name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read()
@@ -96,7 +94,7 @@ def _start_ticks(pid: int) -> int:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Fields 3 and on of /proc/PID/stat; [] where there is none."""
+    """Reads fields 3 and on of /proc/PID/stat; [] where there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

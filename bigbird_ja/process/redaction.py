@@ -1,4 +1,4 @@
-"""Takes credentials out of text before it is logged or written anywhere.
+"""Masks credentials in text before it is logged or written anywhere.
 
 `streams` applies it to all that Python writes to standard error, `streams.json_line` to records. It
 is the last net, and short: what leaves this machine is composed from values that the program knows,
@@ -67,12 +67,12 @@ _RULES = (
 
 @functools.cache
 def _compiled() -> tuple[re.Pattern[str], list[re.Pattern[str]]]:
-    """At the first text, not at import: `--help` needs none of it."""
+    """Compiles the rules at the first text, not at import: `--help` needs none of it."""
     return re.compile(_FORMS), [re.compile(rule) for rule in _RULES]
 
 
 def redact(text: str) -> str:
-    """`text` with every credential replaced by `[redacted]`; twice is as once."""
+    """Replaces every credential in `text` by `[redacted]`; twice is as once."""
     forms, rules = _compiled()
     text = forms.sub(MASK, text)
     for rule in rules:

@@ -1,9 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP, for the three kinds of command.
+"""Handles Ctrl-C, SIGTERM and SIGHUP, for the three kinds of command.
 
 - Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread, and a second
   signal leaves without waiting.
 - `pretrain` finishes its step, saves and ends (`StopRequest`); a second Ctrl-C leaves at once.
-- `launch` asks what becomes of the TPU (`launch.interrupts`, which uses `Listener`).
+- `launch` asks what becomes of the TPU (`launch.terminal`, which uses `Listener`).
 
 Python runs a handler between two bytecodes of the main thread, which may sit in native code for
 minutes. So each of them has a thread that reads the signal numbers that Python's C code writes to
@@ -40,7 +40,7 @@ Handler = Callable[[int, "FrameType | None"], Any]
 
 
 def set_handlers(handler: Handler) -> dict[int, Any]:
-    """Sets the handler of `SIGNALS` (main thread); the handlers before, by number.
+    """Sets the handler of `SIGNALS` (main thread) and returns those before, by number.
 
     SIGHUP stays ignored where the parent ignores it, which is what `nohup` does; SIGINT does not:
     shells ignore it for every job in the background.
@@ -53,7 +53,7 @@ def set_handlers(handler: Handler) -> dict[int, Any]:
 
 
 def name_of(number: int) -> str:
-    """A signal in the words of the person who sent it."""
+    """Names a signal as the person who sent it would."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
@@ -101,8 +101,7 @@ class Listener:
 
 
 class CommandSignals:
-    """Ends a command at the first signal, whatever the libraries under it do, from `install` to
-    the end of the process.
+    """Ends a command at the first signal, whatever the libraries under it do.
 
     KeyboardInterrupt is the clean way out, and it fails in two ways: a library catches it (in a
     callback, in `except:`), or the main thread sits in native code. So a thread cleans up and ends
@@ -127,12 +126,14 @@ class CommandSignals:
 
     @property
     def name(self) -> str:
-        """Of the first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
+        """The first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
         return name_of(self.number) if self.number else ""
 
     def settle(self) -> None:
-        """The main thread reports the command's end: nothing is raised there any more. It is still
-        watched, since a full pipe or a thread that is waited for may hold it."""
+        """Reports the command's end: nothing is raised in the main thread any more.
+
+        It is still watched, since a full pipe or a thread may keep the process from ending.
+        """
         self.is_settled = True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -158,7 +159,7 @@ class CommandSignals:
 
 
 def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A hook without tracebacks of interruptions that a destructor or callback cannot pass on."""
+    """Wraps a hook: a destructor or callback that is interrupted prints no traceback."""
 
     def quiet(unraisable: Any) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
@@ -168,8 +169,9 @@ def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class StopRequest:
-    """What `pretrain` asks between two steps: is it to stop? Listens to signals while the block
-    runs (main thread only).
+    """Records requests to stop, which `pretrain` looks at between two steps.
+
+    Listens to signals while the block runs (main thread only).
 
     Args:
         log: gets one line at the first request.
@@ -193,7 +195,7 @@ class StopRequest:
         self._listener = Listener(self._receive)
 
     def is_set(self) -> bool:
-        """Whether someone asked to stop."""
+        """Checks whether someone asked to stop."""
         return bool(self.name)
 
     def ask(self, name: str, is_urgent: bool = True) -> None:
@@ -217,14 +219,16 @@ class StopRequest:
             self.tell(name)
 
     def answered(self) -> None:
-        """The main thread has seen the request: from here on it may take the time to save."""
+        """Reports that the main thread has seen the request: it may take its time to save."""
         self._is_answered = True
         if self._timer is not None:
             self._timer.cancel()
 
     def install(self) -> None:
-        """Sets the handlers again where a library has replaced them (TPUEstimator does, and JAX
-        where several processes train)."""
+        """Sets the handlers again where a library has replaced them.
+
+        TPUEstimator does, and JAX where several processes train.
+        """
         self._listener.install()
 
     def __enter__(self) -> StopRequest:
@@ -253,9 +257,11 @@ _abort_handlers: list[Any] = []  # C calls the last: none is ever freed
 
 
 def on_abort(act: Callable[[], None]) -> None:
-    """Calls `act`, which ends the process, in a thread where native code aborts the process in
-    another thread than the main one; the thread that does waits for ever. Python's own handlers
-    would come too late: abort() does not return."""
+    """Calls `act`, which ends the process, where native code aborts in another thread.
+
+    The aborting thread waits for ever. Python's own handlers would come too late, since abort()
+    does not return.
+    """
 
     def handle(number: int) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from bigbird_ja import storage
 from bigbird_ja.process import identity
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.process.identity import Process
+from bigbird_ja.process.identity import Owner
 from bigbird_ja.storage import decode
 
 RENEW_SECONDS = 10.0
@@ -39,7 +39,7 @@ class LeaseLost(StorageError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder(Process):
+class Holder(Owner):
     """What a lease file holds: a process, and which of its acquisitions."""
 
     id: str  # random, one per acquisition

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.process import errors
-from bigbird_ja.process.errors import BadInput, CommandError, Stalled, telling_line
+from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
 from bigbird_ja.process.signals import on_abort
 from bigbird_ja.process.streams import leave
 
@@ -158,7 +158,7 @@ class Pod(Alone):
         except RuntimeError as error:
             raise BadInput(
                 f"--coordinator_address {address}: process {self.index} cannot start there"
-                f" ({telling_line(error)}): another process 0 may be at work, or give a free port"
+                f" ({summary_line(error)}): another process 0 may be at work, or give a free port"
                 " of the host of process 0"
             ) from error
         self._client = global_state.client

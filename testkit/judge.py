@@ -1,4 +1,4 @@
-"""Runs hostile cases as real processes, and says what is wrong with how one ended."""
+"""Runs hostile cases as real processes, each in a fresh copy of good inputs, and judges the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bigbird_ja.process.errors import STATUS_OF_REASON
-from testkit.hostile.case import Case, good_arguments
+from testkit.hostile import Case, good_arguments
 from testkit.zygote import Ended, Zygote
 
 # A case that takes longer hangs; far longer than any takes, even on a machine that is busy.
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 120.0
 # Address space on top of what TensorFlow takes at the start: stops who reads a device to its end.
 _MEMORY = 6 * 2**30
 _HASHED = 1 << 20  # bytes; of larger files size and time are compared
-# Of results: what may differ between two good runs.
+# Keys of results that may differ between two good runs.
 _VOLATILE = frozenset(
     {"seconds", "time", "tokens_per_second", "train_seconds", "stalled_by_saving_seconds", "date"}
 )
@@ -32,33 +32,28 @@ class Judge:
 
     Args:
         zygote: starts the processes.
-        world: the good inputs.
+        inputs: the good ones.
         scratch: a folder to make, for the cases.
     """
 
-    def __init__(self, zygote: Zygote, world: Path, scratch: Path) -> None:
-        self._zygote, self._world, self._scratch = zygote, world, scratch
+    def __init__(self, zygote: Zygote, inputs: Path, scratch: Path) -> None:
+        self._zygote, self._inputs, self._scratch = zygote, inputs, scratch
         self._count = 0
         self._good: dict[str, Any] = {}
         self._environ = {"HOME": str(scratch / "home")}
         (scratch / "home").mkdir(parents=True)
 
     def good_result(self, command: str) -> Any:
-        """The results of the good invocation, without what differs from run to run.
-
-        Raises:
-            AssertionError: the good invocation fails.
-        """
+        """Returns the results of the good invocation, without what differs from run to run."""
         if command not in self._good:
             with self._place() as place:
-                case = Case("good", command, tuple(good_arguments(command)))
-                ended = self._run(case, place)
+                ended = self._run(Case("good", command, tuple(good_arguments(command))), place)
                 assert ended.status == 0, f"the good {command} fails: {ended.err[-2000:]}"
                 self._good[command] = _steady(ended.result)
         return self._good[command]
 
     def try_case(self, case: Case, *, same_result: bool = False) -> str | None:
-        """Runs one case; what was wrong, or None.
+        """Runs one case and returns what was wrong, or None.
 
         Args:
             case: what to run.
@@ -71,10 +66,11 @@ class Judge:
             before = _listing(place)
             ended = self._run(case, place)
             problem = self._problem(case, ended, place, before)
-            if problem is None and ended.status == 0 and same_result and not case.other_result:
-                result = _steady(ended.result)
-                if result != self.good_result(case.command):
-                    problem = f"taken as if it were good: {_difference(result, self, case.command)}"
+            compared = same_result and ended.status == 0 and not case.other_result
+            if problem is None and compared:
+                good, result = self.good_result(case.command), _steady(ended.result)
+                if keys := [key for key in {**good, **result} if good.get(key) != result.get(key)]:
+                    problem = f"taken as if it were good, with another {', '.join(keys[:3])}"
         return problem
 
     @contextlib.contextmanager
@@ -82,22 +78,24 @@ class Judge:
         self._count += 1
         place = self._scratch / str(self._count)
         place.mkdir()
-        shutil.copytree(self._world, place / "in", symlinks=True)
+        shutil.copytree(self._inputs, place / "in", symlinks=True)
         (place / "out").mkdir()
         try:
             yield place
         finally:
-            for folder, _, _ in os.walk(place):
-                with contextlib.suppress(OSError):
-                    os.chmod(folder, 0o777)
             shutil.rmtree(place, ignore_errors=True)
 
     def _run(self, case: Case, place: Path) -> Ended:
         words = [word.replace("{in}", "in").replace("{out}", "out") for word in case.arguments]
         command = self._zygote.start(
-            case.command, *words, "--json", cwd=str(place), environ=self._environ,
-            obeys_permissions=case.obeys_permissions, limits={"AS": _MEMORY},
-        )  # fmt: skip
+            case.command,
+            *words,
+            "--json",
+            cwd=str(place),
+            environ=self._environ,
+            obeys_permissions=case.obeys_permissions,
+            limits={"AS": _MEMORY},
+        )
         return command.wait(PATIENCE_SECONDS)
 
     def _problem(self, case: Case, ended: Ended, place: Path, before: dict[str, Any]) -> str | None:
@@ -108,18 +106,16 @@ class Judge:
             return f"traceback: {last[:300]}"
         if ended.status not in case.statuses:
             return f"status {ended.status}: {last[:300]}"
-        return _badly_reported(ended, last) or _changed(before, _listing(place), ended.status)
+        return _badly_reported(ended, last) or _touched(before, _listing(place), ended.status)
 
 
 def _badly_reported(ended: Ended, last: str) -> str | None:
-    """What is wrong with the lines that a command which failed has printed, or None."""
+    """Returns what is wrong with the lines that a command which failed has printed, or None."""
     if ended.status == 0:
         return None
     lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
-    if not last.startswith("bigbird-ja: ") or len(lines) != 1:
+    if not last.startswith("bigbird-ja: ") or len(lines) != 1 or len(last) > 1500:
         return f"not one clear line: {ended.err[-400:]!r}"
-    if len(last) > 1500:
-        return f"a line of {len(last)} characters: {last[:200]}"
     try:
         (line,) = ended.out.splitlines()
         reason = json.loads(line)["reason"]
@@ -131,49 +127,39 @@ def _badly_reported(ended: Ended, last: str) -> str | None:
 
 
 def _listing(place: Path) -> dict[str, Any]:
-    """Every path below, what it is, its size, when it was changed, and of small files a checksum;
-    links are not followed."""
+    """Lists every path below: what it is, size, time, and of small files a checksum."""
     listing = {}
     for folder, names, files in os.walk(place):
-        for name in [*names, *files]:
-            path = os.path.join(folder, name)
-            about = os.lstat(path)
-            kind = stat.S_IFMT(about.st_mode)
-            is_file = stat.S_ISREG(about.st_mode)
-            content = (about.st_size, about.st_mtime_ns) if is_file else ()
-            if is_file and about.st_size < _HASHED and os.access(path, os.R_OK):
-                content += (zlib.crc32(Path(path).read_bytes()),)
-            listing[os.path.relpath(path, place)] = (kind, *content)
+        for path in (Path(folder, name) for name in [*names, *files]):
+            about = path.lstat()
+            content: tuple[int, ...] = ()
+            if stat.S_ISREG(about.st_mode):
+                content = (about.st_size, about.st_mtime_ns)
+                if about.st_size < _HASHED and os.access(path, os.R_OK):
+                    content += (zlib.crc32(path.read_bytes()),)
+            listing[str(path.relative_to(place))] = (stat.S_IFMT(about.st_mode), *content)
     return listing
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any], status: int) -> str | None:
-    """What was touched that must not be: everything where a command was refused, and what was there
-    before in any case, but for what `evaluate` adds to a MODEL_DIR."""
+def _touched(before: dict[str, Any], after: dict[str, Any], status: int) -> str | None:
+    """Returns what was changed that must not be, or None.
+
+    A command that was refused may change nothing; any other may only add, but for what `evaluate`
+    appends in a MODEL_DIR.
+    """
     own = ("in/model/eval", "in/model/events.jsonl")
     for name in before:
         if before[name] != after.get(name) and not (status == 0 and name.startswith(own)):
             return f"touched what was there: {name}"
-    if status in (2, 71):
-        new = sorted(set(after) - set(before))
-        return f"left behind: {', '.join(new[:4])}" if new else None
-    return None
+    new = sorted(set(after) - set(before)) if status in (2, 71) else ()
+    return f"left behind: {', '.join(new[:4])}" if new else None
 
 
 def _steady(value: Any) -> Any:
+    """Removes what differs between two good runs, such as `plan`'s row of this machine."""
     if isinstance(value, dict):
         return {key: _steady(item) for key, item in value.items() if key not in _VOLATILE}
     if isinstance(value, list):
-        return [_steady(item) for item in value if not _is_measured(item)]
+        kept = [item for item in value if "this machine" not in str(item)]
+        return [_steady(item) for item in kept]
     return value
-
-
-def _is_measured(item: Any) -> bool:
-    """`plan`'s row of this machine, whose speed is measured anew."""
-    return isinstance(item, dict) and item.get("accelerator") == "this machine"
-
-
-def _difference(result: Any, judge: Judge, command: str) -> str:
-    good = judge.good_result(command)
-    keys = [key for key in {**good, **result} if good.get(key) != result.get(key)]
-    return "; ".join(f"{k} is {result.get(k)!r:.80}, was {good.get(k)!r:.80}" for k in keys[:3])
