@@ -22,7 +22,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -199,15 +199,18 @@ class CheckpointStore:
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
-    def latest_good(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies; damaged ones are set aside on the way.
+    def latest_good(self, names: Iterable[str] | None = None) -> Checkpoint | None:
+        """Verify the newest checkpoint and return it; damaged ones are set aside on the way.
 
         Call it with the lock held. None means that nothing was ever saved here, for certain.
+
+        Args:
+            names: what MODEL_DIR holds, where it was listed since it was locked.
 
         Raises:
             StorageError: there are checkpoints but none is good, or MODEL_DIR cannot be read.
         """
-        parts = self._parts()
+        parts = self._parts(names)
         listed = self._listed()
         self._clean_up(parts, listed)
         complaint = ""
@@ -216,10 +219,10 @@ class CheckpointStore:
                 checkpoint = self.fetch(step)
             except Damaged as error:
                 complaint = str(error)
-                self._set_aside(step, parts[step], complaint)
+                self._set_aside(step, parts.pop(step), complaint)
                 continue
-            if complaint or listed != self.steps():
-                self._write_state(self.steps())
+            if listed != sorted(parts):
+                self._write_state(sorted(parts))
             return checkpoint
         aside = [n for n in storage.list_files(self.model_dir) if _ASIDE.match(n)]
         if complaint or listed or aside:
@@ -229,10 +232,10 @@ class CheckpointStore:
             )
         return None
 
-    def _parts(self) -> dict[int, set[str]]:
-        """Step -> endings of the files that are there."""
+    def _parts(self, names: Iterable[str] | None = None) -> dict[int, set[str]]:
+        """Group the files that are there: step to endings."""
         parts: dict[int, set[str]] = {}
-        for name in storage.list_files(self.model_dir):
+        for name in storage.list_files(self.model_dir) if names is None else names:
             if match := _NAME.fullmatch(name):
                 parts.setdefault(int(match[1]), set()).add(match[2])
         return parts

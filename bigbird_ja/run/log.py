@@ -8,6 +8,7 @@ extended and swapped in guarded by their version; metrics are kept in memory and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -39,18 +40,54 @@ Record = dict[str, Any]
 T = TypeVar("T")
 
 
-def append_event(
-    model_dir: str, event: str, clock: Callable[[], float] = time.time, **fields: Any
-) -> None:
-    """Adds one line to `events.jsonl`; safe with several writers, on disk and on a bucket."""
-    record = {
-        "event": event,
-        "time": round(clock(), 3),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        **fields,
-    }
-    append_line(storage.join(model_dir, EVENTS), record)
+class EventLog:
+    """`events.jsonl`, read once and appended to; other processes may append, too.
+
+    Args:
+        model_dir: MODEL_DIR.
+        is_new: there is no such file, so that none is read.
+
+    Attributes:
+        records: the events when the file was read.
+        token: the version that was read; None where there was none.
+
+    Raises:
+        BadInput: a line is no event.
+    """
+
+    def __init__(self, model_dir: str, is_new: bool = False) -> None:
+        self._path = storage.join(model_dir, EVENTS)
+        self._lock = threading.Lock()
+        self._known: tuple[bytes, str] | None = None
+        self.records: list[EventRecord] = []
+        self.token: str | None = None
+        if not is_new:
+            self.read()
+
+    def read(self) -> None:
+        """Read the file again."""
+        with contextlib.suppress(FileNotFoundError):
+            self._known = storage.read_with_token(self._path)
+            data, self.token = self._known
+            lines = decode.numbered_lines(data, EventRecord, self._path, _ADVICE)
+            self.records = [_whole(line, record) for line, record in lines]
+
+    def append(self, event: str, clock: Callable[[], float] = time.time, **fields: Any) -> None:
+        """Add one line."""
+        line = json_line(
+            {
+                "event": event,
+                "time": round(clock(), 3),
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                **fields,
+            }
+        )
+        if storage.is_remote(self._path):
+            with self._lock:
+                self._known = _append_remote(self._path, line, self._known)
+        else:
+            _append_local(self._path, line)
 
 
 def append_eval(model_dir: str, record: Record) -> None:
@@ -275,16 +312,31 @@ def _append_local(path: str, line: bytes) -> None:
         os.close(descriptor)
 
 
-def _append_remote(path: str, line: bytes) -> None:
+def _append_remote(
+    path: str, line: bytes, known: tuple[bytes, str] | None = None
+) -> tuple[bytes, str] | None:
+    """Append to an object by compare-and-swap.
+
+    Args:
+        path: on a bucket.
+        line: to append.
+        known: content and version as this process knows them; read where None, or outdated.
+
+    Returns:
+        Content and version after that, or None.
+    """
     for _ in range(_SWAP_ATTEMPTS):
-        try:
-            data, token = storage.read_with_token(path)
-        except FileNotFoundError:
-            if storage.create_exclusive(path, line):
-                return
-            continue
+        if known is None:
+            try:
+                known = storage.read_with_token(path)
+            except FileNotFoundError:
+                if storage.create_exclusive(path, line):
+                    return None
+                continue
+        data, token = known
         if data.endswith(line):  # stored, but the answer was lost
-            return
-        if storage.replace_if(path, data + line, token) is not None:
-            return
+            return known
+        if (new := storage.replace_if(path, data + line, token)) is not None:
+            return data + line, new
+        known = None
     raise StorageError(f"{path}: other writers kept changing it: run the same command again")

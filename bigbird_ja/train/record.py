@@ -31,13 +31,14 @@ class Recorder:
 
     Args:
         job: the run.
+        run_dir: MODEL_DIR.
         resumption: where training continues.
         scratch: local directory, for TensorBoard's file while MODEL_DIR is on a bucket.
     """
 
-    def __init__(self, job: Job, resumption: Resumption, scratch: str) -> None:
+    def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption, scratch: str) -> None:
         self._job, self._deps, self._scratch = job, job.deps, scratch
-        self._resumption, self._dir = resumption, job.model_dir
+        self._run_dir, self._resumption, self._dir = run_dir, resumption, job.model_dir
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
@@ -72,18 +73,17 @@ class Recorder:
 
     # The start.
 
-    def started(self, run_dir: RunDir, init_from: dict[str, Any] | None) -> None:
+    def started(self, init_from: dict[str, Any] | None) -> None:
         """Writes settings and tokenizer, the start in events.jsonl, the first heartbeat.
 
         Args:
-            run_dir: MODEL_DIR.
             init_from: the record of `--init_from`, of a new run that has one.
         """
         if not self._writes:
             return
         job, engine, resumption = self._job, self._job.engine, self._resumption
+        run_dir = self._run_dir
         before = run_dir.last_start()
-        self._run_id = run_dir.owned.id
         if run_dir.config is not None and resumption.checkpoint is not None:
             self._record_other_settings(run_dir.config)
         run_dir.write_settings(job.config, storage.join(job.data_dir, "tokenizer.model"))
@@ -136,7 +136,9 @@ class Recorder:
         self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
         if self._job.wandb:
             name, config = storage.base_name(self._dir), self._job.config
-            self._wandb = WandbLog(load_wandb(), self._run_id, name, config, self._deps.log)
+            self._wandb = WandbLog(
+                load_wandb(), self._run_dir.owned.id, name, config, self._deps.log
+            )
 
     def began(self) -> None:
         """The first step comes next."""
@@ -149,7 +151,7 @@ class Recorder:
         """Adds a line to events.jsonl, with the step."""
         if self._writes:
             fields = {"global_step": self.step, **fields}
-            run_log.append_event(self._dir, event, self._deps.clock, **fields)
+            self._run_dir.events.append(event, self._deps.clock, **fields)
 
     def heartbeat(self, write: bool = False, **fields: Any) -> None:
         """Changes what heartbeat.json will hold at its next write, or writes it now."""

@@ -71,17 +71,14 @@ class RunDir:
 
     def __init__(self, path: str, overwrite: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
-        ownership.check_folder(path, "--model_dir", _KIND, _ADVICE)
+        self._owned = ownership.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
         self.config: Config | None = None
-        self.events: list[EventRecord] = []
-        self._owned: Owned | None = None
+        self._names: Collection[str] | None = None  # listed with the lock held
         self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
-        if not overwrite:
-            if CONFIG in self.files and self.has_work:
-                self.config = read_config(self.join(CONFIG))
-            if run_log.EVENTS in self.files:
-                self.events = run_log.read_events(path)
+        if not overwrite and CONFIG in self.files and self.has_work:
+            self.config = read_config(self.join(CONFIG))
+        self.events = run_log.EventLog(path, overwrite or run_log.EVENTS not in self.files)
 
     def join(self, name: str) -> str:
         """The path of a file in MODEL_DIR."""
@@ -100,7 +97,7 @@ class RunDir:
 
     def last_start(self) -> EventRecord | None:
         """The event of the last start of a run, or None."""
-        starts = [e for e in self.events if e["event"] in ("started", "resumed")]
+        starts = [e for e in self.events.records if e["event"] in ("started", "resumed")]
         return starts[-1] if starts else None
 
     def engine_before(self) -> Before | None:
@@ -113,7 +110,7 @@ class RunDir:
     def is_recorded_as_finished(self) -> bool:
         """Whether the last start of a run was followed by the end `finished`."""
         known = ("started", "resumed", "finished", "failed", "interrupted")
-        return [e["event"] for e in self.events if e["event"] in known][-1:] == ["finished"]
+        return [e["event"] for e in self.events.records if e["event"] in known][-1:] == ["finished"]
 
     # Checks, before anything is written.
 
@@ -158,8 +155,8 @@ class RunDir:
             BadInput: it belongs to another config or data set.
             StorageError: checkpoints exist and none is good.
         """
-        checkpoint = store.latest_good()
-        interruptions = run_log.unfinished_starts(self.events)
+        checkpoint = store.latest_good(self._names)
+        interruptions = run_log.unfinished_starts(self.events.records)
         if checkpoint is None:
             return Resumption(None, interruptions)
         meta = checkpoint.meta
@@ -171,7 +168,7 @@ class RunDir:
             )
         # The new settings were compared with the run's, and those must be the checkpoint's.
         own = self.config or config
-        check_config(own, meta, self.join(CONFIG), earlier_configs(self.events))
+        check_config(own, meta, self.join(CONFIG), earlier_configs(self.events.records))
         return Resumption(
             checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
         )
@@ -213,19 +210,20 @@ class RunDir:
                 moved = self._move_aside()
             deps.log(f"{self.path}: the run that was there is now {moved}")
         with outputs.new_folder(self.path):
-            self._owned = Owned.create(self.path, _KIND)
+            self._owned = self._owned or Owned.create(self.path, _KIND)
             try:
-                with self._lease(deps) as lease:
+                with self._lease(deps) as (lease, taken_from):
                     self._refuse_another_start()
+                    if taken_from:
+                        self.events.append("lock_taken_over", deps.clock, **taken_from)
                     self.owned.note(dict.fromkeys(_LOGS))
                     with self._scratch(lease.owner.id) as scratch:
                         yield lease, scratch
             finally:
                 # A bucket that refuses by now must not take the place of the end that there was.
                 with contextlib.suppress(OSError, StorageError):
-                    is_empty = run_log.EVENTS not in storage.list_files(self.path)
-                    if MARK not in self.files and is_empty:  # nothing was begun
-                        storage.delete(self.join(MARK))
+                    if MARK not in self.files and not storage.exists(self.join(run_log.EVENTS)):
+                        storage.delete(self.join(MARK))  # nothing was begun
 
     @property
     def owned(self) -> Owned:
@@ -259,26 +257,27 @@ class RunDir:
                 self.owned.forget([name])
 
     @contextlib.contextmanager
-    def _lease(self, deps: Dependencies) -> Iterator[Lease]:
+    def _lease(self, deps: Dependencies) -> Iterator[tuple[Lease, dict[str, Any]]]:
+        """Hold the lock; yields it, and the process that it was taken over from."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another --model_dir"
         storage.make_directory(self.path)
         lease = Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic)
         holder = lease.acquire()
         try:
-            if holder:
-                fields = {"from_pid": holder.pid, "from_host": holder.host}
-                run_log.append_event(self.path, "lock_taken_over", deps.clock, **fields)
-            yield lease
+            yield lease, {"from_pid": holder.pid, "from_host": holder.host} if holder else {}
         finally:
             with contextlib.suppress(Exception):
                 lease.release()
 
     def _refuse_another_start(self) -> None:
-        """Between opening MODEL_DIR and locking it another process may have trained there."""
-        if not self.events:
+        """Refuse MODEL_DIR where another process has trained since it was opened."""
+        there = storage.list_stats(self.path)
+        self._names = there.keys()
+        now = there.get(run_log.EVENTS)
+        if self._overwrite or now is None or now.token == self.events.token:
             return
         before = self.last_start()
-        self.events = run_log.read_events(self.path)
+        self.events.read()  # a supervisor's events do no harm
         if self.last_start() != before:
             raise BadInput(f"{self.path}: another process has trained here just now: run again")
 
@@ -312,7 +311,7 @@ class RunDir:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(moved, LOCK))  # ours: nobody trains the old run
         os.mkdir(path)
-        self.files = {}
+        self.files, self._owned = {}, None
         return moved
 
     def write_settings(self, config: Config, tokenizer: str) -> None:

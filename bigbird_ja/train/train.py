@@ -35,9 +35,8 @@ from bigbird_ja.process.errors import (
 )
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
-from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of
-from bigbird_ja.run.model import check_tokenizer, read_checkpoint
+from bigbird_ja.run.model import TOKENIZER, check_tokenizer, read_checkpoint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train.engines import Engine, StepResult
@@ -83,7 +82,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
 
     def report(event: str, step: int, text: str) -> None:  # of checkpoints that are not used
         deps.log(text)
-        run_log.append_event(job.model_dir, event, deps.clock, global_step=step, message=text)
+        run_dir.events.append(event, deps.clock, global_step=step, message=text)
 
     deps.mark("start-up")
     if not job.overwrite:
@@ -108,7 +107,8 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
             store = CheckpointStore(job.model_dir, scratch, mark=deps.mark)
             checkpoint = store.fetch(step) if step else None  # verified here too
             resumption = Resumption(checkpoint, interruptions, next_batch)
-        check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
+        if TOKENIZER in run_dir.files:
+            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
         trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, guard, warm_start)
         return trainer.run()
@@ -133,7 +133,7 @@ class Trainer:
         job = self.job
         self.config, self.deps, self.pod = job.config, job.deps, job.pod
         self.total = self.config.training.num_train_steps
-        self.recorder = Recorder(job, self.resumption, self.scratch)
+        self.recorder = Recorder(job, self.run_dir, self.resumption, self.scratch)
         self.saver = CheckpointSaver(
             self.store,
             self.scratch,
@@ -158,7 +158,7 @@ class Trainer:
         if self.resumption.step >= self.total:
             return self._complete()
         with self._recorded_failure(is_new=self.resumption.checkpoint is None):
-            self.recorder.started(self.run_dir, self.warm_start and self.warm_start.record)
+            self.recorder.started(self.warm_start and self.warm_start.record)
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()

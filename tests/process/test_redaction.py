@@ -124,7 +124,7 @@ def test_a_bug_of_a_command_is_masked_on_the_screen_and_in_json() -> None:
 
 def test_what_a_run_writes_about_itself_is_masked(tmp_path: Path) -> None:
     message = f"RuntimeError: {SECRETS[0]}"
-    log.append_event(str(tmp_path), "failed", message=message, deep={"list": [message]})
+    log.EventLog(str(tmp_path)).append("failed", message=message, deep={"list": [message]})
     log.Heartbeat(str(tmp_path), "run").write(state="stopped", message=message)
     log.append_eval(str(tmp_path), {"step": 1, "note": message})
     for name in (log.EVENTS, log.HEARTBEAT, log.EVAL):

@@ -47,8 +47,9 @@ def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path: Path) -> None:
 
 def test_several_writers_lose_no_event(place: str) -> None:
     def write(writer: int) -> None:
+        log = run_log.EventLog(place)
         for i in range(5):
-            run_log.append_event(place, "preempted", writer=writer, i=i)
+            log.append("preempted", writer=writer, i=i)
 
     threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
     for thread in threads:

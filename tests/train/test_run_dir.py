@@ -29,7 +29,7 @@ def start(directory: Path) -> RunDir:
     run = RunDir(str(directory))
     with run.locked(DEPS):
         run.write_settings(config(), str(directory / "none"))
-        run_log.append_event(str(directory), "started")
+        run.events.append("started")
         line = {"step": 1, "loss": 1.0, "time": 0.0}
         run_log.append_line(str(directory / run_log.METRICS), line)
     return RunDir(str(directory))
@@ -40,7 +40,7 @@ def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
     run = RunDir(str(tmp_path))
     with run.locked(DEPS):
         run.write_settings(config(), str(tmp_path / "none"))
-        run_log.append_event(str(tmp_path), "started")
+        run.events.append("started")
     RunDir(str(tmp_path)).check_settings(config("training.seed=1"))
 
 
@@ -56,10 +56,10 @@ def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_fa
     tmp_path: Path,
 ) -> None:
     run = start(tmp_path)
-    run_log.append_event(str(tmp_path), "saved")  # a supervisor's events do no harm
+    run_log.EventLog(str(tmp_path)).append("saved")  # a supervisor's events do no harm
     with run.locked(DEPS):
         pass
-    run_log.append_event(str(tmp_path), "resumed")
+    run_log.EventLog(str(tmp_path)).append("resumed")
     with pytest.raises(BadInput, match="another process has trained here"), run.locked(DEPS):
         pass
 
