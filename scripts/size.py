@@ -1,4 +1,6 @@
-"""How large the house is: lines, files and functions by package (`make size`).
+"""Print how large the house is: lines, files and functions by package, and its roads (`make size`).
+
+    python -m scripts.size [--check]   # with --check it ends with 1 above a cap, for `make lint`
 
 Counts Python files that git tracks. Lines are all lines; code lines leave out blank lines, comments
 and docstrings. Function lengths count from `def` to the last line of the body.
@@ -10,36 +12,37 @@ import ast
 import io
 import statistics
 import subprocess
+import sys
 import tokenize
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from bigbird_ja.process.console import table
+from scripts import roads
 from testkit import ROOT
 
-_HEADER = (
-    "package", "files", "lines", "code", "median file", "longest file", "median function",
-    "longest function",
-)  # fmt: skip
+# Raising a cap needs its reason in CHANGELOG.md.
+CAPS = {"lines": 21_000, "files": 140, "tests": 17_000, "scripts": 2_300, "words": 40_000}
+
+_HEADER = ("package", "files", "lines", "code", "median", "longest", "function", "longest")
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 @dataclass
 class Size:
-    """Of one package: lines of each file, code lines of each file, lines of each function."""
+    """Lines of each file of a package, its code lines, and the lines of each function."""
 
     files: list[int] = field(default_factory=list)
     code: int = 0
     functions: list[int] = field(default_factory=list)
 
     def add(self, text: str) -> None:
-        """Counts one file."""
+        """Count one file."""
         self.files.append(text.count("\n"))
         self.code += code_lines(text)
         self.functions += function_lengths(text)
 
     def row(self, name: str) -> tuple[object, ...]:
-        """The line of the table."""
+        """Return the line of the table."""
         return (
             name,
             len(self.files),
@@ -53,7 +56,7 @@ class Size:
 
 
 def code_lines(text: str) -> int:
-    """Lines that hold code: no blank lines, comments or docstrings."""
+    """Count the lines that hold code: no blank lines, comments or docstrings."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT and token.type not in _LAYOUT:
@@ -67,7 +70,7 @@ def code_lines(text: str) -> int:
 
 
 def function_lengths(text: str) -> list[int]:
-    """Lines of every function and method, nested ones too."""
+    """Return the lines of every function and method, nested ones too."""
     return [
         (node.end_lineno or node.lineno) - node.lineno + 1
         for node in ast.walk(ast.parse(text))
@@ -75,44 +78,73 @@ def function_lengths(text: str) -> list[int]:
     ]
 
 
-def package_of(path: str) -> str:
-    """`bigbird_ja/data/order.py` -> `bigbird_ja/data`; tests are one package."""
-    parts = path.split("/")
-    return "/".join(parts[:2]) if parts[0] == "bigbird_ja" and len(parts) > 2 else parts[0]
-
-
 def measure(files: dict[str, str]) -> dict[str, Size]:
-    """Sizes by package, of files by path."""
+    """Return sizes by package (`bigbird_ja/data`; tests are one), of files by path."""
     sizes: dict[str, Size] = defaultdict(Size)
     for path, text in files.items():
-        sizes[package_of(path)].add(text)
+        parts = path.split("/")
+        is_part = parts[0] == roads.PACKAGE and len(parts) > 2
+        sizes["/".join(parts[:2]) if is_part else parts[0]].add(text)
     return dict(sizes)
 
 
-def read() -> dict[str, str]:
-    """The tracked Python files, as they are in the working tree."""
-    command = ["git", "ls-files", "*.py"]
+def total(sizes: dict[str, Size], *tops: str) -> Size:
+    """Return the sum of the packages below some folders."""
+    parts = [size for name, size in sizes.items() if name.split("/")[0] in tops]
+    return Size(
+        [count for part in parts for count in part.files],
+        sum(part.code for part in parts),
+        [length for part in parts for length in part.functions],
+    )
+
+
+def read(*patterns: str) -> dict[str, str]:
+    """Return the tracked files of some patterns by path, as they are in the working tree."""
+    command = ["git", "ls-files", *patterns]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     there = [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
     return {name: (ROOT / name).read_text("utf-8") for name in there}
 
 
-def main() -> None:
-    """Prints the table."""
-    sizes = measure(read())
-    rows = [sizes[name].row(name) for name in sorted(sizes)]
-    totals = {"package": "bigbird_ja", "tests and testkit": "test", "scripts": "scripts", "all": ""}
-    for total, prefix in totals.items():
-        parts = [size for name, size in sizes.items() if name.startswith(prefix)]
-        rows.append(
-            Size(
-                [count for part in parts for count in part.files],
-                sum(part.code for part in parts),
-                [length for part in parts for length in part.functions],
-            ).row(f"= {total}")
-        )
-    print(table(rows, _HEADER))
+def counted(sizes: dict[str, Size]) -> dict[str, int]:
+    """Return what `CAPS` limits."""
+    package = total(sizes, roads.PACKAGE)
+    pages = read("README*.md", "docs/*.md")
+    return {
+        "lines": package.code,
+        "files": len(package.files),
+        "tests": total(sizes, "tests", "testkit").code,
+        "scripts": total(sizes, "scripts").code,
+        "words": sum(len(text.split()) for text in pages.values()),
+    }
+
+
+def print_table(rows: list[tuple[object, ...]]) -> None:
+    """Print rows in columns."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for first, *others in texts:
+        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
+        print("  ".join([first.ljust(widths[0]), *cells]))
+
+
+def main() -> int:
+    """Print the tables; return 1 where a cap that is to be held is not."""
+    sizes = measure(read("*.py"))
+    counts = counted(sizes)
+    if "--check" not in sys.argv[1:]:
+        rows = [sizes[name].row(name) for name in sorted(sizes)]
+        rows.append(total(sizes, roads.PACKAGE).row(f"= {roads.PACKAGE}"))
+        print_table([_HEADER, *rows, total(sizes, "tests", "testkit").row("= tests and testkit")])
+        print()
+        roads.main()
+        print()
+    print_table([("size", "now", "cap"), *((name, counts[name], CAPS[name]) for name in CAPS)])
+    above = [name for name in CAPS if counts[name] > CAPS[name]]
+    if above:
+        print(f"above the cap (CAPS in scripts/size.py): {', '.join(above)}", file=sys.stderr)
+    return 1 if above and "--check" in sys.argv[1:] else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
