@@ -1,1 +1,1 @@
-"""What a person types and reads: the list of commands, flags, help. Nothing below imports it."""
+"""Parses what a person types: commands, flags, help. Nothing below imports it."""

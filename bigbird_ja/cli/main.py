@@ -1,4 +1,4 @@
-"""`bigbird-ja COMMAND [--flags]`: finds the command, parses flags, maps its end to a status.
+"""Runs `bigbird-ja COMMAND [--flags]` and maps its end to an exit status.
 
 A command is a module of `bigbird_ja.commands` with
 
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Whether `--json` is among words that are not parsed yet, or cannot be."""
+    """Looks for `--json` among words that are not parsed yet, or cannot be."""
     return any(_JSON_FLAG.fullmatch(word) for word in arguments)
 
 
@@ -208,7 +208,7 @@ def _leave(message: str, signals: CommandSignals) -> None:
 
 
 def load_command(name: str) -> Any:
-    """The module of a command.
+    """Imports the module of a command.
 
     Raises:
         BadInput: no such command; the message names the nearest one.
@@ -221,7 +221,7 @@ def load_command(name: str) -> Any:
 
 
 def command_help(command: Any, name: str, config: str | None = None) -> str:
-    """What `bigbird-ja COMMAND --help` prints: the docstring, the example, the command's flags.
+    """Formats `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
 
     Args:
         config: `--config`, whose values are shown in place of the defaults.

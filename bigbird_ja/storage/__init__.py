@@ -1,4 +1,4 @@
-"""Files on disk or on gs://, by one set of functions, without TensorFlow.
+"""Reads and writes files on disk or on gs:// by one set of functions, without TensorFlow.
 
 Every path is a string; `gs://bucket/name` is on Google Cloud Storage. What all of them promise:
 
@@ -43,7 +43,7 @@ _DISK, _BUCKET = Disk(), Bucket()
 
 
 def place_of(path: str) -> Disk | Bucket:
-    """The disk or the bucket.
+    """Returns the disk or the bucket that a path is on.
 
     Raises:
         BadInput: what cannot be the name of a file, such as s3://bucket/name.
@@ -53,7 +53,7 @@ def place_of(path: str) -> Disk | Bucket:
 
 
 def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """A method of both places as a function that finds the place by the path."""
+    """Makes a function of a method of both places: it finds the place by the path."""
 
     @functools.wraps(method)
     def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -79,12 +79,12 @@ download = _by_path(Disk.download)
 
 
 def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
-    """The whole file; as `Disk.read_with_token`."""
+    """Reads the whole file, as `Disk.read_with_token` does."""
     return read_with_token(path, limit)[0]
 
 
 def read_text(path: str, limit: int = MAX_BYTES) -> str:
-    """The whole file as UTF-8.
+    """Reads the whole file as UTF-8.
 
     Raises:
         BadInput: not UTF-8, or larger than `limit` bytes.
@@ -96,12 +96,12 @@ def read_text(path: str, limit: int = MAX_BYTES) -> str:
 
 
 def write_text(path: str, text: str) -> None:
-    """`write_bytes` of UTF-8."""
+    """Writes text as UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def list_files(directory: str) -> list[str]:
-    """The names in `Disk.list_stats`."""
+    """Lists the names in `Disk.list_stats`."""
     return list(list_stats(directory))
 
 
@@ -112,12 +112,12 @@ def make_directory(path: str) -> None:
 
 
 def clean_temporary(directory: str) -> list[str]:
-    """Removes what killed writers left in a directory on disk; the names removed."""
+    """Removes what killed writers left in a directory on disk, and returns the names."""
     return [] if is_remote(directory) else disk.clean_temporary(directory)
 
 
 def fetch(path: str, directory: str) -> str:
-    """A local path of the file: the file itself on disk; else a copy in `directory`."""
+    """Returns a local path of the file; of a bucket, that of a copy in `directory`."""
     if not is_remote(path):
         return path
     target = os.path.join(directory, base_name(path))
@@ -126,17 +126,17 @@ def fetch(path: str, directory: str) -> str:
 
 
 def upload(source: str, target: str) -> None:
-    """`Disk.upload`, where `target` is."""
+    """Copies a local file to `target`, as `Disk.upload` does."""
     place_of(target).upload(source, target)
 
 
 def take(source: str, target: str) -> None:
-    """`Disk.take`, where `target` is."""
+    """Moves a local file to `target`, as `Disk.take` does."""
     place_of(target).take(source, target)
 
 
 def rename(source: str, target: str) -> None:
-    """`Disk.rename`.
+    """Renames a file, as `Disk.rename` does.
 
     Raises:
         BadInput: one is on disk and the other on a bucket.
@@ -147,7 +147,7 @@ def rename(source: str, target: str) -> None:
 
 
 def bucket_location(path: str) -> str | None:
-    """Region of the bucket of a gs:// path in lower case; None where it may not be asked."""
+    """Returns the region of a gs:// path in lower case, or None where it may not be asked."""
     return _BUCKET.location(path)
 
 

@@ -1,4 +1,4 @@
-"""Objects on Google Cloud Storage as files: pinned reads, verified writes."""
+"""Reads and writes objects on Google Cloud Storage as files: pinned reads, verified writes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 
 
 class Bucket:
-    """Objects, named gs://bucket/name; the methods are those of `Disk`, where each is documented.
+    """Handles objects, gs://bucket/name, by the methods of `Disk`, where each is documented.
 
     There are no directories, and an object appears with its last byte.
     """
 
     def open_read(self, path: str) -> BinaryIO:
-        """A buffered stream over the generation that is current now."""
+        """Opens a buffered stream over the generation that is current now."""
         return io.BufferedReader(gcs.ObjectReader(path, self.stat(path)), 1 << 16)
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """One request, which is one generation by nature."""
+        """Reads by one request, which is one generation by nature."""
 
         def attempt(_: int) -> tuple[bytes, str]:  # the library does not verify a resumed download
             blob, content = gcs.blob(path), _Bounded(path, limit)
@@ -51,13 +51,13 @@ class Bucket:
         return gcs.run(path, attempt)
 
     def stat(self, path: str) -> Stat:
-        """With the object's checksum."""
+        """Asks for size, generation and checksum."""
         blob = gcs.blob(path)
         blob.reload(**gcs.options(path))
         return _stat(blob)
 
     def exists(self, path: str) -> bool:
-        """An object of this name, or one below it."""
+        """Looks for an object of this name, or one below it."""
         name = split_remote(path)[1].rstrip("/")
         if name:
             with contextlib.suppress(FileNotFoundError):
@@ -70,12 +70,12 @@ class Bucket:
         return below is not None or not name
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """One object."""
+        """Writes one object."""
         _put(path, io.BytesIO(data), len(data), crc32c_text(data))
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """A local file, which is uploaded at the end."""
+        """Opens a local file, which is uploaded at the end."""
         with scratch_directory() as scratch:
             local_path = os.path.join(scratch, "object")
             with open(local_path, "wb") as file:
@@ -83,12 +83,15 @@ class Bucket:
             self.upload(local_path, path)
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
-        """Generation 0 stands for an object that is absent."""
+        """Creates an object: generation 0 stands for one that is absent."""
         return self.replace_if(path, data, "0") is not None
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """The reply to an earlier try may have been lost after the object was stored; the mark
-        tells our write from another's."""
+        """Replaces one generation.
+
+        The reply to an earlier try may have been lost after the object was stored; a random word
+        in its metadata tells our write from another's.
+        """
         from google.api_core.exceptions import PreconditionFailed
 
         mark = secrets.token_hex(8)
@@ -103,7 +106,7 @@ class Bucket:
         return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
 
     def upload(self, source: str, target: str) -> None:
-        """The bucket's checksum is compared with the file's."""
+        """Uploads a file and compares the bucket's checksum with the file's."""
         crc, size = crc32c_of_file(source)
         with Disk().open_read(source) as file:
             _put(target, file, size, crc)
@@ -114,7 +117,7 @@ class Bucket:
         os.unlink(source)
 
     def download(self, source: str, target: str) -> None:
-        """Starts again where the object was replaced or damaged on the way."""
+        """Downloads in chunks; starts again where the object was replaced or damaged on the way."""
         for number in range(_MAX_RESTARTS):
             reader = gcs.ObjectReader(source, self.stat(source), CHUNK)
             try:
@@ -137,12 +140,12 @@ class Bucket:
         self.delete(source)
 
     def delete(self, path: str) -> None:
-        """One request."""
+        """Deletes an object; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError):
             gcs.blob(path).delete(**gcs.options(path))
 
     def delete_if(self, path: str, token: str) -> bool:
-        """After a lost reply the first try has done it."""
+        """Deletes one generation; where a repeated request finds nothing, the first has done it."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         def attempt(number: int) -> bool:
@@ -158,19 +161,19 @@ class Bucket:
         return gcs.run(path, attempt)
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """Objects directly below."""
+        """Lists the objects directly below."""
         prefix = _directory_prefix(directory)
         stats = {blob.name[len(prefix) :]: _stat(blob) for blob in _objects(directory, prefix, "/")}
         return {name: stats[name] for name in sorted(stats) if name and not name.endswith("/")}
 
     def list_tree(self, directory: str) -> list[str]:
-        """All objects below."""
+        """Lists all objects below."""
         prefix = _directory_prefix(directory)
         names = [blob.name[len(prefix) :] for blob in _objects(directory, prefix, "")]
         return sorted(name for name in names if name and not name.endswith("/"))
 
     def glob(self, pattern: str) -> list[str]:
-        """Objects only."""
+        """Lists matching objects; there are no directories."""
         bucket, name_pattern = split_remote(pattern)
         fixed = re.split(r"[*?\[]", name_pattern, maxsplit=1)[0]
         is_flat = "/" not in name_pattern[len(fixed) :]
@@ -183,8 +186,10 @@ class Bucket:
         )
 
     def location(self, path: str) -> str | None:
-        """The region in lower case (`us-central1`, `us`); None where it may not be asked: objects
-        may be readable without the right to see the bucket itself."""
+        """Returns the region in lower case (`us-central1`, `us`); None where it may not be asked.
+
+        Objects may be readable without the right to see the bucket itself.
+        """
         try:
             bucket = gcs.client().get_bucket(split_remote(path)[0], **gcs.options(path))
         except PermissionError:
@@ -193,7 +198,7 @@ class Bucket:
 
 
 class _Bounded(io.BytesIO):
-    """Bytes in memory, at most `limit` of them."""
+    """Holds bytes in memory, at most `limit` of them."""
 
     def __init__(self, path: str, limit: int) -> None:
         super().__init__()
@@ -211,13 +216,17 @@ def _stat(blob: Any) -> Stat:
 def _put(
     path: str, file: BinaryIO, size: int, crc: str, generation: int | None = None, mark: str = ""
 ) -> str:
-    """Uploads, and compares the stored checksum with `crc`; the new generation.
+    """Uploads a file, compares the stored checksum with its own, and returns the generation.
 
     The library cuts large files into chunks, each with its own deadline and retries, so that a file
     may take its time while it advances. The comparison is ours: the library would remove a damaged
     object without asking whether it is still its own.
 
     Args:
+        path: of the object.
+        file: to send.
+        size: of the file, in bytes.
+        crc: its checksum, as `crc32c_text`.
         generation: that the object must have; None for any.
         mark: stored with the object.
     """
@@ -252,7 +261,7 @@ def _put(
 
 
 def _objects(path: str, prefix: str, delimiter: str, most: int | None = None) -> Iterator[Any]:
-    """The objects under `prefix`, page by page, each page with its own retries."""
+    """Lists the objects under `prefix`, page by page, each page with its own retries."""
     yield from gcs.client().list_blobs(
         split_remote(path)[0],
         prefix=prefix or None,
@@ -269,7 +278,7 @@ def _directory_prefix(directory: str) -> str:
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a name matches a pattern, both split at "/"; `**` stands for any number of parts."""
+    """Matches a name with a pattern, both split at "/"; `**` stands for any number of parts."""
     if not pattern or not parts:
         return not parts and all(part == "**" for part in pattern)
     if pattern[0] == "**":

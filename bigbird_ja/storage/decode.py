@@ -1,4 +1,4 @@
-"""The one boundary through which files are read: bytes become an object of a declared type.
+"""Decodes files: bytes become an object of a declared type, or one line that refuses them.
 
 A reader declares what its file holds as a dataclass or `msgspec.Struct`, with ranges as
 `Annotated[int, Meta(ge=0)]`, and gets that or `BadInput`: one line that names the file, the key and
@@ -34,7 +34,6 @@ Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 # Every file that we write for later carries it as `format_version`.
 FORMAT_VERSION = "0.1.0"
-
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 _NAMES = {
@@ -76,7 +75,7 @@ def check_format(version: str, where: str, advice: str) -> None:
 
 
 def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
-    """The object in a JSON file.
+    """Decodes a JSON file.
 
     Args:
         data: the file's content.
@@ -101,8 +100,7 @@ class _Versioned(msgspec.Struct):
 
 
 def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
-    """`decode_json` of a file that carries `format_version`, which is looked at before the other
-    keys: another version may have others.
+    """Decodes a JSON file with a `format_version`, which is checked before the other keys.
 
     Raises:
         BadInput: it holds something else, or is of a format that this version does not read.
@@ -114,7 +112,7 @@ def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
 def numbered_lines(
     data: bytes, kind: type[T], where: str, advice: str = ""
 ) -> Iterator[tuple[bytes, T]]:
-    """Each line of a file with the object in it.
+    """Decodes a file of JSON lines, and yields each line with its object.
 
     Left out is what a writer that was killed, or a machine that lost power, can leave: the
     beginning of an object without its end (on the last line, or in front of the line that the next
@@ -139,7 +137,7 @@ def numbered_lines(
 
 
 def convert(value: Any, kind: type[T], where: str, advice: str = "", strict: bool = True) -> T:
-    """What `read_yaml` gave, as an object of a declared type; numbers may be text if not `strict`.
+    """Converts a value of `read_yaml` to a declared type; numbers may be text if not `strict`.
 
     Raises:
         BadInput: it is something else.
@@ -151,7 +149,7 @@ def convert(value: Any, kind: type[T], where: str, advice: str = "", strict: boo
 
 
 def read_json(path: str, kind: type[T], advice: str = "") -> T:
-    """`decode_json` of a file on disk or gs://.
+    """Reads and decodes a JSON file on disk or gs://.
 
     Raises:
         FileNotFoundError: there is none.
@@ -161,7 +159,7 @@ def read_json(path: str, kind: type[T], advice: str = "") -> T:
 
 
 def _describe(error: Exception) -> str:
-    """What msgspec found wrong, with the key in front and types named for people."""
+    """Words msgspec's complaint for people, with the key in front."""
     text, _, key = str(error).partition(" - at `$")
     key = key.removeprefix(".").removesuffix("`")
     if text == "Input data was truncated":
@@ -187,7 +185,7 @@ def _message(where: str, problem: str, advice: str) -> str:
 
 
 def _is_cut(line: bytes, is_last: bool) -> bool:
-    """Whether a line is the beginning of an object, without its end.
+    """Checks whether a line is the beginning of an object, without its end.
 
     On the last line, which ends without a newline, garbled bytes are the same thing.
     """
@@ -203,7 +201,7 @@ def _is_cut(line: bytes, is_last: bool) -> bool:
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """The value in a YAML text: mappings, lists, text, finite numbers, booleans, dates, None.
+    """Decodes YAML: mappings, lists, text, finite numbers, booleans, dates, None.
 
     YAML 1.1 as PyYAML reads it (so that `1e-4` is text, which `config` turns into a number), with
     what surprises refused: keys written twice, aliases (which can blow up a small file), other
@@ -236,7 +234,7 @@ class _Refused(Exception):
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader without what surprises; see `read_yaml`."""
+    """Refuses, beyond PyYAML's safe loader, surprising values; see `read_yaml`."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):

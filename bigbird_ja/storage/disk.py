@@ -1,4 +1,4 @@
-"""Files on disk: written to a temporary name in the same directory, synced, then renamed.
+"""Reads and writes files on disk: to a temporary name, synced, then renamed.
 
 A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
 per file being written; its name records the process, and the next writer of that file (or
@@ -31,13 +31,13 @@ _swept: set[str] = set()  # files whose leftovers this process has already remov
 
 
 class Disk:
-    """Files of this machine. What its methods promise, `bucket.Bucket` promises too.
+    """Handles files of this machine. What its methods promise, `bucket.Bucket` promises too.
 
     Paths are strings, and errors carry them: FileNotFoundError, PermissionError, `StorageError`.
     """
 
     def open_read(self, path: str) -> BinaryIO:
-        """A binary stream over one version of the file, in constant memory, seekable.
+        """Opens a binary, seekable stream over one version of the file, in constant memory.
 
         Raises:
             BadInput: a FIFO, a socket or a device: reading it might never end.
@@ -46,7 +46,7 @@ class Disk:
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """The content and the token of this version, for `replace_if` and `delete_if`.
+        """Reads the content, and the token of this version for `replace_if` and `delete_if`.
 
         Raises:
             BadInput: more than `limit` bytes; what lies beyond is not read.
@@ -57,13 +57,13 @@ class Disk:
             return data, _token(os.fstat(file.fileno()))
 
     def stat(self, path: str) -> Stat:
-        """Size, age and version of a file; IsADirectoryError for a directory."""
+        """Returns size and version of a file; a directory raises IsADirectoryError."""
         if os.path.isdir(path):
             raise IsADirectoryError(21, "is a directory", path)
         return _stat(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file, or a directory (on a bucket: one with something in it).
+        """Checks for a file, or a directory (on a bucket: one with something in it).
 
         False only when that is certain: a refusal or a failing bucket raises.
         """
@@ -74,7 +74,7 @@ class Disk:
         return True
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """Name to `Stat` of the files in a directory, sorted by name; {} where there is none.
+        """Maps names of the files in a directory to `Stat`, sorted; {} where there is none.
 
         One request on a bucket, checksums included. Unfinished files are left out. A link that
         leads nowhere is listed with its own size.
@@ -93,7 +93,7 @@ class Disk:
         return stats
 
     def list_tree(self, directory: str) -> list[str]:
-        """Sorted names of all files under a directory, relative to it; [] where there is none.
+        """Lists all files under a directory, relative to it, sorted; [] where there is none.
 
         Links are not followed.
         """
@@ -105,7 +105,7 @@ class Disk:
         )
 
     def glob(self, pattern: str) -> list[str]:
-        """Sorted paths that match; `*` and `?` stay in one directory, `**` does not.
+        """Lists paths that match, sorted; `*` and `?` stay in one directory, `**` does not.
 
         On disk, directories that match are listed too.
         """
@@ -121,7 +121,7 @@ class Disk:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """A file to write to, which becomes `path` when the block ends without an exception."""
+        """Opens a file that becomes `path` when the block ends without an exception."""
         with _temporary(path) as file:
             yield file
             _sync(file)
@@ -149,7 +149,7 @@ class Disk:
             return True
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Compare-and-swap: the new token, or None where the file is no longer that version.
+        """Replaces a file if it is still the version of `token`; the new token, or None.
 
         Two of these in one directory take turns.
         """
@@ -182,8 +182,7 @@ class Disk:
         _sync_directory(target)
 
     def take(self, source: str, target: str) -> None:
-        """Makes a local file the file at `target`, and `source` is gone: moved on disk (it must be
-        on the same one), uploaded to a bucket."""
+        """Moves a local file to `target`: on the same disk, or by an upload to a bucket."""
         with self.open_read(source) as file:
             os.fsync(file.fileno())
         self.rename(source, target)
@@ -199,7 +198,7 @@ class Disk:
 
 
 def crc32c_of_file(path: str) -> tuple[str, int]:
-    """CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
+    """Computes CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
     import google_crc32c
 
     value, count = 0, 0
@@ -237,7 +236,7 @@ def _create_without_link(path: str, data: bytes) -> bool:
 
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[BinaryIO]:
-    """An open temporary file beside `path`, gone at the end; errors carry the name `path`."""
+    """Opens a temporary file beside `path`, gone at the end; errors carry the name `path`."""
     with contextlib.suppress(OSError):  # making the temporary file reports what is wrong
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
@@ -258,7 +257,7 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
 
 
 def clean_temporary(directory: str, prefix: str = TEMPORARY_PREFIX) -> list[str]:
-    """Removes what killed writers left in a directory; the names removed."""
+    """Removes what killed writers left in a directory, and returns the names."""
     removed = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
@@ -270,7 +269,7 @@ def clean_temporary(directory: str, prefix: str = TEMPORARY_PREFIX) -> list[str]
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether it is a temporary file, by the process in its name, and that writer is gone."""
+    """Checks that it is a temporary file, and that the process in its name is gone."""
     tag = re.search(r"~([^~]*)-[0-9a-f]{8}\Z", path)
     owner = identity.from_tag(tag[1]) if tag else None
     if owner is None or not os.path.isfile(path):
@@ -318,10 +317,8 @@ def _sync_directory(path: str) -> None:
 
 
 @contextlib.contextmanager
-def scratch_directory(
-    parent: str | None = None, prefix: str = "bigbird-ja-", is_ours_alone: bool = False
-) -> Iterator[str]:
-    """An empty local folder (0700) for this block.
+def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
+    """Makes an empty local folder (0700) for this block.
 
     A killed process cannot clean up, and what it left may be a copy of a model. So the name of the
     folder records its owner, and those of processes that have ended are removed first.
@@ -329,8 +326,6 @@ def scratch_directory(
     Args:
         parent: where; the system's folder for temporary files by default.
         prefix: of its name; folders of the same prefix are removed if their owner has ended.
-        is_ours_alone: whether nobody else can be at work with this prefix (a lease is held), so
-            that what processes of other machines left is removed too.
     """
     is_shared = parent is not None  # else it is of this machine alone
     parent = parent or tempfile.gettempdir()
@@ -339,8 +334,7 @@ def scratch_directory(
         if not name.startswith(prefix) or owner is None:
             continue
         is_old = owner.is_of_another_boot and not is_shared
-        is_left = is_ours_alone or is_old or owner.has_ended
-        if is_left and _is_mine(os.path.join(parent, name)):
+        if (is_old or owner.has_ended) and _is_mine(os.path.join(parent, name)):
             shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
     path = tempfile.mkdtemp(prefix=f"{prefix}{identity.this_process().tag}-", dir=parent)
     try:
@@ -351,7 +345,7 @@ def scratch_directory(
 
 
 def _is_mine(path: str) -> bool:
-    """Whether it is a folder of this user, not a link to one."""
+    """Checks that it is a folder of this user, not a link to one."""
     with contextlib.suppress(OSError):
         is_folder = os.path.isdir(path) and not os.path.islink(path)
         return is_folder and os.stat(path).st_uid == os.getuid()

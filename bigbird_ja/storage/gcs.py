@@ -1,4 +1,4 @@
-"""Requests to Google Cloud Storage: the client, bounded retries, and reading one generation.
+"""Sends requests to Google Cloud Storage, with bounded retries, and reads one generation.
 
 Transient faults are retried and logged once, lasting ones raise. The libraries' own retries are
 switched off (they log nothing, and their deadlines multiply), so `run` is the only loop.
@@ -13,7 +13,6 @@ import os
 import random
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -41,52 +40,36 @@ _local = threading.local()
 
 
 def client() -> Any:
-    """The client of this thread (its connections are not shared with a forked child).
+    """Returns the client of this thread; a forked child has its own connections.
 
     `STORAGE_EMULATOR_HOST` sends it, anonymous, to an emulator instead of Google.
     """
-    emulator = os.environ.get("STORAGE_EMULATOR_HOST")
-    key = (os.getpid(), emulator)
-    if getattr(_local, "key", None) == key:
-        return _local.client
-    from google.auth import default
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import storage
+    key = (os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"))
+    if getattr(_local, "key", None) != key:
+        from google.cloud import storage
 
-    project = os.environ.get("GOOGLE_CLOUD_PROJECT")
-    if emulator:
-        try:
-            urllib.parse.urlsplit(emulator)
-        except ValueError as error:
-            raise BadInput("STORAGE_EMULATOR_HOST is no URL: correct or unset it") from error
-        credentials: Any = AnonymousCredentials()
-    else:
-        credentials, default_project = default(
-            scopes=["https://www.googleapis.com/auth/cloud-platform"]
-        )
-        project = project or default_project
-    # Objects need no project, but the client insists on one.
-    _local.client = storage.Client(project=project or "unset", credentials=credentials)
-    _local.key = key
+        # Objects need no project, but the client insists on one.
+        project = os.environ.get("GOOGLE_CLOUD_PROJECT", "unset")
+        _local.client, _local.key = storage.Client(project=project), key
     return _local.client
 
 
 def blob(path: str) -> Any:
-    """The object of a gs:// path; nothing is requested yet."""
+    """Returns the object of a gs:// path; nothing is requested yet."""
     bucket, name = split_remote(path)
     return client().bucket(bucket).blob(name)
 
 
 class ReplacedError(StorageError):
-    """The object was written anew while it was being read."""
+    """Reports that the object was written anew while it was being read."""
 
 
 class DamagedError(StorageError):
-    """What was read does not match the object's checksum."""
+    """Reports that the bytes read do not match the object's checksum."""
 
 
 class ObjectReader(io.RawIOBase):
-    """A raw stream over one generation of an object, read in chunks.
+    """Streams one generation of an object, in chunks.
 
     Every request names the generation, so that an object replaced while it is read is an error,
     never a mix of old and new. Read from the first byte to the last, it is checked against the
@@ -108,11 +91,11 @@ class ObjectReader(io.RawIOBase):
         self._checked, self._checksum, self._extend = 0, 0, google_crc32c.extend
 
     def readable(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes, within the object."""
+        """Returns True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -150,7 +133,7 @@ class ObjectReader(io.RawIOBase):
 
 
 def read_range(path: str, token: str, start: int, count: int) -> bytes:
-    """Exactly `count` bytes from `start` of the generation `token`.
+    """Reads exactly `count` bytes from `start` of the generation `token`.
 
     Raises:
         ReplacedError: the object has another generation by now.
@@ -178,11 +161,11 @@ def read_range(path: str, token: str, start: int, count: int) -> bytes:
 
 
 class CorruptError(Exception):
-    """What came over the network does not match its checksum or length."""
+    """Reports bytes from the network that do not match their checksum or length."""
 
 
 def _seconds(name: str, default: float) -> float:
-    """A duration from the environment.
+    """Reads a duration from the environment.
 
     Raises:
         BadInput: a value that is no positive number.
@@ -198,17 +181,17 @@ def _seconds(name: str, default: float) -> float:
 
 
 def _deadline() -> float:
-    """Seconds from the first try to giving up."""
+    """Returns the seconds from the first try to giving up."""
     return _seconds("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0)
 
 
 def request_timeout() -> float:
-    """Longest silence within one request, in seconds: three tries fit in the deadline."""
+    """Returns the longest silence within a request, in seconds; the deadline has room for three."""
     return min(60.0, max(_deadline() / 3, 0.2))
 
 
 def options(path: str) -> dict[str, Any]:
-    """Timeout and retries, for a method of the client library that may be repeated as it is."""
+    """Returns timeout and retries for a method of the client library that may be repeated."""
     return {"timeout": request_timeout(), "retry": lambda call: lambda: run(path, lambda _: call())}
 
 
@@ -218,7 +201,7 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """`attempt(n)` for n = 0, 1, ... until one does not meet a transient fault.
+    """Calls `attempt(n)` for n = 0, 1, ... until one does not meet a transient fault.
 
     From n = 1 on, an earlier try may have done its work with only the reply lost.
 
@@ -256,14 +239,12 @@ def _log_first(path: str, cause: str, deadline: float, now: float) -> None:
         is_new = now - _last_fault > _QUIET_SECONDS
         _last_fault = now
     if is_new:
-        _logger.warning(
-            "%s: %s: trying again for up to %.0f s (further faults are not repeated here)",
-            path, cause, deadline,
-        )  # fmt: skip
+        again = f"trying again for up to {deadline:.0f} s (further faults are not repeated here)"
+        _logger.warning("%s: %s: %s", path, cause, again)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether trying again may help."""
+    """Checks whether trying again may help."""
     import http.client
 
     import requests
@@ -292,7 +273,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def translate(error: Exception, path: str) -> Exception:
-    """The exception that callers handle, for one that a retry would not help."""
+    """Returns the exception that callers handle, for one that a retry would not help."""
     from google.auth import exceptions as auth
 
     status = status_of(error)
@@ -321,7 +302,7 @@ def translate(error: Exception, path: str) -> Exception:
 
 
 def reason(error: BaseException) -> str:
-    """One short line about a fault, without addresses that carry secrets."""
+    """Words a fault in one short line, without addresses that carry secrets."""
     status = status_of(error)
     if status is not None:
         try:  # the library puts the request's address before the server's own message
@@ -335,14 +316,14 @@ def reason(error: BaseException) -> str:
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """The HTTP status that an exception stands for, if there is one."""
+    """Returns the HTTP status that an exception stands for, if there is one."""
     from google.api_core.exceptions import GoogleAPICallError
 
     return error.code if isinstance(error, GoogleAPICallError) else None
 
 
 def _with_status(error: Exception) -> Exception:
-    """The exception for the answer's status, where the library's media classes raised theirs."""
+    """Returns the exception for the answer's status, where a media class raised its own."""
     from google.api_core.exceptions import from_http_response
     from google.cloud.storage.exceptions import InvalidResponse
 

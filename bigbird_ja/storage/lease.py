@@ -1,4 +1,4 @@
-"""One worker at a time: a small file, on disk or gs://, that its owner renews while it lives.
+"""Keeps all but one worker out, by a small file that its owner renews while it lives.
 
 `make-data` holds one on its output, `pretrain` on MODEL_DIR, `launch` on the run that it watches.
 
@@ -35,12 +35,12 @@ _ADVICE = "not a lock file of ours: make sure that nobody is at work here, then 
 
 
 class LeaseLost(StorageError):
-    """Another process has taken over; nothing may be written any more."""
+    """Reports that another process has taken over; nothing may be written any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder(Owner):
-    """What a lease file holds: a process, and which of its acquisitions."""
+    """Identifies a process and one of its acquisitions: the content of a lease file."""
 
     id: str  # random, one per acquisition
     renewed: float = 0.0  # UNIX seconds by the owner's clock, for people
@@ -48,7 +48,7 @@ class Holder(Owner):
 
 
 def this_owner() -> Holder:
-    """A new acquisition of this process."""
+    """Makes a new acquisition of this process."""
     return Holder(
         **asdict(identity.this_process()),
         id=secrets.token_hex(8),
@@ -57,7 +57,7 @@ def this_owner() -> Holder:
 
 
 class Lease:
-    """The right to be the only one at work on something.
+    """Gives the right to be the only one at work on something.
 
     Args:
         path: of the file; its folder must exist on disk.
@@ -89,7 +89,7 @@ class Lease:
         self._lock = threading.Lock()
 
     def acquire(self) -> Holder | None:
-        """Takes the lease; the owner that it was taken over from, or None.
+        """Takes the lease, and returns the owner that it was taken over from, or None.
 
         Raises:
             BadInput: another process is at work, or what is at the path is no lease of ours.
@@ -135,8 +135,7 @@ class Lease:
             self._token = token or self._token_if_ours()
 
     def check(self) -> None:
-        """Reads the file to see who owns it; for use before anything that others rely on is
-        written.
+        """Reads the file to see who owns it, before anything that others rely on is written.
 
         Raises:
             LeaseLost: not ours any more.
@@ -151,7 +150,7 @@ class Lease:
                 storage.delete_if(self._path, self._token_if_ours())
 
     def _token_if_ours(self) -> str:
-        """The file's token.
+        """Returns the file's token.
 
         Raises:
             LeaseLost: it names another owner, or is gone.
@@ -169,7 +168,7 @@ class Lease:
         )
 
     def _is_gone(self, holder: Holder, token: str) -> bool:
-        """Whether the owner is gone; False where the file has vanished meanwhile.
+        """Checks whether the owner is gone; False where the file has vanished meanwhile.
 
         Raises:
             BadInput: it is alive.
@@ -198,7 +197,7 @@ class Lease:
         return _parse(data, self._path), token
 
     def _refuse_special(self) -> None:
-        """A link, a FIFO or a large file is left as it is."""
+        """Refuses a link, a FIFO or a large file in place of the lease."""
         if storage.is_remote(self._path):
             return
         with contextlib.suppress(FileNotFoundError):
@@ -215,7 +214,7 @@ def _parse(data: bytes, path: str) -> Holder:
 
 
 def holder_of(path: str) -> Holder | None:
-    """Who holds a lease; None where nobody does, or nobody knows."""
+    """Reads who holds a lease; None where nobody does, or it cannot be read."""
     try:
         return _parse(storage.read_bytes(path), path)
     except (FileNotFoundError, StorageError, BadInput):

@@ -1,4 +1,4 @@
-"""Where a command may write: into nothing, or over what this program wrote.
+"""Checks places to write to: a free one, or one of what this program wrote.
 
 What this program wrote is known by the mark of the folder (`ownership`), never by its name or its
 content; anything else is refused, even with `--overwrite`. Checks come before any work; `write`
@@ -48,14 +48,12 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
             return
     owned = Owned.load(storage.directory_of(path)) if replaces else None
     if replaces and (owned is None or not owned.is_unchanged(storage.base_name(path))):
-        raise paths.refusal(
-            path, flag, "a file that this program did not make, or that was changed since: choose"
-            " another name, or move it away yourself",
-        )  # fmt: skip
+        reason = "a file that this program did not make, or that was changed since: choose another"
+        raise paths.refusal(path, flag, f"{reason} name, or move it away yourself")
 
 
 def check_folder_place(path: str, flag: str) -> None:
-    """Refuses a place where no folder is and none can be made; a link to a folder is followed.
+    """Refuses a place where no folder is and none can be made; links to folders are followed.
 
     Changes nothing, asks nothing of a bucket, and does not care what is in the folder.
 
@@ -83,7 +81,8 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
     """Refuses an output folder or file that is an input, holds one, or lies in an input folder.
 
     Args:
-        inputs, outputs: flag to path; None where it was not given.
+        inputs: flag to path; None where it was not given.
+        outputs: likewise.
 
     Raises:
         BadInput: two of them overlap.
@@ -100,8 +99,10 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[None]:
-    """A folder for the time of the block: made with the folders above it where it is missing. What
-    was made, a mark included, is removed again where nothing was written: the disk may be full."""
+    """Makes a folder, with those above it, and removes them again if the block writes nothing.
+
+    A mark that was made is removed too. The disk may be full, for one.
+    """
     if storage.is_remote(path):
         yield
         return
@@ -151,7 +152,7 @@ def _check_parent(path: str, flag: str) -> None:
 
 
 def _real(path: str) -> str:
-    """One name per place, without a slash at its end."""
+    """Returns one name per place, without a slash at its end."""
     if storage.is_remote(path):
         return path.rstrip("/")
     return os.path.realpath(os.path.expanduser(path)).rstrip("/")

@@ -43,19 +43,19 @@ _ADVICE = "restore it from a copy, or remove it: then nothing in the folder coun
 
 @dataclass(frozen=True)
 class Made:
-    """One version of a file: its size and CRC-32C (base64, as Cloud Storage states it)."""
+    """Identifies a version of a file by size and CRC-32C (base64, as Cloud Storage states it)."""
 
     size: decode.Count
     crc32c: str
 
     @classmethod
     def of(cls, data: bytes) -> Made:
-        """The version with this content."""
+        """Returns the version with this content."""
         return cls(len(data), storage.crc32c_text(data))
 
     @classmethod
     def of_file(cls, path: str) -> Made:
-        """The version in a local file, which is read in chunks."""
+        """Returns the version in a local file, which is read in chunks."""
         crc32c, size = storage.crc32c_of_file(path)
         return cls(size, crc32c)
 
@@ -67,7 +67,7 @@ Versions = tuple[Made, ...] | None
 
 @dataclass(frozen=True)
 class _Mark:
-    """The content of a mark."""
+    """Declares the content of a mark."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     kind: str
@@ -83,8 +83,9 @@ class _Mark:
 
 
 class Owned:
-    """A folder with a mark of ours. Threads and processes may share one: each change of the mark is
-    a compare-and-swap.
+    """Reads and changes the mark of a folder.
+
+    Threads and processes may share one: each change is a compare-and-swap.
 
     Attributes:
         path: the folder, on disk or gs://.
@@ -97,7 +98,7 @@ class Owned:
 
     @classmethod
     def load(cls, path: str) -> Owned | None:
-        """The folder by its mark; None where there is none.
+        """Reads the mark of a folder; None where there is none.
 
         Raises:
             BadInput: the mark is damaged, was edited, is too large, or of another version.
@@ -136,23 +137,23 @@ class Owned:
             storage.create_exclusive(storage.join(path, MARK), mark.encoded())
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
-                raise BadInput(f"{path}: holds {_of_other_command(owned)}: choose another folder")
+                raise BadInput(f"{path}: {_of_other_command(owned)}: choose another folder")
             owned._update(lambda mark: replace(mark, kind=kind))
         return owned
 
     @property
     def id(self) -> str:
-        """Random, stored when the folder was marked; 16 hexadecimal digits."""
+        """Identifies the folder: 16 random hexadecimal digits, stored when it was marked."""
         return self._mark.id
 
     @property
     def kind(self) -> str:
-        """What the folder is."""
+        """Names the kind of the folder."""
         return self._mark.kind
 
     @property
     def files(self) -> Collection[str]:
-        """Names of the files that are known as ours, relative to the folder."""
+        """Lists the files that are known as ours, relative to the folder."""
         return [os.fsdecode(name.encode()) for name in {**self._recorded, **self._mark.files}]
 
     def is_unchanged(self, name: str) -> bool:
@@ -303,7 +304,7 @@ class Owned:
 
 
 def _entry(name: str) -> str:
-    """A name as it stands in the mark, which is UTF-8 whatever the locale's encoding is."""
+    """Encodes a name for the mark, which is UTF-8 whatever the locale's encoding is."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
@@ -330,38 +331,37 @@ def check_folder(
     if owned is not None and owned.kind == kind:
         return owned
     if owned is not None and owned.kind != FILES:
-        raise paths.refusal(path, flag, f"holds {_of_other_command(owned)}: {advice}")
+        raise paths.refusal(path, flag, f"{_of_other_command(owned)}: {advice}")
     ours = {MARK, *filter(owned.is_unchanged, owned.files)} if owned else set()
     if foreign := sorted(set(_names(path)) - ours - set(apart)):
         raise paths.refusal(path, flag, f"holds {_describe_foreign(foreign)}: {advice}")
     return None
 
 
-# What a folder of another tool holds, by the names in it; the first that matches counts.
-_TOOLS = (
-    (r"model\.ckpt.*|bert_model\.ckpt.*|graph\.pbtxt|checkpoint", "checkpoints of TensorFlow 1 or"
-     " an Estimator"),
-    (r".*\.safetensors|pytorch_model.*\.bin|tokenizer_config\.json", "a Hugging Face model"),
-    (r".*\.(pt|pth|ckpt)", "checkpoints of PyTorch"),
-    (r"\.git", "a git checkout"),
-    (r".*\.tfrecord.*", "records of another program"),
-)  # fmt: skip
+# Folders of other tools, by the names in them; the first that matches counts.
+_TOOLS = {
+    "checkpoints of TensorFlow 1 or an Estimator": r"(bert_)?model\.ckpt.*|graph\.pbtxt|checkpoint",
+    "a Hugging Face model": r".*\.safetensors|pytorch_model.*\.bin|tokenizer_config\.json",
+    "checkpoints of PyTorch": r".*\.(pt|pth|ckpt)",
+    "a git checkout": r"\.git",
+    "records of another program": r".*\.tfrecord.*",
+}
 
 
 def _describe_foreign(names: list[str]) -> str:
-    """What seems to be in a folder that is not ours, for "holds ..."."""
-    for pattern, words in _TOOLS:
+    """Words what seems to be in a folder that is not ours, for "holds ..."."""
+    for words, pattern in _TOOLS.items():
         if any(re.fullmatch(pattern, name) for name in names):
             return words
     return f"files that this program did not make, such as {names[0][:80]}"
 
 
 def _of_other_command(owned: Owned) -> str:
-    return f"what another command of bigbird-ja made ({owned.kind})"
+    return f"holds what another command of bigbird-ja made ({owned.kind})"
 
 
 def _names(path: str) -> list[str]:
-    """Names of the files and folders directly in a folder, without unfinished files."""
+    """Lists the files and folders directly in a folder, without unfinished files."""
     names: Iterable[str] = ()
     if storage.is_remote(path):
         names = {name.partition("/")[0] for name in storage.list_tree(path)}

@@ -1,4 +1,4 @@
-"""Paths: which are on a bucket, how they are joined, what is at one, and a file's version.
+"""Splits, joins and checks paths, on disk and on gs://.
 
 Nothing is opened to find out: a FIFO would make whoever opens it wait for ever, and a device may do
 anything. Every refusal is one line: the flag, the path, what is wrong, what to do.
@@ -46,7 +46,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Stat:
-    """Size in bytes, and a token that changes with every write.
+    """Holds size in bytes, and a token that changes with every write.
 
     `crc32c` (base64 of the big-endian checksum, as Google Cloud Storage states it) is known
     without reading only on a bucket.
@@ -58,24 +58,24 @@ class Stat:
 
 
 def crc32c_text(data: bytes) -> str:
-    """Base64 of the big-endian CRC-32C, the form in which object metadata states it."""
+    """Computes the CRC-32C in base64, big-endian, as object metadata states it."""
     import google_crc32c
 
     return encode_crc32c(google_crc32c.value(data))
 
 
 def encode_crc32c(value: int) -> str:
-    """The form in which object metadata states a CRC-32C."""
+    """Encodes a CRC-32C as object metadata states it."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 def is_remote(path: str) -> bool:
-    """Whether `path` is on a bucket."""
+    """Checks whether `path` is on a bucket."""
     return path.startswith(SCHEME)
 
 
 def split_remote(path: str) -> tuple[str, str]:
-    """Bucket and object name of `gs://bucket/name`; the name is "" for the bucket itself.
+    """Splits `gs://bucket/name`; the name is "" for the bucket itself.
 
     Raises:
         BadInput: no bucket, or control characters in the name.
@@ -89,7 +89,7 @@ def split_remote(path: str) -> tuple[str, str]:
 
 
 def join(base: str, *names: str) -> str:
-    """`base/name/...`, on disk or on a bucket; what is joined stays inside `base`.
+    """Joins `base/name/...`, on disk or on a bucket, so that the result stays inside `base`.
 
     Names come from manifests, listings and archives, so none may climb out.
 
@@ -116,14 +116,14 @@ def check_inside(name: str) -> str:
 
 
 def directory_of(path: str) -> str:
-    """The directory that holds `path`; "." for a bare name."""
+    """Returns the directory that holds `path`; "." for a bare name."""
     if is_remote(path):
         return SCHEME + posixpath.dirname(path.removeprefix(SCHEME))
     return os.path.dirname(path) or "."
 
 
 def base_name(path: str) -> str:
-    """The last part of `path`."""
+    """Returns the last part of `path`."""
     return path.rstrip("/").rpartition("/")[2]
 
 
@@ -152,8 +152,9 @@ def check_name(path: str, flag: str) -> None:
 
 
 def check_input_file(path: str, flag: str) -> None:
-    """Refuses what cannot be read as a file. On gs:// only the name is checked: reading the object
-    shows the other problems.
+    """Refuses a path that cannot be read as a file.
+
+    On gs:// only the name is checked: reading the object shows the other problems.
 
     Raises:
         BadInput: missing, a folder, a FIFO, socket or device, a loop of links, not readable.
@@ -168,7 +169,7 @@ def check_input_file(path: str, flag: str) -> None:
 
 
 def is_file(path: str, flag: str, advice: str) -> bool:
-    """Whether a regular file is at a local path; False where nothing is.
+    """Checks for a regular file at a local path; False where nothing is.
 
     Raises:
         BadInput: a folder, or as of `stat_or_none` and, with `advice`, `refuse_special`.
@@ -183,7 +184,7 @@ def is_file(path: str, flag: str, advice: str) -> bool:
 
 
 def stat_or_none(path: str, flag: str) -> os.stat_result | None:
-    """`stat` of a local path; None where nothing is.
+    """Returns `stat` of a local path; None where nothing is.
 
     Raises:
         BadInput: a loop of links, a name that is too long, a folder that may not be entered.
@@ -221,6 +222,5 @@ def check_size(path: str, size: int, limit: int) -> None:
 
 
 def refusal(path: str, flag: str, reason: str) -> BadInput:
-    """The exception whose line is the flag, the path and the reason; `errors.one_line` makes it
-    printable."""
+    """Returns the exception whose line is the flag, the path and the reason."""
     return BadInput(f"{flag} {path}: {reason}".lstrip())

@@ -114,14 +114,6 @@ def test_every_end_has_its_status_and_reason_and_no_secret(
     assert SECRET not in captured.out + captured.err
 
 
-def test_an_emulators_address_that_is_no_url_is_refused_in_one_line() -> None:
-    value = "http://[::bad"
-    ended = run_cli("check-data", "--data_dir=gs://b/d", env={"STORAGE_EMULATOR_HOST": value})
-    assert ended.status == 2 and ended.stderr.startswith("bigbird-ja: STORAGE_EMULATOR_HOST")
-    assert ended.stderr.count("\n") == 1
-    assert value not in ended.stderr, "a variable may hold a secret"
-
-
 def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture
 ) -> None:

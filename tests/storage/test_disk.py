@@ -116,7 +116,3 @@ def test_what_another_boot_or_machine_left(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with scratch_directory():  # this machine's temporary folder: it has been booted since
         assert not left.exists() and thesis.exists()
-    (tmp_path / f"x-{elsewhere}-x").mkdir()
-    (tmp_path / f"x-{elsewhere}-link").symlink_to(thesis)
-    with scratch_directory(str(tmp_path), "x-", is_ours_alone=True):
-        assert not (tmp_path / f"x-{elsewhere}-x").exists() and thesis.exists()
