@@ -12,7 +12,7 @@ from pathlib import Path
 
 from absl import flags
 
-from bigbird_ja.cli import command_flags
+from bigbird_ja.cli import command_flags, help
 from bigbird_ja.cli import main as cli
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +44,7 @@ def _index() -> str:
 def _page(name: str) -> str:
     command = cli.load_command(name)
     summary, _, rest = (command.__doc__ or "").strip().partition("\n")
-    sections = command_flags.sections(command_flags.flags_of(command))
+    sections = help.sections(command_flags.flags_of(command))
     parts = [
         f"# bigbird-ja {name}",
         summary,
@@ -71,9 +71,9 @@ def _paragraphs(text: str) -> list[str]:
 def _flag_table(listed: list[flags.Flag]) -> str:
     rows = []
     for flag in listed:
-        cells = (command_flags.meaning(flag), command_flags.default_text(flag))
+        cells = (help.meaning(flag), help.default_text(flag))
         meaning, default = (text.replace("|", "\\|") for text in cells)
-        form = command_flags.form(flag).replace("|", "\\|")
+        form = help.form(flag).replace("|", "\\|")
         rows.append(f"| `{form}` | {meaning} | {default} |")
     return "| flag | meaning | default |\n|---|---|---|\n" + "\n".join(rows)
 

@@ -1,4 +1,4 @@
-"""A command's flags, each declared once: type, range, choices, default, and what it goes with.
+"""Declares, parses and explains a command's flags: type, range, choices, default, conditions.
 
 A command declares its flags on a `Flags`; parsing, `--help` and docs/commands follow from that. A
 flag that sets a setting is declared by the setting's key alone.
@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, format_value, in_words, is_used, near, suggestion
+from bigbird_ja.settings.option import Option, in_words, is_used, near, suggestion
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 
-_FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
-_COMMON = ("config", "set", "json", "help")
 _SWITCH = {
     **dict.fromkeys(("true", "t", "1", "yes", "y"), True),
     **dict.fromkeys(("false", "f", "0", "no", "n"), False),
 }
 
 
-def _settings() -> Mapping[str, Option]:
-    """All settings; not imported for a command that has none, whose help need not wait."""
+def settings() -> Mapping[str, Option]:
+    """Imports all settings; help of a command that has none need not wait for them."""
     from bigbird_ja.settings.schema import OPTIONS
 
     return OPTIONS
@@ -46,44 +44,44 @@ class Flags:
         self.group = ""  # the heading of `--help` for what is declared next
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
-        """A text; `none` says what it is where it is not given, `many` that it is repeatable."""
+        """Declares a text; `none` words a missing one, `many` makes it repeatable."""
         self._declare(name, str, default, help, **about)
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
-        """A path, which cannot be empty."""
+        """Declares a path, which cannot be empty."""
         self._declare(name, str, default, help, **{"filled": True, "form": "PATH", **about})
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
-        """A whole number; `low` and `high` are its range."""
+        """Declares a whole number; `low` and `high` are its range."""
         self._declare(name, int, default, help, **about)
 
     def number(self, name: str, default: float | None, help: str, **about: Any) -> None:
-        """A number; `low` or `above`, and `high` or `below`, are its range."""
+        """Declares a number; `low` or `above`, and `high` or `below`, are its range."""
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """One of `choices`, of which the first is the default where none is given."""
+        """Declares one of `choices`, of which the first is the default where none is given."""
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 
     def switch(self, name: str, help: str, *, default: bool | None = False, **about: Any) -> None:
-        """On or off."""
+        """Declares a switch."""
         self._declare(name, bool, default, help, **about)
 
     def words(self, name: str, default: Sequence[str], help: str, **about: Any) -> None:
-        """Texts separated by commas."""
+        """Declares texts separated by commas."""
         self._declare(name, str, list(default), help, commas=True, **about)
 
     def setting(self, key: str, name: str = "", **about: Any) -> None:
-        """A flag of its own for a setting: all about it is in the setting's declaration."""
-        option = _settings()[key]
+        """Declares a flag for a setting, whose own declaration says all about it."""
+        option = settings()[key]
         flag = f"--{name or option.name}"
         self._add(
             dataclasses.replace(option, key=flag, default=None, setting=key, **_as_tuples(about))
         )
 
     def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
-        """`about` holds fields of `Option`."""
+        """Declares a flag; `about` holds fields of `Option`."""
         self._add(Option(f"--{name}", kind, default, help, group=self.group, **_as_tuples(about)))
 
     def _add(self, option: Option) -> None:
@@ -103,7 +101,7 @@ class Flags:
 
 
 def _as_tuples(about: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an `Option`, with one name for `needs` and its like as a tuple of one."""
+    """Makes a tuple of a single name for `needs` and its like, among fields of an `Option`."""
     single = {key for key in ("needs", "excludes", "unless") if isinstance(about.get(key), str)}
     return {key: (value,) if key in single else value for key, value in about.items()}
 
@@ -115,7 +113,7 @@ class _Parser(flags.ArgumentParser):
         self.option = option
 
     def parse(self, argument: Any) -> Any:
-        """The value, or the list of values.
+        """Reads the value, or the list of values.
 
         Raises:
             BadInput: of another type or out of range.
@@ -134,12 +132,12 @@ class _Parser(flags.ArgumentParser):
 
 
 def declared(flag: flags.Flag) -> Option:
-    """What the command declared of a flag."""
+    """Returns the declaration of a flag."""
     return flag.declared  # type: ignore[attr-defined]
 
 
 def flags_of(command: Any) -> flags.FlagValues:
-    """A command's own flags and the ones that every command has, not yet parsed.
+    """Collects a command's own flags and the ones that every command has, not yet parsed.
 
     `--config` and `--set` are there where the command names what it uses of them: sections and
     single keys, in its `SETTINGS`.
@@ -160,13 +158,13 @@ def flags_of(command: Any) -> flags.FlagValues:
         define.text(
             "set",
             "Sets one setting: --set section.key=value (repeatable; docs/settings.md). Of use here:"
-            f" {in_words(uses, _settings())}.",
+            f" {in_words(uses, settings())}.",
             many=True,
             form="KEY=VALUE",
             uses=uses,
         )
-    define.switch("json", "Prints the results as one line of JSON, and nothing else, on standard"
-                  " output.")  # fmt: skip
+    prints = "Prints the results as one line of JSON, and nothing else, on standard output."
+    define.switch("json", prints)
     define.switch("help", "Shows this help.")
     values["h"] = values["help"]
     command.define_flags(define)
@@ -212,7 +210,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
 
 
 def _as_declared(word: str, args: flags.FlagValues) -> str:
-    """`--seq-length=64` as `--seq_length=64`, `--no-cache` as `--nocache`."""
+    """Turns `--seq-length=64` into `--seq_length=64`, `--no-cache` into `--nocache`."""
     name, equals, value = word.partition("=")
     name = name[2:].replace("-", "_")
     if name.startswith("no_") and name[3:] in args and declared(args[name[3:]]).kind is bool:
@@ -222,7 +220,7 @@ def _as_declared(word: str, args: flags.FlagValues) -> str:
 
 
 def _stray(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
-    """The refusal of words that belong to no flag, with the flag that they are likely meant for."""
+    """Refuses words that belong to no flag, naming the flag that they are likely meant for."""
     listed = own_flags(args)
     meant = next((f for f in listed if declared(f).required and not declared(f).unless), None)
     if meant is None:
@@ -235,22 +233,8 @@ def _stray(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
 
 
 def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
-    """The flags, each once, as they were declared."""
+    """Lists the flags, each once, as they were declared."""
     return [args[name] for name in args if args[name].name == name]
-
-
-def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
-    """The flags by the headings of `--help`, what is required first."""
-    result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
-    last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
-    for flag in own_flags(args):
-        option = declared(flag)
-        if flag.name in _COMMON or option.setting:
-            last["Settings" if option.setting else "In most commands"].append(flag)
-        else:
-            heading = "Required" if option.required else option.group or "Flags"
-            result.setdefault(heading, []).append(flag)
-    return {heading: listed for heading, listed in {**result, **last}.items() if listed}
 
 
 def _check_required(args: flags.FlagValues, see: str) -> None:
@@ -264,7 +248,7 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
     if missing:
         texts = [
             f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} needed"
-            + (f" (or {_either(unless)})" if unless else "")
+            + (f" (or {either(unless)})" if unless else "")
             for unless, names in missing.items()
         ]
         raise BadInput("; ".join(texts) + see)
@@ -275,15 +259,15 @@ def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
     option = declared(flag)
     if option.needs and not any(_is_given(args, need) for need in option.needs):
         raise BadInput(
-            f"--{flag.name} has no effect without {_either(option.needs)}: add that, or leave it"
-            " out"
+            f"--{flag.name} has no effect without {either(option.needs)}: add that, or leave it out"
         )
     for other in option.excludes:
         if args[other].present:
             raise BadInput(f"--{flag.name} and --{other}: give one of them")
 
 
-def _either(names: Sequence[str]) -> str:
+def either(names: Sequence[str]) -> str:
+    """Words alternative flags: `--one or --two VALUE`."""
     return " or ".join(f"--{name.replace('=', ' ')}" for name in names)
 
 
@@ -293,11 +277,11 @@ def _is_given(args: flags.FlagValues, need: str) -> bool:
 
 
 def _near(args: flags.FlagValues, name: str) -> str:
-    """The nearest flag and the nearest settings."""
+    """Suggests the nearest flag and the nearest settings."""
     nearest = [f"--{known}" for known in near(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses
-        known = [key for key in _settings() if is_used(key, uses)]
+        known = [key for key in settings() if is_used(key, uses)]
         nearest += [f"--set {key}=..." for key in near(name, known)]
     return suggestion(nearest)
 
@@ -305,7 +289,7 @@ def _near(args: flags.FlagValues, name: str) -> str:
 def resolve(
     args: flags.FlagValues, adopted: Iterable[Override] = ()
 ) -> tuple[Config, list[Override]]:
-    """The config that a command's flags ask for; see `resolve_config`.
+    """Resolves the config that a command's flags ask for; see `resolve_config`.
 
     Raises:
         BadInput: also a setting that has no effect without a flag that is not there.
@@ -320,14 +304,14 @@ def resolve(
     uses = declared(args["set"]).uses
     config, overrides = resolve_config(args.config, args.set, given, uses, adopted)
     for override in overrides:
-        need = _settings()[override.key].needs_flag
+        need = settings()[override.key].needs_flag
         if override.source != "--set" or not need:
             continue
         if need.partition("=")[0] not in args:
             raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
         if not _is_given(args, need):
             raise BadInput(
-                f"--set {override.key} has no effect without {_either([need])}: add that, or leave"
+                f"--set {override.key} has no effect without {either([need])}: add that, or leave"
                 " it out"
             )
     return config, overrides
@@ -336,57 +320,7 @@ def resolve(
 def echo(
     args: flags.FlagValues, config: Config, overrides: Sequence[Override], run: str | None = None
 ) -> str:
-    """The settings that this command uses and that differ from the preset, or from the
-    `config.yaml` of a run that is resumed."""
+    """Words the settings of use here that differ from the preset, or from a resumed run's."""
     from bigbird_ja.settings.values import echo_settings
 
     return echo_settings(config, overrides, declared(args["set"]).uses, run)
-
-
-def form(flag: flags.Flag) -> str:
-    """How a flag is written: `--name INT`."""
-    option = declared(flag)
-    if option.kind is bool:
-        return f"--{flag.name}" if flag.default is False else f"--[no_]{flag.name}"
-    return f"--{flag.name} {option.form or '|'.join(option.choices) or _FORMS[option.kind]}"
-
-
-def meaning(flag: flags.Flag) -> str:
-    """What a flag does: help, unit, range, the setting that it sets, what it goes with."""
-    option = declared(flag)
-    allowed = "" if option.choices else option.allowed
-    notes = [
-        ", ".join(filter(None, (option.unit, allowed))),
-        f"sets {option.setting}" if option.setting else "",
-        f"with {_either(option.needs)}" if option.needs else "",
-        "repeatable" if option.many and "repeatable" not in option.help else "",
-    ]
-    shown = "; ".join(filter(None, notes))
-    return " ".join(option.help.split()) + (f" [{shown}]" if shown else "")
-
-
-def default_text(flag: flags.Flag, config: str | None = None) -> str:
-    """`required`, or a flag's default for people; of a setting's flag, the setting's, or what
-    `--config` says."""
-    option = declared(flag)
-    if option.required:
-        return f"required except with {_either(option.unless)}" if option.unless else "required"
-    if option.setting:
-        if config and (stated := _stated(config, option.setting)):
-            return stated
-        option = _settings()[option.setting]
-    if option.default == []:
-        return option.none or "none"
-    if isinstance(option.default, bool):
-        return "on" if option.default else "off"
-    return option.default_text if option.default != "" else '""'
-
-
-def _stated(config: str, key: str) -> str:
-    """`300, from preset tiny-cpu` where a preset or file states the setting."""
-    from bigbird_ja.settings.resolve import resolve_config
-    from bigbird_ja.settings.values import get_value
-
-    resolved, overrides = resolve_config(config)
-    source = next((o.source for o in overrides if o.key == key), "")
-    return f"{format_value(get_value(resolved, key))}, from {source}" if source else ""

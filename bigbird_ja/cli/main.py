@@ -22,7 +22,6 @@ import importlib
 import os
 import re
 import sys
-import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Sequence
@@ -116,6 +115,8 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
         with _results(wants_json) as results:
             return _report(error, results, signals)
     if args.help:
+        from bigbird_ja.cli.help import command_help
+
         config = args.config if "config" in args else None
         return _show(lambda: command_help(command, arguments[0], config))
     with _results(wants_json) as results:
@@ -218,32 +219,6 @@ def load_command(name: str) -> Any:
 
         raise BadInput(f"no command {name!r}{nearest(name, COMMANDS)}: `bigbird-ja` lists them")
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
-
-
-def command_help(command: Any, name: str, config: str | None = None) -> str:
-    """Formats `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
-
-    Args:
-        config: `--config`, whose values are shown in place of the defaults.
-
-    Raises:
-        BadInput: it cannot be read.
-    """
-    from bigbird_ja.cli import command_flags
-
-    about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
-    about[0] = f"bigbird-ja {name}: {about[0]}"
-    paragraphs = [text if text.startswith(" ") else textwrap.fill(text, 79) for text in about]
-    lines = ["\n\n".join(paragraphs), "", "Example:", f"  {command.EXAMPLE}"]
-    for heading, listed in command_flags.sections(command_flags.flags_of(command)).items():
-        lines += ["", f"{heading}:"]
-        for flag in listed:
-            default = command_flags.default_text(flag, config)
-            shown = default if command_flags.declared(flag).required else f"default: {default}"
-            text = command_flags.meaning(flag) + (f" ({shown})" if default != "off" else "")
-            lines.append(f"  {command_flags.form(flag)}")
-            lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join(lines)
 
 
 def _overview() -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bigbird_ja.cli import command_flags, main
+from bigbird_ja.cli import command_flags, help, main
 from bigbird_ja.cli.command_flags import Flags, declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
@@ -55,7 +55,7 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
         assert option.allowed, "a range"
     if option.setting:
         assert flag.default is None, "the setting has the default"
-        assert command_flags.default_text(flag) not in ("none", "")
+        assert help.default_text(flag) not in ("none", "")
     others = (*option.needs, *option.excludes, *option.unless, option.needs_flag)
     known = {"", *(known.name for known in flags_of(command))}
     assert {name.partition("=")[0] for name in others} <= known
@@ -66,7 +66,7 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
 )
 def test_a_required_flag_is_marked_and_demanded(command: str, flag: Any) -> None:
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
-    text = main.command_help(main.load_command(command), command)
+    text = help.command_help(main.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
     assert "(required" in entry
 
@@ -164,14 +164,14 @@ def test_all_that_is_missing_is_named_at_once() -> None:
 
 def test_help_shows_a_presets_values_and_what_is_required_first() -> None:
     module = main.load_command("pretrain")
-    text = " ".join(main.command_help(module, "pretrain", "tiny-cpu").split())
+    text = " ".join(help.command_help(module, "pretrain", "tiny-cpu").split())
     steps = resolve_config("tiny-cpu")[0].training.num_train_steps
     assert f"(default: {steps}, from preset tiny-cpu)" in text
     headings = ["Required:", "Flags:", "Several hosts:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
     with pytest.raises(BadInput, match="no such preset"):
-        main.command_help(module, "pretrain", "no-such")
+        help.command_help(module, "pretrain", "no-such")
 
 
 def test_help_shows_range_unit_and_what_a_default_stands_for() -> None:
@@ -182,7 +182,7 @@ def test_help_shows_range_unit_and_what_a_default_stands_for() -> None:
         flags.path("many", "Paths.", many=True)
 
     command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=("tpu",))
-    text = " ".join(main.command_help(command, "fake").split())
+    text = " ".join(help.command_help(command, "fake").split())
     assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
     assert "--share FLOAT Which share. [above 0 below 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text

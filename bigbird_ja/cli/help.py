@@ -1,0 +1,102 @@
+"""Formats `--help`: a command's docstring, its example, and its flags under headings."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from absl import flags
+
+from bigbird_ja.cli.command_flags import declared, either, flags_of, own_flags, settings
+from bigbird_ja.settings.option import format_value
+
+_FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
+_COMMON = ("config", "set", "json", "help")
+
+
+def command_help(command: Any, name: str, config: str | None = None) -> str:
+    """Formats `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
+
+    Args:
+        command: its module.
+        name: as it is typed.
+        config: `--config`, whose values are shown in place of the defaults.
+
+    Raises:
+        BadInput: it cannot be read.
+    """
+    about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
+    about[0] = f"bigbird-ja {name}: {about[0]}"
+    paragraphs = [text if text.startswith(" ") else textwrap.fill(text, 79) for text in about]
+    lines = ["\n\n".join(paragraphs), "", "Example:", f"  {command.EXAMPLE}"]
+    for heading, listed in sections(flags_of(command)).items():
+        lines += ["", f"{heading}:"]
+        for flag in listed:
+            default = default_text(flag, config)
+            shown = default if declared(flag).required else f"default: {default}"
+            text = meaning(flag) + (f" ({shown})" if default != "off" else "")
+            lines.append(f"  {form(flag)}")
+            lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
+
+
+def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
+    """Groups the flags by the headings of `--help`, required ones first."""
+    result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
+    last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
+    for flag in own_flags(args):
+        option = declared(flag)
+        if flag.name in _COMMON or option.setting:
+            last["Settings" if option.setting else "In most commands"].append(flag)
+        else:
+            heading = "Required" if option.required else option.group or "Flags"
+            result.setdefault(heading, []).append(flag)
+    return {heading: listed for heading, listed in {**result, **last}.items() if listed}
+
+
+def form(flag: flags.Flag) -> str:
+    """Spells a flag: `--name INT`."""
+    option = declared(flag)
+    if option.kind is bool:
+        return f"--{flag.name}" if flag.default is False else f"--[no_]{flag.name}"
+    return f"--{flag.name} {option.form or '|'.join(option.choices) or _FORMS[option.kind]}"
+
+
+def meaning(flag: flags.Flag) -> str:
+    """Explains a flag: help, unit, range, the setting that it sets, its conditions."""
+    option = declared(flag)
+    allowed = "" if option.choices else option.allowed
+    notes = [
+        ", ".join(filter(None, (option.unit, allowed))),
+        f"sets {option.setting}" if option.setting else "",
+        f"with {either(option.needs)}" if option.needs else "",
+        "repeatable" if option.many and "repeatable" not in option.help else "",
+    ]
+    shown = "; ".join(filter(None, notes))
+    return " ".join(option.help.split()) + (f" [{shown}]" if shown else "")
+
+
+def default_text(flag: flags.Flag, config: str | None = None) -> str:
+    """Words a flag's default for people, or `required`; with `--config`, the preset's value."""
+    option = declared(flag)
+    if option.required:
+        return f"required except with {either(option.unless)}" if option.unless else "required"
+    if option.setting:
+        if config and (stated := _stated(config, option.setting)):
+            return stated
+        option = settings()[option.setting]
+    if option.default == []:
+        return option.none or "none"
+    if isinstance(option.default, bool):
+        return "on" if option.default else "off"
+    return option.default_text if option.default != "" else '""'
+
+
+def _stated(config: str, key: str) -> str:
+    """Words a preset's value, such as `300, from preset tiny-cpu`; empty where it states none."""
+    from bigbird_ja.settings.resolve import resolve_config
+    from bigbird_ja.settings.values import get_value
+
+    resolved, overrides = resolve_config(config)
+    source = next((o.source for o in overrides if o.key == key), "")
+    return f"{format_value(get_value(resolved, key))}, from {source}" if source else ""
