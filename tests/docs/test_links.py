@@ -44,6 +44,9 @@ def test_modules_that_pages_name_are_there() -> None:
         text = (ROOT / page).read_text(encoding="utf-8")
         for name in re.findall(r"`([\w/]+\.py)", text):
             assert any(path.endswith(f"/{name}") for path in there), f"{page}: {name}"
+        for path, name in re.findall(r"`([\w/]+\.py)::(\w+)", text):  # a test
+            tests = (ROOT / "tests" / path).read_text(encoding="utf-8")
+            assert f"def {name}(" in tests, f"{page}: {path}::{name}"
 
 
 def test_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
