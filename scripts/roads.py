@@ -44,10 +44,11 @@ ROADS: dict[str, tuple[int, tuple[Stretch, ...]]] = {
          " RunDir.check_settings device_step:place Lease.acquire DataGuard.check"),
     )),
     "a launched machine to its deletion": (11, (
-        ("commands.launch:run", "Run.save startup:metadata TpuNodes.create TpuNodes.delete"
-         " Rest.call decide:decide outcomes:create outcomes:delete Lease.renew"
-         " BucketFiles.save_state"),
-        ("watcher:main", "launch.watcher:Machine.delete"),
+        ("commands.launch:run", "RunFiles.save_run startup:metadata TpuNodes.create TpuNodes.delete"
+         " decide:decide outcomes:create outcomes:delete Lease.renew"
+         " RunFiles.save_state"),
+        ("TpuNodes.delete", "Rest.call"),
+        ("watcher:main", "watcher:Host.delete"),
     )),
 }  # fmt: skip
 

@@ -15,16 +15,24 @@ docs/cloud-setup.md leads from an empty project to here.
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.launch.record import LaunchedRun
+    from bigbird_ja.launch.machine.startup import Emulation
+    from bigbird_ja.launch.record import LaunchedRun, Tpus
     from bigbird_ja.launch.state import RunState
+    from bigbird_ja.launch.supervise import World
+    from bigbird_ja.launch.terminal import Interrupts
+    from bigbird_ja.settings.schema import Config
+    from bigbird_ja.storage.lease import Lease
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
 SETTINGS = RUN_SETTINGS
@@ -52,10 +60,10 @@ def _define_what(flags: Flags) -> None:
     flags.text("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
     flags.text("data_dir", "Data set of `make-data`, on gs://.", **needed)
     flags.setting("training.num_train_steps")
-    flags.choice(
-        "engine", ("auto", "estimator", "pjrt"),
-        "As `pretrain --engine`. The VM installs jax and libtpu where they are needed and lacking.",
-    )  # fmt: skip
+    engine = (
+        "As `pretrain --engine`. The VM installs jax and libtpu where they are needed and lacking."
+    )
+    flags.choice("engine", ("auto", "estimator", "pjrt"), engine)
     flags.choice("pricing", ("spot", "on_demand"), "Spot TPUs are preempted, and cost a third.")
     flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
     flags.switch(
@@ -64,38 +72,19 @@ def _define_what(flags: Flags) -> None:
 
 
 def _define_limits(flags: Flags) -> None:
-    flags.number(
-        "max_hours", None, "Ends the run so long after its start.", unit="hours",
-        above=0, high=1e6, none="no limit",
-    )  # fmt: skip
-    flags.number(
-        "max_cost", None, "Ends the run at so much TPU time.", unit="US dollars",
-        above=0, high=1e9, none="no limit",
-    )  # fmt: skip
-    flags.number(
-        "lease_hours", 12.0, "A TPU that nobody watches any more deletes itself after so long.",
-        unit="hours", above=0, high=168,
-    )  # fmt: skip
-    flags.number(
-        "stall_minutes", 15.0, "READY so long without a new step is deleted.", unit="minutes",
-        above=0, high=1e6,
-    )  # fmt: skip
-    flags.number(
-        "startup_minutes", 45.0, "The same until the first step of a TPU.", unit="minutes",
-        above=0, high=1e6,
-    )  # fmt: skip
-    flags.number(
-        "poll_seconds",
-        30.0,
-        "Between two looks at the service.",
-        unit="seconds",
-        low=0.05,
-        high=86_400,
-    )
-    flags.choice(
-        "on_interrupt", ("ask", "delete", "detach"),
-        "At Ctrl-C: asks on a terminal, and deletes where there is none.",
-    )  # fmt: skip
+    hours: dict[str, Any] = {"unit": "hours", "above": 0}
+    minutes: dict[str, Any] = {"unit": "minutes", "above": 0, "high": 1e6}
+    usd: dict[str, Any] = {"unit": "US dollars", "above": 0, "high": 1e9, "none": "no limit"}
+    end, lease = "Ends the run so long after its start.", "A TPU that nobody watches deletes itself"
+    flags.number("max_hours", None, end, high=1e6, none="no limit", **hours)
+    flags.number("max_cost", None, "Ends the run at so much TPU time.", **usd)
+    flags.number("lease_hours", 12.0, f"{lease} after so long.", high=168, **hours)
+    flags.number("stall_minutes", 15.0, "READY so long without a new step is deleted.", **minutes)
+    flags.number("startup_minutes", 45.0, "The same until the first step of a TPU.", **minutes)
+    poll = {"low": 0.05, "high": 86_400}
+    flags.number("poll_seconds", 30.0, "Between two looks at the service.", unit="seconds", **poll)
+    at_once = "At Ctrl-C: asks on a terminal, and deletes where there is none."
+    flags.choice("on_interrupt", ("ask", "delete", "detach"), at_once)
     flags.path("price_file", "YAML file over the table of prices.")
 
 
@@ -113,7 +102,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.launch import backends, prepare, terminal
+    from bigbird_ja.launch import backends, prepare
     from bigbird_ja.launch.machine import startup
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.values import config_warnings
@@ -135,8 +124,90 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             log(f"warning: {warning}")
     tpus = backends.MODULES[service].connect(run.project)
     prepare.check_name_is_free(run, tpus)
-    state = terminal.attend(run, config, vm, tpus, args.on_interrupt, args.update_package)
+    state = _supervise(args, run, config, vm, tpus)
     return _result(run, state) if state else {"name": run.name, "state": "detached"}
+
+
+def _supervise(
+    args: absl_flags.FlagValues,
+    run: LaunchedRun,
+    config: Config,
+    vm: Emulation,
+    tpus: Tpus,
+) -> RunState | None:
+    """Take the run's lock, store what the machine needs, and supervise until the run has ended.
+
+    Returns:
+        The last state; None where the person detached.
+
+    Raises:
+        BadInput: another `launch` watches the run, or took it over.
+    """
+    from bigbird_ja.launch import supervise
+    from bigbird_ja.launch.files import RunFiles, supervisor_lease
+    from bigbird_ja.launch.machine import startup
+    from bigbird_ja.launch.terminal import Interrupts
+    from bigbird_ja.process import streams
+    from bigbird_ja.process.console import log
+    from bigbird_ja.storage.lease import LeaseLost
+
+    RunFiles(run).prepare()
+    # By the service's clock: this machine's may be wrong by hours.
+    lease = supervisor_lease(run, log, wall=lambda: supervise.service_clock(tpus) or time.time())
+    lease.acquire()
+    try:
+        stored = startup.store(run, config, args.update_package)
+        with (
+            Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
+            streams.guard_stderr(interrupts.nobody_reads),
+        ):
+            return supervise.supervise(stored, _world(stored, vm, tpus, lease, interrupts))
+    except supervise.Detached:
+        log(
+            "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
+            f" unwatched it deletes itself after {run.lease / 3600:g} hours"
+        )
+        return None
+    except LeaseLost as error:
+        raise BadInput("another `launch` took this run over: this one stops") from error
+    finally:
+        lease.release()
+
+
+def _world(
+    run: LaunchedRun, vm: Emulation, tpus: Tpus, lease: Lease, interrupts: Interrupts
+) -> World:
+    """Put together what the supervisor looks at and acts through."""
+    from bigbird_ja.launch.files import RunFiles
+    from bigbird_ja.launch.machine import startup
+    from bigbird_ja.launch.supervise import World, service_clock
+    from bigbird_ja.launch.terminal import LogFollower, progress_lines, steady_clock
+    from bigbird_ja.process.console import log
+
+    files, follower = RunFiles(run), LogFollower()
+
+    def say(text: str) -> None:
+        log(f"{time.strftime('%F %T')} {run.name}: {text}")
+
+    def follow() -> None:
+        for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
+            say(line)
+
+    def metadata(zone: str, attempt: int, limit: float) -> dict[str, str]:
+        return startup.metadata(run, vm, zone, attempt, limit, service_clock(tpus) or 0.0)
+
+    return World(
+        tpus,
+        files,
+        steady_clock,
+        time.time,
+        interrupts.sleep,
+        lease.renew,
+        interrupts.stop,
+        say,
+        follow,
+        metadata,
+    )
 
 
 def _result(run: LaunchedRun, state: RunState) -> dict[str, Any]:

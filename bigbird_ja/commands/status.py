@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from bigbird_ja.launch.record import Tpu
     from bigbird_ja.launch.state import RunState, TrainerBeat
 
+_HEADER = (
+    *("run", "state", "step", "tokens/s", "ETA", "preempted", "failed"),
+    *("TPU h", "$", "TPU", "watched by"),
+)
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --events 20"
 
 
@@ -133,24 +137,10 @@ def _tokens_per_step(config_path: str) -> int:
 
 
 def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
-    from bigbird_ja.process.console import human_time, table
+    from bigbird_ja.process.console import table
 
-    rows = [
-        (
-            s["name"], s["state"], f"{s['step']:,}/{s['target_step']:,}",
-            f"{s['tokens_per_second']:,.0f}",
-            "-" if s["eta_seconds"] is None else human_time(s["eta_seconds"]),
-            s["preemptions"], s["failures"], f"{s['tpu_hours']:.1f}", f"{s['cost_usd']:.2f}",
-            "; ".join(s["tpus"]) or ("none" if asked else "not asked (--project)"),
-            s["watched_by"] or "nobody",
-        )
-        for s in runs
-    ]  # fmt: skip
-    header = (
-        "run", "state", "step", "tokens/s", "ETA", "preempted", "failed", "TPU h", "$", "TPU",
-        "watched by",
-    )  # fmt: skip
-    print(table(rows, header) if rows else "no runs")
+    rows = [_cells(status, asked) for status in runs]
+    print(table(rows, _HEADER) if rows else "no runs")
     for s in runs:
         if s["message"]:
             print(f"{s['name']}: {s['message']}")
@@ -158,6 +148,19 @@ def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
             print(f"{s['name']}: nobody watches its TPU: `launch` again, or `bigbird-ja down`")
     for tpu in strays:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of no run shown here")
+
+
+def _cells(status: dict[str, Any], asked: bool) -> list[Any]:
+    """Make the line of a run in the table."""
+    from bigbird_ja.process.console import human_time
+
+    eta, none = status["eta_seconds"], "none" if asked else "not asked (--project)"
+    steps = f"{status['step']:,}/{status['target_step']:,}"
+    rate, waits = f"{status['tokens_per_second']:,.0f}", "-" if eta is None else human_time(eta)
+    counts = [status["preemptions"], status["failures"]]
+    sums = [f"{status['tpu_hours']:.1f}", f"{status['cost_usd']:.2f}"]
+    tpus, watcher = "; ".join(status["tpus"]) or none, status["watched_by"] or "nobody"
+    return [status["name"], status["state"], steps, rate, waits, *counts, *sums, tpus, watcher]
 
 
 def _print_events(bucket: str, name: str, count: int) -> None:

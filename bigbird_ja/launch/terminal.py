@@ -1,24 +1,18 @@
-"""Supervises a run at a terminal: asks a person at Ctrl-C, and follows the trainer's log."""
+"""Asks a person at Ctrl-C, and follows the trainer's log."""
 
 from __future__ import annotations
 
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 
-from bigbird_ja.launch.files import RunFiles, check_known, supervisor_lease
-from bigbird_ja.launch.machine import startup
-from bigbird_ja.launch.record import LaunchedRun, Tpus
-from bigbird_ja.launch.state import Phase, RunState
-from bigbird_ja.launch.supervise import Detached, Stop, World, service_clock, supervise
-from bigbird_ja.process import signals, streams
-from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage.lease import Lease, LeaseLost
+from bigbird_ja.launch.files import RunFiles, check_known
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.state import Phase
+from bigbird_ja.launch.supervise import Stop
+from bigbird_ja.process import signals
 
 QUESTION = (
     "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
@@ -26,86 +20,6 @@ QUESTION = (
 )
 _ANCHOR = 400  # characters by which a later copy is laid against an earlier one
 _PROGRESS = re.compile(r"^step +[0-9]")
-
-
-# --- a session ------------------------------------------------------------------------------------
-
-
-def attend(
-    run: LaunchedRun,
-    config: Config,
-    vm: startup.Emulation,
-    tpus: Tpus,
-    on_interrupt: str,
-    update_package: bool,
-) -> RunState | None:
-    """Take the run's lock, store what the machine needs, and supervise until the run has ended.
-
-    Args:
-        run: the record of the run, without its package.
-        config: of the run on its data.
-        vm: what it is rented as, or emulated by.
-        tpus: the service that rents it.
-        on_interrupt: see `Interrupts`.
-        update_package: see `startup.store`.
-
-    Returns:
-        The last state; None where the person detached.
-
-    Raises:
-        BadInput: another `launch` watches the run, or took it over.
-    """
-    RunFiles(run).prepare()
-    # By the service's clock: this machine's may be wrong by hours.
-    lease = supervisor_lease(run, log, wall=lambda: service_clock(tpus) or time.time())
-    lease.acquire()
-    try:
-        stored = startup.store(run, config, update_package)
-        with (
-            Interrupts(on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
-            streams.guard_stderr(interrupts.nobody_reads),
-        ):
-            return supervise(stored, _world(stored, vm, tpus, lease, interrupts))
-    except Detached:
-        log(
-            "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
-            f" unwatched it deletes itself after {run.lease / 3600:g} hours"
-        )
-        return None
-    except LeaseLost as error:
-        raise BadInput("another `launch` took this run over: this one stops") from error
-    finally:
-        lease.release()
-
-
-def _world(
-    run: LaunchedRun, vm: startup.Emulation, tpus: Tpus, lease: Lease, interrupts: Interrupts
-) -> World:
-    """Put together what the supervisor looks at and acts through."""
-    files, follower = RunFiles(run), LogFollower()
-
-    def say(text: str) -> None:
-        log(f"{time.strftime('%F %T')} {run.name}: {text}")
-
-    def follow() -> None:
-        for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
-            say(line)
-
-    def metadata(zone: str, attempt: int, limit: float) -> dict[str, str]:
-        return startup.metadata(run, vm, zone, attempt, limit, service_clock(tpus) or 0.0)
-
-    return World(
-        tpus,
-        files,
-        steady_clock,
-        time.time,
-        interrupts.sleep,
-        lease.renew,
-        interrupts.stop,
-        say,
-        follow,
-        metadata,
-    )
 
 
 def steady_clock() -> float:
