@@ -6,12 +6,9 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
-
-import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
@@ -46,12 +43,11 @@ class Pace:
 
 
 class TrainProgress:
-    """Measures the rate and prints the progress line, as much of it as fits.
+    """Measure the rate and print the progress line, as much of it as fits.
 
-    The engine finishes steps in turns of one or many. A turn's time is divided evenly over its
-    steps, so that steps which are logged together have a rate each. When a step is known to be
-    finished is not quite when it was: some are under way while the host is busy, and follow each
-    other at once then. So a rate is that of a second at least.
+    The engine finishes one or many steps at once, and some that were under way while the host was
+    busy follow each other at once then. So a rate is taken over a second at least; steps that are
+    logged sooner have the one before.
 
     Args:
         pace: of one step.
@@ -69,72 +65,51 @@ class TrainProgress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.pace = pace
         self._before = train_seconds
         self._live = LiveLine(stream)
         self._clock = clock
-        self._start = clock()
-        self._seconds_per_step: float | None = None
         self._last_line = -1e9
-        self.restart(start_step, pace)
+        self._step = start_step  # the last finished one
+        self.begin()
 
     def train_seconds(self) -> float:
-        """Seconds spent training so far, over all restarts."""
+        """Return the seconds spent training so far, over all restarts."""
         return self._before + self._clock() - self._start
 
     def begin(self) -> None:
-        """Training begins now: what came before (imports, building the graph) does not count."""
-        self._start = self._clock()
-        self.restart(self._turns[-1][0], self.pace)
-
-    def restart(self, step: int, pace: Pace) -> None:
-        """From `step`, which is finished, on, steps have another pace; measures anew."""
-        self.pace = pace
+        """Begin to count: what came before (imports, building the graph) is no training."""
+        self._start = self._seconds = self._clock()  # `_seconds`: of `_step`, as far as they count
         self._left_out = 0.0  # seconds of the clock that are no part of the rate
-        self._turns = deque([(step, self._clock())])  # ends: step, seconds that count
-        self._measured = self._turns[0][1]
-        self._first_turn, self._has_first_turn = step, True  # its last step; measured with it
+        self._measured = self._step, self._seconds
+        self._each: list[float] = []  # seconds per step, of the first two measurements
 
     def leave_out(self) -> None:
-        """What came since the last finished step (evaluating, saving) is no part of the rate."""
-        self._left_out = self._clock() - self._turns[-1][1]
+        """Leave the time since the last finished step (evaluating, saving) out of the rate."""
+        self._left_out = self._clock() - self._seconds
 
     def finished(self, step: int) -> None:
-        """The engine has just finished all steps up to `step`."""
-        if step <= self._turns[-1][0]:
-            return
-        if len(self._turns) == 1:
-            self._first_turn = step
-        self._turns.append((step, self._clock() - self._left_out))
-        while len(self._turns) > 2 and self._turns[1][1] <= self._since(self._turns[-2][1]):
-            self._turns.popleft()
+        """Note that the engine has just finished all steps up to `step`."""
+        if step > self._step:
+            self._step, self._seconds = step, self._clock() - self._left_out
 
-    def measure(self, step: int) -> float:
-        """Tokens per second over all cores since the step of the last call, or in the last second
-        where that is longer, up to `step`, which is finished."""
-        steps, seconds = zip(*self._turns, strict=True)
-        end = float(np.interp(step, steps, seconds))
-        start = max(self._since(end), seconds[0])
-        first = float(np.interp(start, seconds, steps))
-        if step <= first:
-            return 0.0
-        each = max(end - start, 1e-9) / (step - first)
-        before = self._seconds_per_step
-        if before is None or self._has_first_turn:
-            before = each
-        self._seconds_per_step = before + _NEWEST * (each - before)
-        # It also starts the input, or compiles: the next measurement forgets it.
-        self._has_first_turn = first < self._first_turn
-        self._measured = end
-        return self.pace.tokens_per_step / each
-
-    def _since(self, end: float) -> float:
-        return min(self._measured, end - _SHORTEST)
+    def measure(self) -> float:
+        """Return tokens per second over all cores, at the last finished step."""
+        steps, seconds = self._step - self._measured[0], self._seconds - self._measured[1]
+        if steps and (seconds >= _SHORTEST or not self._each):
+            self._measured = self._step, self._seconds
+            each = max(seconds, 1e-9) / steps
+            # The first one has the start of the input in it: the second one forgets it.
+            before = self._each[-1] if len(self._each) > 1 else each
+            self._each = [*self._each[:1], before + _NEWEST * (each - before)]
+            self._rate = self.pace.tokens_per_step / each
+        return self._rate if self._each else 0.0
 
     def eta_seconds(self, step: int) -> float | None:
-        """Seconds to the last step at the smoothed rate; None before the first measurement."""
-        if self._seconds_per_step is None:
+        """Estimate the seconds to the last step; None before the first measurement."""
+        if not self._each:
             return None
-        return max(self.pace.num_train_steps - step, 0) * self._seconds_per_step
+        return max(self.pace.num_train_steps - step, 0) * self._each[-1]
 
     def mfu(self, tokens_per_second: float) -> float | None:
         """Model FLOPs utilisation of a core, 0 to 1; None where the peak is not known."""

@@ -170,7 +170,7 @@ class Recorder:
         self.loss = metrics["loss"]
         if not self._writes:
             return
-        rate = self.progress.measure(step)
+        rate = self.progress.measure()
         record: dict[str, Any] = {
             "step": step,
             "loss": self.loss,

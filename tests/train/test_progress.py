@@ -24,7 +24,7 @@ def make(peak: float | None = None, start: int = 0, before: float = 0.0) -> tupl
 def measured(progress: TrainProgress, step: int) -> float:
     """The rate at a step that is logged as soon as it is finished."""
     progress.finished(step)
-    return progress.measure(step)
+    return progress.measure()
 
 
 def metrics(step: int, rate: float) -> dict[str, float]:
@@ -47,12 +47,11 @@ def test_steps_that_arrive_together_share_the_time_of_their_turn() -> None:
     progress, now, _ = make()
     now[0] += 10.0
     progress.finished(20)
-    assert [progress.measure(step) for step in (5, 10, 15, 20)] == [pytest.approx(8000.0)] * 4
+    assert [progress.measure() for _ in (5, 10, 15, 20)] == [pytest.approx(8000.0)] * 4
     now[0] += 5.0
     progress.finished(30)
     now[0] += 10.0
-    progress.finished(50)  # two turns since the last logged step
-    assert progress.measure(40) == pytest.approx(20 * 4000 / 10)
+    assert measured(progress, 50) == pytest.approx(30 * 4000 / 15)  # since the last logged step
 
 
 def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millions() -> None:
@@ -63,8 +62,8 @@ def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millio
     for seconds, step, rate in [(0.5, 2, 8e3), (1.4, 3, 4000 / 1.4), (1e-4, 4, 4000 / 0.7)]:
         now[0] += seconds
         got = measured(progress, step)
-        assert 200 < got < 2 * rate, (step, got)
-    for step in range(5, 30):
+        assert 200 <= got < 2 * rate, (step, got)
+    for step in range(5, 60):
         now[0] += 0.5
         last = measured(progress, step)
     assert last == pytest.approx(8000.0)
@@ -106,7 +105,7 @@ def test_train_time_accumulates_over_restarts() -> None:
     progress.begin()  # imports and tracing do not count
     now[0] += 60.0
     assert progress.train_seconds() == pytest.approx(3660.0)
-    assert progress.measure(500) == 0.0
+    assert progress.measure() == 0.0
 
 
 def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
