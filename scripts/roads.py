@@ -39,7 +39,7 @@ ROADS: dict[str, tuple[int, tuple[Stretch, ...]]] = {
          " parameter_specs shard_of"),
     )),
     "a checkpoint to its resume": (8, (
-        ("train.train:train", "CheckpointStore.publish log:append_event Owned.note"),
+        ("train.train:train", "CheckpointStore.publish EventLog.append Owned.note"),
         ("pretrain:run", "CheckpointStore.latest_good read_variables RunDir.locked"
          " RunDir.check_settings device_step:place Lease.acquire DataGuard.check"),
     )),
