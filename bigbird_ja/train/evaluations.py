@@ -1,4 +1,4 @@
-"""Evaluation while a run trains: when it is due, and how a request to stop ends it."""
+"""Evaluate while a run trains: decide when, and leave off where someone asks to stop."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _POLL_SECONDS = 0.1
 
 
 class Evaluations:
-    """Evaluates on held-out records every `training.eval_every_steps` steps and at the end, on
-    `training.eval_max_batches` batches at most.
+    """Evaluate on held-out records every `training.eval_every_steps` steps and at the end.
+
+    On `training.eval_max_batches` batches at most.
 
     Args:
         job: the run.
@@ -32,36 +33,41 @@ class Evaluations:
         self._thread: threading.Thread | None = None
 
     def begin(self, step: int) -> None:
-        """Training begins at `step`: finds out which evaluation was the last."""
+        """Find out which evaluation was the last before `step`, where training begins."""
         if self._job.evaluates:
             self._evaluated = self._job.pod.share("evaluated", lambda: self._last(step))
 
     def _last(self, step: int) -> int:
-        """The last step, up to `step`, of which eval.jsonl has an evaluation; -1 for none."""
+        """Return the last step, up to `step`, that eval.jsonl has an evaluation of; -1 for none."""
         lines = run_log.read_evaluations(self._job.model_dir)
         ours = self._job.manifest.fingerprint
         steps = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
         return max((number for number in steps if number <= step), default=-1)
 
     def is_due(self, step: int) -> bool:
-        """Whether step `step` is the first one that was reached since a multiple of the interval
-        (or is the last step) and is not evaluated yet: also after a restart from there. At step 0
-        only where the weights come from another model."""
+        """Tell whether the model is to be evaluated at `step`, also after a restart from there.
+
+        That is at the first step reached since a multiple of the interval, and at the last step,
+        where it is not evaluated yet; at step 0 only where the weights come from another model.
+        """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
         due = self._total if step >= self._total else step // self._every * self._every
         return (due > 0 or step == 0) and self._evaluated < due
 
     def next_due(self, step: int) -> int:
-        """The next step after `step` at which one will be due."""
+        """Return the next step after `step` at which one will be due."""
         if not self._job.evaluates:
             return self._total
         return min((step // self._every + 1) * self._every, self._total)
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
-        """The results, as `masked_lm.evaluate_model` has them; None where someone asked to
-        stop before they were complete, and in a process that does not write. In a pod each process
-        evaluates its part. The last batch may still be computed after that: see `join`."""
+        """Evaluate, and return the results as `masked_lm.evaluate_model` has them.
+
+        None where someone asked to stop before they were complete (the last batch may still be
+        computed: see `join`), and in a process that does not write. In a pod each process evaluates
+        its part.
+        """
         outcome: dict[str, Any] = {}
         self._job.deps.mark("evaluate")
         self._thread = threading.Thread(
@@ -81,7 +87,7 @@ class Evaluations:
         return result
 
     def join(self) -> None:
-        """Waits for a batch that is still being computed."""
+        """Wait for a batch that is still being computed."""
         if self._thread is not None:
             self._thread.join()
 

@@ -1,4 +1,4 @@
-"""`pretrain` on several hosts: which process this is, and what all of them must share.
+"""Find out which process of a pod this is, and refuse processes that differ.
 
 On a TPU slice of several hosts every process knows its place from the machine; elsewhere flags or
 JAX's variables say it.
@@ -47,7 +47,7 @@ class Process:
 
 
 def _shared(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
-    """What all processes of a pod must have alike, by its name."""
+    """Collect what all processes of a pod must have alike, by its name."""
     return {
         "bigbird-ja": __version__,
         **package_versions(),
@@ -61,11 +61,12 @@ def _shared(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
 def joined(
     args: Any, config: Config, manifest: Manifest, stop: StopRequest, log: Callable[[str], None]
 ) -> Iterator[Alone]:
-    """The pod that this process belongs to, once all are there; `Alone` where it belongs to none.
+    """Join the pod of this process, and yield it once all are there; `Alone` where there is none.
 
     Args:
         args: of `pretrain`.
-        config, manifest: of the run, which all processes must share.
+        config: of the run, which all processes must share.
+        manifest: of its data set, likewise.
         stop: of this process; requested when any process of the pod is to stop.
         log: for people.
 
@@ -119,11 +120,12 @@ def joined(
 
 
 def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> None:
-    """Refuses a process that differs from the first one.
+    """Refuse a process that differs from the first one.
 
     Args:
         name: of this process.
-        ours, first: packages, data, flags and settings, here and in process 0.
+        ours: packages, data, flags and settings, here.
+        first: the same in process 0.
 
     Raises:
         BadInput: in what they differ.
@@ -142,7 +144,7 @@ def find_process(
     environ: Mapping[str, str],
     slice_place: Callable[[], tuple[list[str], int] | None] | None,
 ) -> Process:
-    """Which process of how many this is.
+    """Find this process's number, and of how many.
 
     Args:
         args: has `coordinator_address`, `num_processes`, `process_id`; None where not given.
@@ -177,7 +179,7 @@ def find_process(
 
 
 def tpu_metadata(attribute: str) -> str | None:
-    """An attribute of this TPU VM; None where there is none, or no metadata server."""
+    """Ask for an attribute of this TPU VM; None where there is none, or no metadata server."""
     url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -191,8 +193,9 @@ def tpu_metadata(attribute: str) -> str | None:
 def slice_place(
     environ: Mapping[str, str] = os.environ, metadata: Callable[[str], str | None] = tpu_metadata
 ) -> tuple[list[str], int] | None:
-    """The hosts of the TPU slice that this machine belongs to, and which of them it is; None where
-    neither GKE's variables nor the TPU VM's metadata tell.
+    """Find the hosts of this machine's TPU slice, and this machine's number among them.
+
+    None where neither GKE's variables nor the TPU VM's metadata tell.
 
     Raises:
         BadInput: one of several slices, or the machine has no number.

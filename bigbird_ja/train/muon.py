@@ -1,5 +1,4 @@
-"""Muon (Jordan 2024, kellerjordan.github.io/posts/muon): a matrix moves by its momentum m, made
-orthogonal.
+"""Move matrices by Muon (Jordan 2024, kellerjordan.github.io/posts/muon): orthogonal momentum.
 
     m <- 0.95 m + 0.05 g
     u  = 0.95 m + 0.05 g    Nesterov's form: the gradient counts once more
@@ -33,7 +32,10 @@ _SMALLEST_NORM = 1e-12  # a matrix of zeros stays one
 
 
 def momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """The momentum after a gradient; of the momentum after it and the same, Nesterov's form."""
+    """Return the momentum after a gradient.
+
+    Of the momentum after it and the same gradient again, that is Nesterov's form.
+    """
     return m + (1.0 - _BETA) * (gradient - m)
 
 
@@ -45,11 +47,12 @@ def directions(
     dtype: str,
     multiple: int = 1,
 ) -> list[tf.Tensor]:
-    """What is to be orthogonalised, one stack for each shape.
+    """Stack the matrices that are to be orthogonalised, one stack for each shape.
 
     Args:
         matrices: of `model.params.muon_matrices`.
-        momenta, gradients: float32 by name; whole, or the same rows of each.
+        momenta: float32 by name; whole, or the same rows of each.
+        gradients: as `momenta`.
         scale: float32 scalar that the gradients are multiplied by (clipping).
         dtype: of the iterations.
         multiple: fills each stack up with zeros to a multiple of so many matrices.
@@ -70,7 +73,7 @@ def directions(
 
 
 def orthogonalized(stack: tf.Tensor, devices: int = 1) -> tf.Tensor:
-    """Each matrix with its singular values near 1, by Newton-Schulz iterations.
+    """Bring the singular values of each matrix near 1, by Newton-Schulz iterations.
 
     Args:
         stack: [n, rows, columns], and so the result, of the same dtype.
@@ -99,11 +102,13 @@ def orthogonalized_together(
     num_replicas: int,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """`orthogonalized`, of which each replica does an equal share.
+    """Orthogonalise a stack as `orthogonalized`, an equal share on each replica.
 
     Args:
         stack: [n, rows, columns], the same on all replicas; n divides by `num_replicas`.
-        replica_id, num_replicas, cross_replica_sum: as of `step.train_step`.
+        replica_id: as of `step.train_step`.
+        num_replicas: as of `step.train_step`.
+        cross_replica_sum: as of `step.train_step`.
     """
     shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])
     share = orthogonalized(tf.gather(shares, replica_id))
@@ -115,7 +120,7 @@ def orthogonalized_together(
 def updates(
     matrices: Mapping[str, MatrixSpec], stacks: Iterable[tf.Tensor], params: Mapping[str, tf.Tensor]
 ) -> Tensors:
-    """What the rate is multiplied by, float32 by name, in the shapes of `params`.
+    """Return what the rate is multiplied by, float32 by name, in the shapes of `params`.
 
     Args:
         matrices: as `directions` had them.

@@ -1,5 +1,7 @@
-"""Update rule and learning rate, as pure functions: Adam with decoupled weight decay, in two forms,
-and Muon (`train.muon`) for the layers' matrices in its place.
+"""Update parameters and compute the learning rate, as pure functions.
+
+Adam with decoupled weight decay, in two forms, and Muon (`train.muon`) for the layers' matrices in
+its place:
 
 - `adamw` (Loshchilov and Hutter 2019, and PyTorch): the running means are corrected for having
   started at zero. Biases and layer norms are not decayed.
@@ -27,12 +29,12 @@ _NOT_DECAYED_BY_GOOGLE = re.compile("LayerNorm|layer_norm|bias")
 
 
 def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Euclidean length of all gradients together, float32 scalar."""
+    """Compute the Euclidean length of all gradients together, float32 scalar."""
     return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients.values()]))
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """What to multiply gradients of this norm by, so that it is at most `clip_norm` (0: any)."""
+    """Compute what to multiply gradients by, so that their norm is at most `clip_norm` (0: any)."""
     return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.ones_like(norm)
 
 
@@ -49,7 +51,7 @@ def update(
     scale: tf.Tensor,
     keep: tf.Tensor,
 ) -> tuple[Tensors, dict[str, Tensors]]:
-    """One update of every parameter.
+    """Update every parameter once.
 
     Args:
         training: the rule, its betas and epsilon, and weight decay.
@@ -98,7 +100,7 @@ def update(
 
 
 def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor:
-    """The rate of the update that takes `global_step` to `global_step + 1`, float32 scalar.
+    """Compute the rate of the update from `global_step` to `global_step + 1`, float32 scalar.
 
     Warm-up rises linearly and reaches the peak with its last step (the first step is not wasted on
     a rate of zero). After it: `linear` falls to zero at `num_train_steps`; `cosine` does so along

@@ -1,4 +1,4 @@
-"""The processes of a pod, one per host, that train one run together.
+"""Join the processes of a pod, one per host, that train one run together.
 
 They stand on JAX's coordination service (`jax.distributed`), which process 0 serves: it brings them
 together, ends all where one dies (heartbeats), and its key-value store carries what they agree on.
@@ -58,15 +58,17 @@ class Alone:
     leave: Callable[[CommandError], None] = staticmethod(leave)
 
     def barrier(self, name: str) -> None:
-        """Waits until all processes are here."""
+        """Wait until all processes are here."""
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """What the writer makes (as JSON), in every process."""
+        """Return what the writer makes (as JSON), in every process."""
         return make()
 
     def collect(self, key: str, arrays: Arrays, poll: Callable[[], None]) -> list[Arrays] | None:
-        """The arrays of all processes, in the writer; None in the others. `poll` is called
-        meanwhile, and ends the wait if it raises."""
+        """Return the arrays of all processes, in the writer; None in the others.
+
+        `poll` is called meanwhile, and ends the wait if it raises.
+        """
         return [arrays]
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
@@ -77,23 +79,26 @@ class Alone:
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
-        """Whether all save at `step`, where by this process's clock it is time or is not; the save
-        before was at step `last`."""
+        """Tell whether all processes save at `step`.
+
+        By this process's clock it is time or is not (`is_time`); the save before was at step
+        `last`.
+        """
         return is_time
 
     def stops_at(self, step: int, asked: bool) -> bool:
-        """Whether training stops at `step`, where this process was asked to stop or was not."""
+        """Tell whether training stops at `step`, as this process was asked to or was not."""
         return asked
 
     def fail(self, reason: str, message: str) -> None:
-        """Tells the others that this process ends badly."""
+        """Tell the others that this process ends badly."""
 
     def explain(self, error: BaseException) -> CommandError | None:
-        """The end of another process that an error of this one comes from, if it does."""
+        """Return the end of another process that an error of this one comes from, or None."""
         return None
 
     def finish(self) -> None:
-        """The run has ended well, in all processes."""
+        """Note that the run has ended well, in all processes."""
 
 
 class Pod(Alone):
@@ -121,7 +126,7 @@ class Pod(Alone):
     def connect(
         self, address: str, platform: str, seconds: float, check: Callable[[], None]
     ) -> None:
-        """Joins the processes, so that `jax.devices()` are those of all; before other uses of JAX.
+        """Join the processes, so that `jax.devices()` are those of all; before other uses of JAX.
 
         Args:
             address: HOST:PORT at which process 0 serves.
@@ -189,9 +194,11 @@ class Pod(Alone):
     # Waiting for each other.
 
     def barrier(self, name: str) -> None:
+        """See `Alone.barrier`."""
         self._waiting(lambda: self._client.wait_at_barrier(name, _DAY_MS))
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
+        """See `Alone.share`; the others get it from the store."""
         if not self.is_writer:
             return json.loads(self._get(f"share/{name}"))
         value = make()
@@ -199,6 +206,7 @@ class Pod(Alone):
         return value
 
     def collect(self, key: str, arrays: Arrays, poll: Callable[[], None]) -> list[Arrays] | None:
+        """See `Alone.collect`."""
         if not self.is_writer:
             buffer = io.BytesIO()
             np.savez(buffer, **dict[str, Any](arrays))
@@ -216,8 +224,10 @@ class Pod(Alone):
         return bytes(self._waiting(lambda: get(key, _DAY_MS), check))
 
     def _waiting(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
-        """The result of a call that waits for others, made in a thread of its own: here `check` and
-        the news end the wait."""
+        """Return the result of a call that waits for others.
+
+        It is made in a thread of its own: here `check` and the news end the wait.
+        """
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
         def run() -> None:
@@ -241,6 +251,7 @@ class Pod(Alone):
     # Steps.
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
+        """See `Alone.next_limit`; the writer names a step for what is wanted, the others read it."""
         named = self._agreed[0]
         if self.is_writer and self._wanted and named <= step:
             self._agreed = max(self._reach, step) + ahead + 1, "stop" in self._wanted
@@ -255,6 +266,7 @@ class Pod(Alone):
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
+        """See `Alone.saves_at`."""
         if self._agreed[0] > last:
             return step >= self._agreed[0]
         if is_time and self.is_writer:
@@ -262,24 +274,27 @@ class Pod(Alone):
         return False
 
     def ask_to_stop(self, who: str) -> None:
-        """Requests a step at which all stop, for a signal to this process or what else it was."""
+        """Request a step at which all stop; `who` asked (a signal, a limit)."""
         with contextlib.suppress(RuntimeError):  # somebody was first, or the store is gone
             self._client.key_value_set("pod/stop", f"{who} in {self.name}")
         if self.is_writer and not self._agreed[1]:
             self._wanted.add("stop")
 
     def stops_at(self, step: int, asked: bool) -> bool:
+        """See `Alone.stops_at`."""
         return self._agreed[1] and step >= self._agreed[0]
 
     # Ends.
 
     def fail(self, reason: str, message: str) -> None:
+        """See `Alone.fail`."""
         is_first, self._is_over = not self._is_over, True
         if is_first and self._client is not None:
             self._failure = _end_of(self.name, reason, message)
             self._farewell("pod/ended", json.dumps([self.name, reason, message]), _FAREWELL_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
+        """See `Alone.explain`; waits for the news where a sum over devices has failed."""
         if "Gloo" in str(error):  # on CPUs the sum fails at once where one is gone
             return self._news or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
@@ -291,6 +306,7 @@ class Pod(Alone):
         return self._news
 
     def finish(self) -> None:
+        """See `Alone.finish`; the writer waits until all are done."""
         self.share("over", bool)
         self._is_over = True
         self._farewell("over", "", 2 * HEARTBEAT_SECONDS)
@@ -301,7 +317,7 @@ class Pod(Alone):
         leaving.join(_FAREWELL_SECONDS)
 
     def detach(self) -> None:
-        """Keeps JAX from waiting for the other processes when this one exits."""
+        """Keep JAX from waiting for the other processes when this one exits."""
         if "jax" not in sys.modules:
             return  # refused before it was needed
         from jax._src.distributed import global_state
@@ -311,8 +327,11 @@ class Pod(Alone):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # their destructors wait, too
 
     def _farewell(self, folder: str, text: str, seconds: float) -> None:
-        """Leaves a text for the others; the writer, whose end takes the store away, waits until all
-        have left one there, or these seconds are over."""
+        """Leave a text for the others.
+
+        The writer, whose end takes the store away, waits until all have left one there, or these
+        seconds are over.
+        """
         with contextlib.suppress(RuntimeError):  # the others may be gone by now
             self._client.key_value_set(f"{folder}/{self.index}", text)
             end = time.monotonic() + seconds
@@ -322,7 +341,7 @@ class Pod(Alone):
                 time.sleep(_POLL_SECONDS / 4)
 
     def _listen(self) -> None:
-        """In a thread: requests to stop, and how other processes failed."""
+        """In a thread: hear requests to stop, and how other processes failed."""
         client = self._client
         while not self._is_over:
             try:
@@ -338,6 +357,7 @@ class Pod(Alone):
             time.sleep(_POLL_SECONDS)
 
     def _cut_off(self) -> None:
+        """End this process after the store has gone, which process 0 serves."""
         self._client = None
         self._end(Stalled(_GONE))
         if self._failure is not None:  # a call to the store that is gone may never return
@@ -345,7 +365,7 @@ class Pod(Alone):
             self.leave(self._failure)
 
     def _end(self, news: CommandError) -> None:
-        """Ends this process as another one has: where a thread waits in it, or here."""
+        """End this process as another one has ended: where a thread waits in it, or here."""
         if self._news is None and not self._is_over:
             self._news = news
             if not self._waits:
@@ -353,7 +373,7 @@ class Pod(Alone):
 
 
 def _end_of(name: str, reason: str, message: str) -> CommandError:
-    """How this process ends where another one has failed."""
+    """Compose the end of this process where another one has failed."""
     if reason == "bug" or reason not in errors.STATUS_OF_REASON:
         return Stalled(f"{name} ended ({reason}: {message}): see its output")
     return errors.of_reason(reason, message if name in message else f"{name}: {message}")

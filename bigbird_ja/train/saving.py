@@ -1,4 +1,4 @@
-"""When checkpoints are due, and how they are saved without stalling the step.
+"""Decide when checkpoints are due, and save them without stalling the step.
 
 The main thread only takes a snapshot of the variables; writing, checksums, `fsync` or upload happen
 in a thread. The next save, and the end of the run, wait for it; its failure ends the run at the
@@ -26,7 +26,7 @@ _NEVER = 1 << 62  # a step that is not reached
 
 
 class SaveSchedule:
-    """By minutes against preemption, by steps for keeps.
+    """Two policies of saving: by minutes against preemption, by steps for keeps.
 
     Args:
         config: the two policies; 0 is off.
@@ -49,7 +49,7 @@ class SaveSchedule:
         self._last_step, self._last_time = step, clock()
 
     def is_due(self, step: int) -> bool:
-        """Whether to save now. A step policy is met by the first step at or after a multiple."""
+        """Tell whether to save now; the first step at or after a multiple meets the step policy."""
         if step <= self._last_step:
             return False
         if self._steps and step // self._steps > self._last_step // self._steps:
@@ -58,17 +58,17 @@ class SaveSchedule:
         return self._pod.saves_at(step, self._last_step, is_time)
 
     def next_due(self, step: int) -> int:
-        """The next step after `step` at which the step policy is met."""
+        """Return the next step after `step` at which the step policy is met."""
         return (step // self._steps + 1) * self._steps if self._steps else _NEVER
 
     def saved(self, step: int) -> None:
-        """A save of `step` has begun."""
+        """Note that a save of `step` has begun."""
         self._last_step, self._last_time = step, self._clock()
 
 
 @dataclass
 class CheckpointSaver:
-    """Saves in the background, one checkpoint at a time.
+    """Save in the background, one checkpoint at a time.
 
     Args:
         store: of MODEL_DIR.
@@ -96,7 +96,7 @@ class CheckpointSaver:
     _error: BaseException | None = None
 
     def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
-        """Takes a snapshot now and saves it in the background.
+        """Take a snapshot now and save it in the background.
 
         Args:
             meta: the sidecar; the files are added.
@@ -116,18 +116,18 @@ class CheckpointSaver:
         self._thread.start()
 
     def give_time(self, seconds: float) -> None:
-        """Waits at most so long for a save under way, and ignores its failure."""
+        """Wait at most so long for a save under way, and ignore its failure."""
         if self._thread is not None:
             self._thread.join(seconds)
 
     def poll(self) -> None:
-        """Raises what a save in the background failed with."""
+        """Raise what a save in the background failed with."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
 
     def wait(self) -> None:
-        """Waits for the save under way; raises what it failed with."""
+        """Wait for the save under way; raise what it failed with."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

@@ -1,4 +1,4 @@
-"""Threads beside the steps: the watchdog, and what is done every few seconds.
+"""Run threads beside the steps: the watchdog, and what is done every few seconds.
 
 The watchdog ends a process in which training hangs: its machine is billed all the same. Heartbeats,
 the renewal of the lock and the upload of logs share one thread, so that a slow bucket never stalls
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.5
 
 
 class Watchdog:
-    """Calls `on_stall` when nothing was finished for `limit` seconds.
+    """Call `on_stall` when nothing was finished for `limit` seconds.
 
     Args:
         limit: seconds without `tick`; 0 is off.
@@ -40,7 +40,7 @@ class Watchdog:
         self._ended = threading.Event()
 
     def tick(self) -> None:
-        """Something was finished: a step, or a batch of an evaluation."""
+        """Note that something was finished: a step, or a batch of an evaluation."""
         self._last = self._clock()
 
     def __enter__(self) -> Watchdog:
@@ -71,7 +71,7 @@ class Task:
 
 
 class Periodic:
-    """Runs tasks in a thread between `__enter__` and `__exit__`.
+    """Run tasks in a thread between `__enter__` and `__exit__`.
 
     A task that fails is logged, once per message, and retried; only a lost lock ends the run.
 
@@ -94,13 +94,15 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name="periodic", daemon=True)
 
     def poll(self) -> None:
-        """Raises LeaseLost once the lock is lost."""
+        """Raise LeaseLost once the lock is lost."""
         if self._lost is not None:
             raise self._lost
 
     def run_due(self) -> None:
-        """Runs the tasks that are due; none any more once the lock is lost: MODEL_DIR belongs to
-        another process then."""
+        """Run the tasks that are due.
+
+        None runs any more once the lock is lost: MODEL_DIR belongs to another process then.
+        """
         for task in self._tasks:
             now = self._clock()
             if self._lost is not None or now < task.next_time:

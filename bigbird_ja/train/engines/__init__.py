@@ -1,4 +1,4 @@
-"""What runs the step: TensorFlow's TPUEstimator, or JAX's runtime. `train.train` sees only this.
+"""Run the step: TensorFlow's TPUEstimator, or JAX's runtime. `train.train` sees only this.
 
 An engine holds the state (parameters, slots, step) on the device from `begin` to `close`. It
 dispatches steps, returns which of them are finished and their metrics, and copies the state. All
@@ -32,19 +32,19 @@ class StepResult:
     first_nonfinite_step: int | None = None  # whose loss or gradients were NaN or infinite
 
     def then(self, later: StepResult) -> StepResult:
-        """Both together."""
+        """Join two results, the later one last."""
         first = self.first_nonfinite_step
         first = later.first_nonfinite_step if first is None else first
         return StepResult(later.step, {**self.metrics, **later.metrics}, first)
 
 
 class Engine(Protocol):
-    """See the module."""
+    """The calls that the loop makes; see the module."""
 
     ahead: int  # steps that one `advance` dispatches beyond the last finished one, at most
 
     def begin(self) -> None:
-        """Builds the program and brings the state to the device.
+        """Build the program and bring the state to the device.
 
         Raises:
             BadInput: the device cannot be used.
@@ -52,22 +52,27 @@ class Engine(Protocol):
         """
 
     def advance(self, limit: int) -> StepResult:
-        """Runs until at least one more step is finished: at most one device loop, and not beyond
-        step `limit` where the engine can stop there.
+        """Run until at least one more step is finished.
+
+        That is at most one device loop, and not beyond step `limit` where the engine can stop
+        there.
 
         Raises:
             StorageError: the input ended.
         """
 
     def settle(self) -> StepResult:
-        """Waits until all dispatched steps are finished, and adds the last one's metrics, whether
-        or not it is logged. The next `snapshot` and `forward` are of that step."""
+        """Wait until all dispatched steps are finished.
+
+        Adds the last one's metrics, whether or not it is logged. The next `snapshot` and `forward`
+        are of that step.
+        """
 
     def snapshot(self) -> Snapshot:
-        """The state now; it may be copied while the next steps run."""
+        """Take the state as it is now; it may be copied while the next steps run."""
 
     def forward(self) -> Model:
-        """The model now, for evaluation; valid until the next `advance`."""
+        """Return the model as it is now, for evaluation; valid until the next `advance`."""
 
     def close(self) -> None:
-        """Ends all threads and releases the device. Never raises."""
+        """End all threads and release the device. Never raises."""

@@ -1,4 +1,4 @@
-"""Which engine trains here, and why: `--engine auto|estimator|pjrt`."""
+"""Choose the engine that trains here, and say why: `--engine auto|estimator|pjrt`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXACTLY = "and continues with the same weights, bit for bit"
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine and what it will run on."""
+    """An engine, and what it will run on."""
 
     name: str  # estimator | pjrt
     why: str
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Before:
-    """The engine and device that a run was trained with so far, from its events."""
+    """The engine and device of a run so far, from its events."""
 
     engine: str
     device: str
@@ -51,7 +51,7 @@ class Before:
 def choose(
     wanted: str, use_tpu: bool, config: Config, before: Before | None = None, processes: int = 1
 ) -> Choice:
-    """The engine for this machine, or for all machines of a pod; reads only.
+    """Choose the engine for this machine, or for all machines of a pod; reads only.
 
     Args:
         wanted: auto, estimator or pjrt.
@@ -79,7 +79,7 @@ def choose(
 
 
 def has_estimator() -> bool:
-    """Whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator is installed."""
+    """Tell whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator installed."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
         return False
     for package in ("tensorflow", "tensorflow-cpu"):
@@ -95,7 +95,7 @@ def has_estimator() -> bool:
 def _automatic(
     use_tpu: bool, config: Config, accelerator: str | None, before: Before | None
 ) -> tuple[str, str]:
-    """The name of the engine that suits this machine, and why."""
+    """Choose the engine that suits this machine, and say why."""
     if not has_estimator():
         return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
     if use_tpu and config.tpu.name != "local":
@@ -118,7 +118,7 @@ def _automatic(
 
 
 def _can_resume(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
-    """Whether the run's engine works here, on the kind of device that it was trained on."""
+    """Tell whether the run's engine works here, on the kind of device that it was trained on."""
     here = _chip(accelerator or "") if use_tpu else "GPU" if devices.has_gpu() else "CPU"
     if not here or here != _kind(before.device):
         return False
@@ -128,7 +128,7 @@ def _can_resume(before: Before, use_tpu: bool, accelerator: str | None) -> bool:
 
 
 def _kind(device: str) -> str:
-    """The chip of a device as events describe it, "CPU" or "GPU"; "" for a TPU of unknown kind."""
+    """Name the chip of a device as events describe it, "CPU" or "GPU"; "" for an unknown TPU."""
     name = device.partition("TPU")[2].strip(" ,")
     if "TPU" in device:
         return _chip(name.replace("v5 lite", "v5e").replace("v6 lite", "v6e"))
@@ -137,13 +137,13 @@ def _kind(device: str) -> str:
 
 
 def _chip(accelerator: str) -> str:
-    """ "v5e" of "v5litepod-8"; "" where it is not known."""
+    """Name the chip, such as "v5e" of "v5litepod-8"; "" where it is not known."""
     match = re.match(r"v\d+[a-z]*", accelerator)
     return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
 
 
 def _only_of_pjrt(config: Config) -> str | None:
-    """The setting, with its value, that only the engine pjrt has."""
+    """Return the setting, with its value, that only the engine pjrt has."""
     if config.model.attention_implementation == "kernel":
         return "model.attention_implementation=kernel"
     return None
@@ -170,7 +170,7 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
 
 
 def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
-    """Sequences per core and micro-batch.
+    """Return the sequences per core and micro-batch.
 
     Raises:
         BadInput: the batch does not divide; the nearest ones that do are named.
@@ -187,7 +187,7 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
 
 
 def check_estimator_tpu(config: Config, files: Sequence[str] = TPU_FILES) -> None:
-    """Refuses `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
+    """Refuse `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
 
     Raises:
         BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
@@ -207,14 +207,14 @@ def check_estimator_tpu(config: Config, files: Sequence[str] = TPU_FILES) -> Non
 
 
 def tensorflow_has_tpu() -> bool:
-    """Whether TensorFlow is built with support for the TPU of this machine."""
+    """Tell whether TensorFlow is built with support for the TPU of this machine."""
     from tensorflow.python.framework import kernels
 
     return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
 
 
 def resolve_tpu(config: Config) -> Any:
-    """TensorFlow's resolver of the configured TPU.
+    """Make TensorFlow's resolver of the configured TPU.
 
     Raises:
         BadInput: it cannot be reached.

@@ -112,7 +112,8 @@ def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
     """Find the devices of this machine, or of all machines of a pod that is joined.
 
     Args:
-        use_tpu, tpu_files: as `prepare` takes them.
+        use_tpu: as `prepare` takes it.
+        tpu_files: as `prepare` takes them.
 
     Raises:
         BadInput: as `prepare`, or the devices cannot be used.

@@ -1,4 +1,4 @@
-"""TensorFlow's TPUEstimator as an engine, used in a way that avoids its faults.
+"""Run TensorFlow's TPUEstimator as an engine, in a way that avoids its faults.
 
 - Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
   (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
@@ -35,7 +35,7 @@ _LOOP_SECONDS = 15  # of a device loop; SIGTERM is answered between loops
 
 
 class EstimatorEngine:
-    """Runs the step in TPUEstimator's session, on CPU, GPU or TPU v2 and v3.
+    """Run the step in TPUEstimator's session, on CPU, GPU or TPU v2 and v3.
 
     Args:
         config: completed by a data set.
@@ -70,7 +70,7 @@ class EstimatorEngine:
         self._every = config.training.log_every_steps
 
     def begin(self) -> None:
-        """Builds the graph and the session, and gives the variables their values."""
+        """Build the graph and the session, and give the variables their values."""
         if not self._use_tpu:  # a TPU gives the same bits every time anyway
             tf.config.experimental.enable_op_determinism()
         self._thread.start()
@@ -78,7 +78,7 @@ class EstimatorEngine:
         self._step, _ = self._graph.read_notes(self._hook.session)
 
     def advance(self, limit: int) -> StepResult:
-        """One device loop; on CPU one step. How long a loop is, TPUEstimator decides."""
+        """Run one device loop, on a CPU one step. How long a loop is, TPUEstimator decides."""
         before = self._step
         self._hook.go()
         self._wait()
@@ -90,27 +90,27 @@ class EstimatorEngine:
         return StepResult(self._step, metrics, bad if bad >= 0 else None)
 
     def settle(self) -> StepResult:
-        """Between two loops nothing runs; reads the last step's metrics."""
+        """Read the last step's metrics; between two loops nothing runs."""
         rows = self._graph.read_metrics(self._hook.session)
         return StepResult(self._step, {self._step: rows[self._step]} if self._step in rows else {})
 
     def snapshot(self) -> Snapshot:
-        """All variables, copied now."""
+        """Copy all variables now."""
         values = self._graph.snapshot(self._hook.session)
         return lambda: values
 
     def forward(self) -> Forward:
-        """The model outside the session, on this machine's CPU or GPU."""
+        """Make the model outside the session, on this machine's CPU or GPU."""
         return Forward(self._config, parameters_of(self._graph.snapshot(self._hook.session)))
 
     def close(self) -> None:
-        """Lets TPUEstimator end its session."""
+        """Let TPUEstimator end its session."""
         self._hook.stop()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
 
     def _wait(self) -> None:
-        """Until a loop has ended; raises what TPUEstimator ended with, if it did."""
+        """Wait until a loop has ended; raise what TPUEstimator ended with, if it did."""
         self._hook.wait()
         if self._hook.has_ended:
             if self._error is not None:
@@ -129,7 +129,7 @@ class EstimatorEngine:
             self._hook.ended()
 
     def _run_estimator(self) -> None:
-        """Runs the steps up to the last one.
+        """Run the steps up to the last one.
 
         Raises:
             BadInput: the TPU cannot be reached.
@@ -169,7 +169,7 @@ class EstimatorEngine:
 
 
 class _Handover(tf.estimator.SessionRunHook):
-    """Holds TPUEstimator's thread between two loops until the other thread calls `go` or `stop`."""
+    """Hold TPUEstimator's thread between two loops until the other thread calls `go` or `stop`."""
 
     def __init__(self) -> None:
         self.session: Any = None
@@ -181,24 +181,24 @@ class _Handover(tf.estimator.SessionRunHook):
     # In TPUEstimator's thread.
 
     def after_create_session(self, session: Any, coord: Any) -> None:
-        """The variables have their values."""
+        """Hold once the variables have their values."""
         self.session = session
         if not self._hand_over():
             raise _Closed
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        """A loop has ended."""
+        """Hold after a loop."""
         if not self._hand_over():
             run_context.request_stop()
 
     def ended(self) -> None:
-        """TPUEstimator has returned or raised."""
+        """Note that TPUEstimator has returned or raised."""
         with self._turn:
             self.has_ended, self._is_running = True, False
             self._turn.notify_all()
 
     def _hand_over(self) -> bool:
-        """Waits for the other thread; False where it has called `stop`."""
+        """Wait for the other thread; False where it has called `stop`."""
         with self._turn:
             self._is_running = False
             self._turn.notify_all()
@@ -208,19 +208,19 @@ class _Handover(tf.estimator.SessionRunHook):
     # In the other thread.
 
     def go(self) -> None:
-        """Lets one loop run."""
+        """Let one loop run."""
         with self._turn:
             self._is_running = not self.has_ended
             self._turn.notify_all()
 
     def stop(self) -> None:
-        """Lets TPUEstimator end."""
+        """Let TPUEstimator end."""
         with self._turn:
             self._is_stopped = True
             self._turn.notify_all()
 
     def wait(self) -> None:
-        """Waits until the loop has ended, or TPUEstimator has."""
+        """Wait until the loop has ended, or TPUEstimator has."""
         with self._turn:
             self._turn.wait_for(lambda: not self._is_running)
 
@@ -230,14 +230,14 @@ class _Closed(Exception):
 
 
 class OneSession:
-    """Called when a session is initialised; the second time raises what ended the first."""
+    """Count sessions as they are initialised; the second one raises what ended the first."""
 
     def __init__(self) -> None:
         self._count = 0
         self.causes = _Causes()
 
     def __call__(self) -> None:
-        """Counts a session.
+        """Count a session.
 
         Raises:
             CommandError: there was one before, and it was lost.
@@ -253,19 +253,19 @@ class OneSession:
 
 
 class _Causes(logging.Handler):
-    """Remembers the exceptions that TensorFlow only mentions in its log."""
+    """Remember the exceptions that TensorFlow only mentions in its log."""
 
     last: BaseException | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps an exception among the record's arguments."""
+        """Keep an exception among the record's arguments."""
         for value in record.args or ():
             if isinstance(value, tf.errors.OpError):
                 self.last = value
 
 
 def _quiet_logging(causes: logging.Handler) -> None:
-    """Sends TensorFlow's chatter nowhere and its lost sessions to `causes`."""
+    """Send TensorFlow's chatter nowhere and its lost sessions to `causes`."""
     logger = tf.get_logger()
     logger.propagate = False
     logger.setLevel(logging.INFO)
@@ -275,13 +275,17 @@ def _quiet_logging(causes: logging.Handler) -> None:
 
 
 class _LeaveSignals(tf.estimator.SessionRunHook):
-    """In place of TPUEstimator's InstallSignalHandlerHook, which lets Ctrl-C kill the process, and
-    which only the main thread may run."""
+    """Leave signals alone, in place of TPUEstimator's InstallSignalHandlerHook.
+
+    That one lets Ctrl-C kill the process, and only the main thread may run it.
+    """
 
 
 def _session_config() -> tf.compat.v1.ConfigProto:
-    """Threads for this machine's cores; GPU memory as needed; none of the graph rewrites that
-    could change results between two versions of a graph."""
+    """Configure threads for this machine's cores, and GPU memory as needed.
+
+    None of the graph rewrites run that could change results between two versions of a graph.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return tf.compat.v1.ConfigProto(
         allow_soft_placement=True,

@@ -1,4 +1,4 @@
-"""The model function and the input function that TPUEstimator runs: the same on CPU, GPU and TPU.
+"""Build the model function and the input function of TPUEstimator: the same on CPU, GPU and TPU.
 
 Everything that must survive a device loop of many steps lives in variables: the loop itself only
 returns when it ends. So the metrics of logged steps go into a small ring, and the first step whose
@@ -24,7 +24,7 @@ REPLICA_ID = "replica_id"  # feature: which core a row of the batch went to
 
 
 class TrainGraph:
-    """One run's graph: built by `model_fn`, read and written between two loops.
+    """Hold one run's graph: built by `model_fn`, read and written between two loops.
 
     Args:
         config: completed by a data set.
@@ -42,7 +42,7 @@ class TrainGraph:
         self.metric_names: list[str] = []
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
-        """As TPUEstimator wants it; training only."""
+        """Build the graph of a training step, as TPUEstimator wants it."""
         from tensorflow_estimator.python.estimator.tpu.tpu_estimator import TPUEstimatorSpec
 
         features = dict(features)
@@ -77,12 +77,12 @@ class TrainGraph:
         )
 
     def read_notes(self, session: Any) -> tuple[int, int]:
-        """The global step, and the first step that was not finite or -1."""
+        """Read the global step, and the first step that was not finite or -1."""
         step, bad = session.run([self.global_step, self._first_bad])
         return int(step), int(bad)
 
     def read_metrics(self, session: Any) -> dict[int, dict[str, float]]:
-        """Metrics by step: of the logged steps in the ring, and of the last step."""
+        """Read metrics by step: of the logged steps in the ring, and of the last step."""
         steps, rows = session.run([self._ring_steps, self._ring])
         return {
             int(step): dict(zip(self.metric_names, map(float, row), strict=True))
@@ -91,11 +91,11 @@ class TrainGraph:
         }
 
     def snapshot(self, session: Any) -> dict[str, Any]:
-        """Every variable of a checkpoint, as arrays of their own."""
+        """Copy every variable of a checkpoint."""
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
-        """Writes this step's metrics and finiteness down; the ring's last row is the last step."""
+        """Write this step's metrics and finiteness down; the ring's last row is the last step."""
         self.metric_names = sorted(metrics)
         row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
         done = step + 1
@@ -138,7 +138,7 @@ class TrainGraph:
 def make_input_fn(
     make_batches: Callable[[int, int], tf.data.Dataset], cores: int, on_tpu: bool
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
-    """The input function that TPUEstimator calls: once, or on a TPU once per host.
+    """Make the input function that TPUEstimator calls: once, or on a TPU once per host.
 
     Args:
         make_batches: (host, hosts) to a dataset of that host's part of each global batch.
@@ -161,7 +161,7 @@ def make_input_fn(
 
 
 def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
-    """Cuts each batch into equal parts, one per core, and adds which core each is for."""
+    """Cut each batch into equal parts, one per core, and add which core each is for."""
     cores = len(replica_ids)
     ids = tf.constant(list(replica_ids), tf.int32)[:, None]
 

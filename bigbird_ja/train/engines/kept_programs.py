@@ -16,7 +16,7 @@ from bigbird_ja.process.errors import StorageError
 
 
 class CompiledPrograms:
-    """Compiled programs, kept next to the run: a restart on the same kind of machine compiles none.
+    """Keep compiled programs for the next start on the same kind of machine.
 
     JAX keeps and finds them itself, by all that they depend on, in a local folder. For a run on a
     bucket that folder is downloaded before the first compilation and uploaded after it.
@@ -37,7 +37,7 @@ class CompiledPrograms:
         self._before: set[str] = set()
 
     def begin(self) -> None:
-        """Downloads what was kept, and sets JAX's folder."""
+        """Download what was kept, and set JAX's folder."""
         if self._platform == "cpu" and jax.__version_info__ < (0, 7):
             return  # jaxlib 0.4.34 keeps CPU programs that write over donated memory, and crash
         with self._failures_logged():
@@ -49,7 +49,7 @@ class CompiledPrograms:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
     def keep(self) -> None:
-        """Uploads what was compiled since to the bucket."""
+        """Upload what was compiled since to the bucket."""
         if not storage.is_remote(self._place) or not os.path.isdir(self._local):
             return
         with self._failures_logged():
@@ -76,7 +76,7 @@ class CompiledPrograms:
 
 
 def _cpu_features() -> str:
-    """Eight hex digits for what this machine's CPU can do."""
+    """Hash what this machine's CPU can do to eight hex digits."""
     text = ""
     with contextlib.suppress(OSError):
         match = re.search(r"^(flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.M)

@@ -1,4 +1,4 @@
-"""The step on JAX's runtime: any TPU, GPU or CPU that JAX knows, with any newer TensorFlow.
+"""Run the step on JAX's runtime: any TPU, GPU or CPU that JAX knows, with any newer TensorFlow.
 
 TensorFlow traces the step's two functions (`lowering.program`) and reads the input; JAX compiles
 them, with the sums over the replicas between them, into one program per device, and runs it. Steps
@@ -47,7 +47,7 @@ Step = Callable[[State, Mapping[str, jax.Array]], tuple[State, Notes]]
 
 
 class PjrtEngine:
-    """See the module.
+    """Run the step on JAX's devices; see the module.
 
     Args:
         config: completed by a data set.
@@ -82,11 +82,11 @@ class PjrtEngine:
     ahead = _AHEAD + 1
 
     def begin(self) -> None:
-        """Traces and compiles the step, and brings the state to the devices."""
+        """Trace and compile the step, and bring the state to the devices."""
         keep_tensorflow_off_the_devices()
         if self._programs is not None:
             self._programs.begin()
-        self._step = self._compile_either_way()
+        self._step = self._compile_with_fallback()
         if self._programs is not None:
             self._programs.keep()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
@@ -96,7 +96,7 @@ class PjrtEngine:
         self._input = iter(self._feeder)
 
     def advance(self, limit: int) -> StepResult:
-        """Dispatches what may be under way, and waits for the oldest step of it."""
+        """Dispatch what may be under way, and wait for the oldest step of it."""
         while self._dispatched < limit and len(self._under_way) <= _AHEAD:
             self._dispatch()
         metrics: dict[int, Mapping[str, float]] = {}
@@ -111,7 +111,7 @@ class PjrtEngine:
                 return StepResult(step, metrics, bad)
 
     def settle(self) -> StepResult:
-        """Waits for every step that is under way."""
+        """Wait for every step that is under way."""
         metrics: dict[int, Mapping[str, float]] = {}
         while self._under_way:
             step, notes = self._under_way.popleft()
@@ -122,8 +122,10 @@ class PjrtEngine:
         return StepResult(self._dispatched, metrics, bad)
 
     def snapshot(self) -> Snapshot:
-        """Copies the state on the devices; it comes to the host while the next steps run. Parts
-        that lie with other processes are gathered at once: there all take part."""
+        """Copy the state on the devices; it comes to the host while the next steps run.
+
+        Parts that lie with other processes are gathered at once: there all take part.
+        """
         if self._lowered.shards and jax.process_count() > 1:
             values = to_host(self._state, self._lowered)
             return lambda: values
@@ -137,25 +139,25 @@ class PjrtEngine:
         return lambda: to_host(copied, self._lowered)
 
     def forward(self) -> Any:
-        """The model on the devices of this process: it evaluates its own part of the records."""
+        """Return the model on the devices of this process, for its own part of the records."""
         if self._forward is None:
             self._forward = PjrtForward(self._config, self._devices.of_process())
         self._forward.take(self._state.parameters)
         return self._forward
 
     def close(self) -> None:
-        """Ends the input; the devices are given back with the process."""
+        """End the input; the devices are given back with the process."""
         if self._feeder is not None:
             self._feeder.close()
 
     def _take(self, config: Config) -> None:
-        """Makes the program of a resolved config."""
+        """Make the program of a resolved config."""
         count = len(self._devices.devices)
         self._step_config = config
         self._program = Program(config, config.training.global_batch_size // count, count)
 
-    def _compile_either_way(self) -> Step:
-        """As `_compile`, XLA's way where the compiler refuses kernels that `auto` had chosen."""
+    def _compile_with_fallback(self) -> Step:
+        """Compile, without kernels where the compiler refuses those that `auto` had chosen."""
         try:
             return self._compile()
         except Exception as error:
@@ -163,8 +165,7 @@ class PjrtEngine:
             return self._compile()
 
     def _compile(self) -> Step:
-        """Traces the step, and compiles it ahead of the first one, so that what cannot run is known
-        before it.
+        """Trace the step and compile it before the first one, so that what cannot run is known.
 
         Raises:
             OutOfMemory: the program does not fit.
@@ -177,7 +178,7 @@ class PjrtEngine:
         return compiled
 
     def _check_memory(self, compiled: Any) -> None:
-        """Refuses a program that needs more than there is, by the compiler's own figures."""
+        """Refuse a program that needs more memory than there is, by the compiler's own figures."""
         sizes = compiled.memory_analysis()
         if sizes is None:
             return
@@ -192,7 +193,7 @@ class PjrtEngine:
             raise memory.out_of_memory(needed, there, "this device")
 
     def _read(self) -> Any:
-        """This process's part of each global batch, in the thread that feeds."""
+        """Read this process's part of each global batch, in the thread that feeds."""
         batches = self._batches(jax.process_index(), jax.process_count())
         return batches.prefetch(2).as_numpy_iterator()
 
@@ -216,7 +217,7 @@ class PjrtEngine:
         self._under_way.append((self._dispatched, notes))
 
     def _note(self, step: int, notes: Notes, metrics: dict[int, Mapping[str, float]]) -> int | None:
-        """Fetches a step's metrics into `metrics`; the first bad step so far."""
+        """Fetch a step's metrics into `metrics`; returns the first bad step so far."""
         row = np.asarray(notes.metrics)
         metrics[step] = dict(zip(self._program.metric_names, map(float, row), strict=True))
         bad = int(notes.first_bad)
@@ -224,7 +225,7 @@ class PjrtEngine:
 
 
 class Feeder:
-    """Brings batches to the devices beside the steps: a thread that is some batches ahead.
+    """Bring batches to the devices beside the steps, in a thread that is some batches ahead.
 
     Args:
         batches: made, iterated and placed in the thread.
@@ -239,7 +240,7 @@ class Feeder:
         self._thread.start()
 
     def __iter__(self) -> Iterator[Any]:
-        """The placed batches; raises what the input raised."""
+        """Yield the placed batches; raises what the input raised."""
         while True:
             kind, value = self._queue.get()
             if kind == "end":
@@ -249,7 +250,7 @@ class Feeder:
             yield value
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS)
 

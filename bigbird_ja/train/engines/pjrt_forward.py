@@ -20,7 +20,7 @@ from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_m
 
 
 class PjrtForward:
-    """A `evaluation.forward.Model` on JAX's devices; one program per shape.
+    """Compute `evaluation.forward.Model` on JAX's devices; one program per shape.
 
     Args:
         config: of the run.
@@ -36,8 +36,10 @@ class PjrtForward:
         self._log_probabilities: dict[tuple[int, int, int], Any] = {}
 
     def take(self, parameters: Sequence[jax.Array]) -> None:
-        """The parameters to use, as they lie on these devices and perhaps on others'; nothing is
-        copied, so they are good until they are donated."""
+        """Use parameters as they lie on these devices and perhaps on others'.
+
+        Nothing is copied, so they are good until they are donated.
+        """
         everywhere = NamedSharding(self._mesh, P())
         self.parameters = [
             jax.make_array_from_single_device_arrays(
@@ -47,15 +49,17 @@ class PjrtForward:
         ]
 
     def place(self, parameters: Mapping[str, np.ndarray]) -> None:
-        """Brings parameters to the devices, from the host and by name."""
+        """Bring parameters to the devices, from the host and by name."""
         everywhere = NamedSharding(self._mesh, P())
         names = parameter_specs(self.config)
         ordered = [np.asarray(parameters[name], np.float32) for name in names]
         self.parameters = [to_devices(value, everywhere) for value in ordered]
 
     def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """As `Model.metrics`; rows that fill it up to a multiple of the devices are cut
-        off again."""
+        """Compute `Model.metrics`.
+
+        Rows that fill a batch up to a multiple of the devices are cut off again.
+        """
         arrays = {name: np.asarray(value) for name, value in batch.items()}
         rows, count = len(arrays["input_ids"]), len(self._devices.devices)
         each = -(-rows // count)
@@ -72,7 +76,7 @@ class PjrtForward:
         return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """As `Forward.log_probabilities`; each row is one document."""
+        """Compute `Forward.log_probabilities`; each row is one document."""
         ids = padded(self.config, input_ids)
         places = np.asarray(positions, np.int32)
         shape = len(ids), ids.shape[1], places.shape[1]
@@ -97,7 +101,7 @@ class PjrtForward:
 
 
 def keep_tensorflow_off_the_devices() -> None:
-    """TensorFlow reads the input, on the CPU: it must not take the memory of a GPU for that."""
+    """Keep TensorFlow, which reads the input on the CPU, from taking the memory of a GPU."""
     import tensorflow as tf
 
     tf.config.set_visible_devices([], "GPU")

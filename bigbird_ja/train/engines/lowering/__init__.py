@@ -1,4 +1,4 @@
-"""What TensorFlow hands to JAX: the step's two functions as HLO, and how they are put together.
+"""Hand the step from TensorFlow to JAX: its functions as HLO, and how they are put together.
 
 Needs neither of them, so that it can be written to a file and read by another process.
 """
@@ -28,7 +28,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class Shard:
-    """How a tensor is divided over the replicas: along one dimension, into parts of equal size.
+    """A division of a tensor over the replicas: along one dimension, into parts of equal size.
 
     What does not divide is filled up with zeros, which the update leaves zero.
     """
@@ -37,11 +37,11 @@ class Shard:
     size: int  # of one part, along the dimension
 
     def part(self, spec: Spec) -> Spec:
-        """What one replica has of a tensor."""
+        """Return the part of one replica."""
         return self._with(spec, self.size)
 
     def whole(self, spec: Spec, replicas: int) -> Spec:
-        """All parts side by side."""
+        """Return all parts side by side."""
         return self._with(spec, self.size * replicas)
 
     def _with(self, spec: Spec, size: int) -> Spec:
@@ -50,8 +50,10 @@ class Shard:
 
 
 def shard_of(spec: Spec, replicas: int, by_rows: bool = False) -> Shard:
-    """Divides a tensor along the first dimension that divides, else along its longest; `by_rows`
-    along the first anyway."""
+    """Divide a tensor along the first dimension that divides, else along its longest.
+
+    With `by_rows` along the first anyway.
+    """
     sizes = list(enumerate(spec.shape))
     divides = [place for place, size in sizes if by_rows or size % replicas == 0]
     dimension = divides[0] if divides else max(sizes, key=lambda item: item[1])[0]
@@ -59,7 +61,7 @@ def shard_of(spec: Spec, replicas: int, by_rows: bool = False) -> Shard:
 
 
 def gradient_name(parameter: str) -> str:
-    """What the step's functions call a parameter's gradient."""
+    """Name a parameter's gradient among the arguments of the step's functions."""
     return f"{parameter}/gradient"
 
 

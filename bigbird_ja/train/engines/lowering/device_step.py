@@ -1,4 +1,4 @@
-"""The whole step as one JAX program per device: what `engines.pjrt` runs and `preflight` compiles.
+"""Put the whole step into one JAX program per device, for `engines.pjrt` and `preflight`.
 
     gradients -> sum over the devices -> update
 
@@ -30,7 +30,7 @@ AXIS = "replica"
 
 
 class State(NamedTuple):
-    """What a step takes and gives: the same on every device, but for slots that are divided."""
+    """A state on the devices: the same on every device, but for slots that are divided."""
 
     parameters: list[jax.Array]  # in the program's order
     slots: list[jax.Array]
@@ -39,15 +39,19 @@ class State(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What the host may read of a step after its state is gone."""
+    """Values of a step that the host may read after its state is gone."""
 
     metrics: jax.Array  # float32, in the order of `Program.metric_names`
     first_bad: jax.Array
 
 
 def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
-    """The whole step over a mesh of devices, to be called or lowered: (state, batch) to (state,
-    notes). The state is donated; the batch is divided over the devices in their order.
+    """Make the step over a mesh of devices, to be called or lowered.
+
+    It takes (state, batch) to (state, notes). The state is donated; the batch is divided over the
+    devices in their order.
+
+    The state is donated; the batch is divided over the devices in their order.
 
     Args:
         step: for as many replicas as the mesh has devices.
@@ -83,12 +87,12 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
 
 
 def state_parts(step: LoweredStep) -> State:
-    """How a state lies over the devices, as `PartitionSpec`s."""
+    """Lay a state over the devices, as `PartitionSpec`s."""
     return State([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
 
 
 def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDtypeStruct]]:
-    """The arguments of `make_step`'s function: shapes, types and places."""
+    """Describe the arguments of `make_step`'s function: shapes, types and places."""
 
     def shape(spec: Spec, part: Any) -> Any:
         return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=NamedSharding(mesh, part))
@@ -108,7 +112,7 @@ def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDty
 
 
 def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
-    """Each slot as it lies on the devices, filled up where it is divided, and its partition."""
+    """List each slot as it lies on the devices, filled up where it is divided, with its partition."""
     if not step.shards:
         return [(spec, P()) for spec in step.slots.values()]
     shards = [(spec, step.shards[name]) for name, spec in step.slots.items()]
@@ -119,7 +123,7 @@ def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
 
 
 class _Divided:
-    """The update of state that is divided over the devices; runs on each of them."""
+    """The update of a state that is divided over the devices; runs on each of them."""
 
     def __init__(self, step: LoweredStep, platform: str) -> None:
         self._step, self._count = step, len(step.parameters)
@@ -130,7 +134,7 @@ class _Divided:
     def update(
         self, update: Any, state: State, local_grads: Sequence[jax.Array], sums: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
-        """New parameters and slots, metrics, and whether all is finite."""
+        """Return new parameters and slots, metrics, and whether all is finite."""
         summed = [self._scatter(*pair) for pair in zip(local_grads, self._shards, strict=True)]
         squares = lax.psum(sum(jnp.sum(jnp.square(part)) for part in summed), AXIS)
         parts = [self._take(*pair) for pair in zip(state.parameters, self._shards, strict=True)]
@@ -144,7 +148,7 @@ class _Divided:
     def _orthogonalized(
         self, state: State, summed: Sequence[jax.Array], squares: jax.Array
     ) -> list[jax.Array]:
-        """This device's rows of Muon's stacks, orthogonalised."""
+        """Return this device's rows of Muon's stacks, orthogonalised."""
         assert self._step.muon is not None
         directions, orthogonalize = self._muon
         known = dict(zip(self._step.slots, state.slots, strict=True))
@@ -155,7 +159,7 @@ class _Divided:
         return [_exchange(stack, 1, 0) for stack in stacks]
 
     def _scatter(self, gradient: jax.Array, shard: Shard) -> jax.Array:
-        """This device's part of the sum over all of them."""
+        """Return this device's part of the sum over all of them."""
         whole = self._filled(gradient, shard)
         return lax.psum_scatter(whole, AXIS, scatter_dimension=shard.dimension, tiled=True)
 
@@ -177,18 +181,20 @@ class _Divided:
 
 
 def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
-    """All-to-all: each device gets its part along one dimension, of all parts along the other."""
+    """Exchange all to all: each device gets its part along `split`, of all parts along `joined`."""
     return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 
 
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:
-    """Brings a state from the host to the devices. A checkpoint does not know of devices: divided
-    slots are gathered when they are saved, and divided anew, over as many devices as there are
-    then, when they are restored.
+    """Bring a state from the host to the devices.
+
+    A checkpoint does not know of devices: divided slots are gathered when they are saved, and
+    divided anew, over as many devices as there are then, when they are restored.
 
     Args:
         values: every variable's value by name, whole.
-        step, mesh: of the program that will take it.
+        step: the program that will take it.
+        mesh: of its devices.
     """
     state, _ = shapes(step, mesh)
 
@@ -205,13 +211,16 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:
 
 
 def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
-    """Not `device_put`, which compares the values of all processes, by sums of its own."""
+    """Place an array; unlike `device_put` without comparing the values of all processes."""
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
 
 def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
-    """The values of a state by name, whole. Where slots are divided over several processes, all of
-    them have to call this together: the parts travel between them, one slot at a time."""
+    """Return the values of a state by name, whole.
+
+    Where slots are divided over several processes, all of them have to call this together: the
+    parts travel between them, one slot at a time.
+    """
     specs = {**step.parameters, **step.slots}
     arrays = [
         array.addressable_data(0) if array.is_fully_replicated else array
@@ -227,7 +236,7 @@ def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
 
 
 def _read(array: jax.Array) -> np.ndarray:
-    """The whole array; what it takes on the devices to bring it together is given back."""
+    """Read the whole array; what it takes on the devices to bring it together is given back."""
     if not array.is_fully_addressable:
         array = _gathering(array.sharding.mesh)(array).addressable_data(0)
     return np.asarray(array)
@@ -235,7 +244,7 @@ def _read(array: jax.Array) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _gathering(mesh: Mesh) -> Any:
-    """Brings a divided array to every device; one function, so that each shape is compiled once."""
+    """Bring a divided array to every device; one function, so that each shape is compiled once."""
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))
 
 

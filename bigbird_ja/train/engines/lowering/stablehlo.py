@@ -1,4 +1,4 @@
-"""A function that TensorFlow has lowered, as a function that JAX can call inside its own programs.
+"""Turn a function that TensorFlow has lowered into one that JAX can call inside its programs.
 
 HLO becomes StableHLO by XLA's own converter. A function of the same signature is exported by
 `jax.export`, and its module replaced by ours: what `jax.export` gives is then called like any other
@@ -25,7 +25,7 @@ _KERNEL = "tpu_custom_call"
 
 
 def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
-    """A JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
+    """Make a JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
 
     Args:
         traced: a lowered function.
@@ -45,7 +45,7 @@ def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
 
 
 def shard_map(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
-    """`jax.shard_map`, by the name and with the arguments that the installed jax has."""
+    """Call `jax.shard_map` by the name and with the arguments that the installed jax has."""
     if hasattr(jax, "shard_map"):
         return jax.shard_map(
             function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
@@ -58,7 +58,7 @@ def shard_map(function: Any, mesh: Mesh, in_specs: Any, out_specs: Any) -> Any:
 
 
 def to_portable_artifact(hlo: bytes) -> bytes:
-    """A serialized HLO module as StableHLO, serialized; TensorFlow's op names are its locations."""
+    """Serialize an HLO module as StableHLO; TensorFlow's op names are its locations."""
     with mlir.make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(_to_stablehlo(hlo))
         _return_results_one_by_one(module)
@@ -82,7 +82,10 @@ def _to_stablehlo(hlo: bytes) -> Any:
 
 
 def _return_results_one_by_one(module: Any) -> None:
-    """HLO's entry returns one tuple; JAX expects as many results as there are outputs."""
+    """Return as many results as there are outputs, as JAX expects.
+
+    HLO's entry returns one tuple.
+    """
     main = next(op for op in module.body.operations if op.sym_name.value == "main")
     last = main.entry_block.operations[len(main.entry_block.operations) - 1]
     if len(last.operands) != 1 or last.operands[0].owner.name != "stablehlo.tuple":
@@ -98,8 +101,11 @@ def _return_results_one_by_one(module: Any) -> None:
 
 
 def _kernels_as_jax_writes_them(module: Any) -> None:
-    """Kernels for a TPU return one tuple when they come from HLO; libtpu reads what JAX writes, as
-    many results as there are, by the first version of the call's interface."""
+    """Write the calls of kernels for a TPU as JAX does, which libtpu reads.
+
+    From HLO they return one tuple; JAX writes as many results as there are, by the first version of
+    the call's interface.
+    """
     calls: list[Any] = []
 
     def look(op: Any) -> Any:
