@@ -251,7 +251,7 @@ class Pod(Alone):
     # Steps.
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """See `Alone.next_limit`; the writer names a step for what is wanted, the others read it."""
+        """See `Alone.next_limit`; the writer names a step where one is wanted."""
         named = self._agreed[0]
         if self.is_writer and self._wanted and named <= step:
             self._agreed = max(self._reach, step) + ahead + 1, "stop" in self._wanted

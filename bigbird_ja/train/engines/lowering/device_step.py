@@ -51,8 +51,6 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
     It takes (state, batch) to (state, notes). The state is donated; the batch is divided over the
     devices in their order.
 
-    The state is donated; the batch is divided over the devices in their order.
-
     Args:
         step: for as many replicas as the mesh has devices.
         platform: "cpu", "cuda" or "tpu".
@@ -112,7 +110,7 @@ def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDty
 
 
 def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
-    """List each slot as it lies on the devices, filled up where it is divided, with its partition."""
+    """List each slot as it lies on the devices, filled up where divided, with its partition."""
     if not step.shards:
         return [(spec, P()) for spec in step.slots.values()]
     shards = [(spec, step.shards[name]) for name, spec in step.slots.items()]
