@@ -172,16 +172,6 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
     assert killing.digest(str(model)) == killing.digest(str(runs.finished))
 
 
-def test_with_no_good_checkpoint_left_it_stops(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    start, model = runs.copied(tmp_path), tmp_path / "model"
-    for step in (25, STEPS):
-        os.truncate(model / f"model.ckpt-{step}.index", 100)
-    for _ in range(2):  # and the second time too, when all are set aside already
-        refused(start, capsys, "no good checkpoint is left", status=74)
-
-
 @pytest.mark.parametrize("version", ["", "0.0.9"])
 @pytest.mark.parametrize("name", ["config.yaml", "model.ckpt-*.json"])
 def test_a_run_of_another_format_is_refused_and_left_as_it_is(
@@ -237,17 +227,6 @@ def test_a_bucket_that_cannot_be_listed_is_no_fresh_start(
     refused([*runs.flags, "--model_dir", f"{bucket}/model"], capsys, bucket, status=status)
     fake_gcs.clear()
     assert fake_gcs.names(bucket.removeprefix("gs://")) == []
-
-
-def test_init_from_starts_from_another_models_parameters(runs: Runs, tmp_path: Path) -> None:
-    start = [*runs.new(tmp_path), "--init_from", str(runs.finished), "--num_train_steps", "4"]
-    ended = runs.zygote.run(*start)
-    assert ended.status == 0, ended.err
-    assert "bert/embeddings/word_embeddings" in ended.err
-    first, before = (
-        run_log.read_metrics(str(model))[0]["loss"] for model in (tmp_path / "model", runs.finished)
-    )
-    assert first is not None and before is not None and first < before
 
 
 def test_bad_input_is_refused_before_anything_is_written(
