@@ -134,6 +134,7 @@ docs: $(STAMP) ## write docs/commands/, docs/settings.md and the state machine f
 	@$(BIN)/python -m scripts.make_command_docs
 	@$(BIN)/python -m scripts.make_settings_page
 	@$(BIN)/python -m scripts.make_state_tables
+	@$(BIN)/python -m scripts.make_tour
 
 site: $(STAMP) ## build site/, the pages with a search in both languages; a link that leads nowhere ends it
 	@$(SITE)

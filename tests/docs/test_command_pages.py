@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.settings.schema import OPTIONS
-from scripts import make_command_docs, make_settings_page
+from scripts import make_command_docs, make_settings_page, make_tour
 from testkit import ROOT
 
 
@@ -18,6 +18,11 @@ def test_pages_have_not_drifted():
         assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name}: `make docs`"
     there = {f"docs/commands/{name}" for name in os.listdir(ROOT / "docs/commands")}
     assert there <= pages.keys()
+
+
+def test_the_tour_and_the_picture_have_not_drifted():
+    for name, text in make_tour.pages().items():
+        assert (ROOT / name).read_text(encoding="utf-8") == text, f"{name}: `make docs`"
 
 
 def test_the_reference_of_settings_has_not_drifted():

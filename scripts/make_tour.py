@@ -1,0 +1,88 @@
+"""`make docs`: writes the roads of docs/tour.md and the picture of docs/architecture.md from calls.
+
+python -m scripts.make_tour [TREE]    # with another checkout it prints the picture of that
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+from scripts import roads, size
+from testkit import ROOT
+
+TOUR, ARCHITECTURE = "docs/tour.md", "docs/architecture.md"
+# What stands between two such lines is written anew.
+PART = re.compile("(?s)(<!-- ([^\n]*) by `make docs` -->\n).*?(<!-- end -->)")
+
+
+def pages(root: Path = ROOT) -> dict[str, str]:
+    """Return path -> content of the two pages."""
+    code = roads.Code(root)
+    told: set[str] = set()
+
+    def part(found: re.Match[str]) -> str:
+        name = found[2]
+        text = picture(root, code) if name == "picture" else _road(code, root, name, told)
+        return f"{found[1]}{text}{found[3]}"
+
+    texts = {name: (root / name).read_text("utf-8") for name in (TOUR, ARCHITECTURE)}
+    return {name: PART.sub(part, text) for name, text in texts.items()}
+
+
+def _road(code: roads.Code, root: Path, name: str, told: set[str]) -> str:
+    """List the files of a road, with what each does where the page has not told it yet."""
+    files = {
+        code.files[step.partition(":")[0]]: None
+        for start, stations in roads.ROADS[name][1]
+        for station in stations.split()
+        for step in reversed(code.way(code.named(start), code.named(station)))
+    }
+    lines = ""
+    for file in files:
+        about = "" if file in told else f": {_summary(root / roads.PACKAGE / file)}"
+        lines += f"- [{file}](../{roads.PACKAGE}/{file}){about}\n"
+        told.add(file)
+    return f"\n{len(files)} files:\n\n{lines}\n"
+
+
+def _summary(path: Path) -> str:
+    """Return the first sentence of a module's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split()).rstrip(".:")
+
+
+def picture(root: Path, code: roads.Code) -> str:
+    """Draw the packages and who imports whom; what follows from other arrows is left out."""
+    files = sorted((root / roads.PACKAGE).rglob("*.py"))
+    texts = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
+    sizes = {name.partition("/")[2]: one for name, one in size.measure(texts).items()}
+    sizes.pop("", None)
+    direct = {name: code.imports(name) & sizes.keys() - {name} for name in sizes}
+    lines = ["", "```mermaid", "flowchart TD"]
+    for name, one in sizes.items():
+        lines.append(f'  {name}["{name}<br>{len(one.files)} files, {one.code:,} lines"]')
+    for name, others in direct.items():
+        behind = set().union(*(_below(direct, other) for other in others))
+        lines += [f"  {name} --> {other}" for other in sorted(others - behind)]
+    return "\n".join([*lines, "```", "", ""])
+
+
+def _below(direct: dict[str, set[str]], name: str) -> set[str]:
+    return direct[name].union(*(_below(direct, other) for other in direct[name]))
+
+
+def main() -> None:
+    """Write the pages, or print the picture of another checkout."""
+    if len(sys.argv) > 1:
+        root = Path(sys.argv[1])
+        print(picture(root, roads.Code(root)))
+        return
+    for name, text in pages().items():
+        (ROOT / name).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
