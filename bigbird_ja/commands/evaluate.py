@@ -78,7 +78,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         outputs.check_output_file(args.plot, "--plot")
     # Before any work: a wrong name is refused at once.
     corpus = open_corpus(args.probe_input, None, args.txt_documents) if args.probe_input else None
-    manifest = verify.fast_check(args.data_dir, splits=("eval",))
+    manifest, _ = verify.fast_check(args.data_dir, splits=("eval",))
     from bigbird_ja.evaluation.evaluator import Evaluator, ProbeRequest
 
     probe = ProbeRequest(corpus, args.probe_names, args.probe_cases, args.plot)

@@ -26,6 +26,7 @@ from bigbird_ja.settings.schema import RUN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.data.verify import DataGuard
     from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
@@ -128,7 +129,7 @@ def _prepare_and_train(
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite)
-    config, overrides, manifest = _settings(args, run_dir, deps.log)
+    config, overrides, manifest, guard = _settings(args, run_dir, deps.log)
     with hosts.joined(args, config, manifest, stop, deps.log) as pod:
         from bigbird_ja.train.train import train  # this takes seconds
 
@@ -140,6 +141,7 @@ def _prepare_and_train(
         job = Job(
             config=config,
             manifest=manifest,
+            guard=guard,
             data_dir=args.data_dir,
             model_dir=args.model_dir,
             engine=engine,
@@ -158,8 +160,8 @@ def _prepare_and_train(
 
 def _settings(
     args: absl_flags.FlagValues, run_dir: RunDir, log: Callable[[str], None]
-) -> tuple[Config, list[Override], Manifest]:
-    """The config, completed by the data set; what was set, in order; the data set's manifest."""
+) -> tuple[Config, list[Override], Manifest, DataGuard]:
+    """Return the config, completed by the data set, what was set, in order, and the data set."""
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
@@ -171,7 +173,7 @@ def _settings(
     if args.config is None and run_dir.config is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
         settings_of_run = args["config"].value = run_dir.join("config.yaml")
-    manifest = verify.fast_check(args.data_dir)
+    manifest, guard = verify.fast_check(args.data_dir)
     adopted = adopted_settings(args.init_from, run_dir.config, manifest) if args.init_from else []
     config, overrides = command_flags.resolve(args, adopted)
     config = complete_config(
@@ -185,7 +187,7 @@ def _settings(
         warnings += prices.traffic_warnings(paths, zone, prices.load(), size)
     for warning in warnings:
         log(f"warning: {warning}")
-    return config, overrides, manifest
+    return config, overrides, manifest, guard
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

@@ -21,10 +21,9 @@ _TENSORFLOW: dict[str, str] = {
     # Each open object takes one block of buffer; the default of 64 MiB per interleaved shard is
     # memory that a TPU VM with 64 open shards does not have.
     "GCS_READ_CACHE_BLOCK_SIZE_MB": "4",
-    # Any size above 0 makes readers ask for the object's size first, so that a complete but short
-    # reply is an error instead of a shard that silently ends early. (GCS_STAT_CACHE_MAX_AGE=0
-    # would undo this: the size is looked up in that cache.)
-    "GCS_READ_CACHE_MAX_SIZE_MB": "256",
+    # Without the cache an object is read without asking for its size first: one request for a shard
+    # and not two. A complete but short reply then ends a shard early; `pipeline` counts records.
+    "GCS_READ_CACHE_DISABLED": "1",
     # Passing faults are ridden out: 1 s doubled up to 16 s, 8 times, is about 80 s in all; the
     # default's 10 tries up to 32 s keep a TPU waiting for 200 s per call, and then again.
     "GCS_RETRY_CONFIG_MAX_RETRIES": "8",

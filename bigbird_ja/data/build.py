@@ -138,7 +138,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
                 f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
                 f" another --output_dir, or {'remove that one' if work.part else '--overwrite'}"
             )
-        manifest = verify.fast_check(output)
+        manifest, _ = verify.fast_check(output)
     except BadInput:
         check_output(output, replaces=False)
         raise

@@ -24,6 +24,7 @@ from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
 EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
 _READ_BUFFER_BYTES = 1 << 18
 _AHEAD = 4  # batches made side by side, and ready
+_NO_END = np.iinfo(np.int64).max
 _RUN = 32  # tokens that `running_count` sums at once
 
 
@@ -199,7 +200,7 @@ def record_batches(
         start_step: the global step to begin at; reading starts in its window, nothing is replayed.
         shuffle_window: shards that each reader mixes.
         num_hosts, host_index: which places of the batch are this host's: h, h + hosts, ...
-        num_steps: how many batches; without end by default.
+        num_steps: how many batches, for which shards are read; without end by default.
 
     Returns:
         (serialised records, epoch int64, record id int64), each [global_batch_size / num_hosts].
@@ -207,10 +208,15 @@ def record_batches(
     layout = layout_of(manifest, seed, shuffle_window)
     starts = order.starts_of_host(layout, global_batch_size, start_step, num_hosts, host_index)
     paths = [storage.join(data_dir, shard.name) for shard in manifest.train_shards]
-    columns = [[getattr(s, name) for s in starts] for name in ("reader", "window", "skip")]
-    readers = tf.data.Dataset.from_tensor_slices(tuple(np.asarray(c, np.int64) for c in columns))
-    records = readers.interleave(
-        lambda reader, window, skip: _reader(layout, paths, reader, window, skip),
+    rows = [(s.reader, s.window, s.skip, _NO_END) for s in starts]
+    if num_steps is not None:
+        last = start_step + num_steps
+        ends = order.starts_of_host(layout, global_batch_size, last, num_hosts, host_index)
+        end_of = {end.reader: end.window + (end.skip > 0) for end in ends}
+        rows = [(*row[:3], end_of[row[0]]) for row in rows]
+    columns = tuple(np.asarray(column, np.int64) for column in zip(*rows, strict=True))
+    records = tf.data.Dataset.from_tensor_slices(columns).interleave(
+        lambda *row: _reader(layout, paths, *row),
         cycle_length=len(starts),
         block_length=1,
     )
@@ -219,11 +225,16 @@ def record_batches(
 
 
 def _reader(
-    layout: order.Layout, paths: list[str], reader: tf.Tensor, window: tf.Tensor, skip: tf.Tensor
+    layout: order.Layout,
+    paths: list[str],
+    reader: tf.Tensor,
+    window: tf.Tensor,
+    skip: tf.Tensor,
+    end: tf.Tensor,
 ) -> tf.data.Dataset:
-    """The records of one reader from its window `window` on, without end."""
-    forever = tf.data.Dataset.range(window, tf.int64.max)
-    windows = forever.map(lambda w: _window(layout, paths, w, reader)).prefetch(1)
+    """Read the records of one reader from its window `window` on, up to window `end`."""
+    numbers = tf.data.Dataset.range(window, end)
+    windows = numbers.map(lambda w: _window(layout, paths, w, reader)).prefetch(1)
     records = windows.flat_map(lambda *window: tf.data.Dataset.from_tensor_slices(window))
     return records.skip(skip)
 

@@ -22,21 +22,25 @@ _LOG_FROM = 4 << 30  # bytes that take seconds to read
 _OTHER = "is not the file that was made (its checksum differs)"
 
 
-def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> Manifest:
-    """Loads the manifest and compares the tokenizer and the shards of some splits with it.
+def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> tuple[Manifest, DataGuard]:
+    """Load the manifest and compare the tokenizer and the shards of some splits with it.
 
     A bucket states checksums in its listing. On disk the shards are read for theirs (some GB/s
     where they are in memory), because shards of another data set may have the same sizes.
 
+    Returns:
+        The manifest, and what notices later that a shard is replaced.
+
     Raises:
-        BadInput: naming the first file that is missing, extra or another one.
+        BadInput: naming the first file that is missing, extra, unreadable or another one.
     """
     manifest = manifest_lib.load(data_dir)
-    problems = _shard_problems(manifest, data_dir, splits)
+    listing = storage.list_stats(data_dir)
+    problems = _shard_problems(manifest, data_dir, listing, splits)
     if problem := tokenizer_problem(manifest, data_dir):
         problems.append(problem)
     raise_first(problems, data_dir)
-    return manifest
+    return manifest, DataGuard(manifest, data_dir, listing)
 
 
 def raise_first(problems: Sequence[str], data_dir: str) -> None:
@@ -76,10 +80,16 @@ def _difference(shard: Shard, info: storage.Stat) -> str | None:
     return None
 
 
-def _shard_problems(manifest: Manifest, data_dir: str, splits: Sequence[str]) -> list[str]:
-    """What is wrong with the shards by a listing; where nothing is, by their checksums, too, which
-    means reading those whose listing states none."""
-    listing = storage.list_stats(data_dir)
+def _shard_problems(
+    manifest: Manifest,
+    data_dir: str,
+    listing: Mapping[str, storage.Stat],
+    splits: Sequence[str],
+) -> list[str]:
+    """Compare shards with the manifest by a listing, then by checksum.
+
+    Shards whose checksum is not in the listing are read.
+    """
     if problems := file_problems(manifest, listing, splits):
         return problems
     size = sum(listing[s.name].size for split in splits for s in manifest.shards(split))
@@ -100,14 +110,19 @@ def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
         return False
     if info.crc32c and shard.crc32c:
         return True
-    if shard.crc32c and not storage.is_remote(path):
-        return storage.crc32c_of_file(path)[0] == shard.crc32c
-    if not shard.sha256:
-        return True
-    sha256 = hashlib.sha256()
-    with storage.open_read(path) as file:
-        while data := file.read(_CHUNK):
-            sha256.update(data)
+    try:
+        if shard.crc32c and not storage.is_remote(path):
+            return storage.crc32c_of_file(path)[0] == shard.crc32c
+        if not shard.sha256:
+            return True
+        sha256 = hashlib.sha256()
+        with storage.open_read(path) as file:
+            while data := file.read(_CHUNK):
+                sha256.update(data)
+    except PermissionError as error:
+        raise BadInput(
+            f"{path}: cannot be read: {error.strerror}: check its permissions"
+        ) from error
     return sha256.hexdigest() == shard.sha256
 
 
@@ -153,7 +168,8 @@ def named_damage(
     except Exception as error:
         if not _is_data_loss(error):
             raise
-        raise_first(_shard_problems(manifest, data_dir, splits), data_dir)
+        listing = storage.list_stats(data_dir)
+        raise_first(_shard_problems(manifest, data_dir, listing, splits), data_dir)
         raise
 
 
@@ -170,20 +186,20 @@ class DataGuard:
 
     TensorFlow's readers do not stay with one version of an object: replaced while it is read, they
     go on in the new one, and where records are equally long nothing looks wrong. So the versions of
-    all shards are noted at the start (one listing) and compared before each checkpoint becomes the
+    all shards are noted at the start and compared before each checkpoint becomes the
     latest: no checkpoint that is trusted holds anything learnt from a mixed shard.
 
-    Raises:
-        BadInput: a shard is missing, or its size or checksum (known without reading on a bucket)
-            is not the manifest's.
+    Args:
+        manifest, data_dir: the data set.
+        listing: of `data_dir`; shards that it lacks are not looked after.
     """
 
-    def __init__(self, manifest: Manifest, data_dir: str) -> None:
+    def __init__(
+        self, manifest: Manifest, data_dir: str, listing: Mapping[str, storage.Stat]
+    ) -> None:
         self._data_dir = data_dir
-        listing = storage.list_stats(data_dir)
-        raise_first(file_problems(manifest, listing), data_dir)
         shards = manifest.train_shards + manifest.eval_shards
-        self._tokens = {shard.name: listing[shard.name].token for shard in shards}
+        self._tokens = {s.name: listing[s.name].token for s in shards if s.name in listing}
 
     def check(self) -> None:
         """Raises if a shard is no longer the version that was listed at the start.

@@ -62,6 +62,7 @@ class Job:
 
     config: Config  # completed by the data set
     manifest: Manifest
+    guard: DataGuard  # raises where a shard has been replaced since the command began
     data_dir: str
     model_dir: str
     engine: Choice
@@ -93,11 +94,8 @@ class Resumption:
         return self.checkpoint.meta.train_seconds if self.checkpoint else 0.0
 
 
-def check(job: Job) -> DataGuard:
+def check(job: Job) -> None:
     """Refuse what cannot be trained, here or at all; reads only.
-
-    Returns:
-        The versions of the data set's shards as they are now.
 
     Raises:
         BadInput: what, where, and what to do.
@@ -119,25 +117,9 @@ def check(job: Job) -> DataGuard:
         load_wandb()
     # Refuses a mask unit or a rate that static data does not have.
     job.manifest.rule(config.data.mask_unit, train_predictions(config))
-    guard = DataGuard(job.manifest, job.data_dir)
-    _check_shards_open(job.manifest, job.data_dir)
     is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
     if is_on_host and engine.name == "estimator":  # the other engine asks its compiler
         memory.refuse_if_too_large(memory.state_bytes(config))
-    return guard
-
-
-def _check_shards_open(manifest: Manifest, data_dir: str) -> None:
-    """Open each shard on disk; on a bucket, where each costs a request, the first alone."""
-    shards = manifest.train_shards + manifest.eval_shards
-    for shard in shards[:1] if storage.is_remote(data_dir) else shards:
-        path = storage.join(data_dir, shard.name)
-        try:
-            with storage.open_read(path) as file:
-                file.read(1)
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise BadInput(f"{path}: cannot be read: {why}: check its permissions") from error
 
 
 def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
@@ -180,6 +162,7 @@ def make_engine(
             job.data_dir,
             start_step=resumption.next_batch,
             first_step=resumption.step,
+            num_steps=config.training.num_train_steps - resumption.step,
             num_hosts=count,
             host_index=host,
         )
@@ -226,6 +209,7 @@ def batches(
     *,
     start_step: int = 0,
     first_step: int | None = None,
+    num_steps: int | None = None,
     num_hosts: int = 1,
     host_index: int = 0,
 ) -> Any:
@@ -236,6 +220,7 @@ def batches(
         manifest, data_dir: the data set.
         start_step: the number of the first batch.
         first_step: the global step of that batch; after a change of batch size the two differ.
+        num_steps: how many batches; without end by default.
         num_hosts, host_index: the part of each global batch to read.
     """
     from bigbird_ja.data import pipeline
@@ -248,6 +233,7 @@ def batches(
         global_batch_size=config.training.global_batch_size,
         start_step=start_step,
         first_step=first_step,
+        num_steps=num_steps,
         shuffle_window=config.data.shuffle_window,
         mask_unit=config.data.mask_unit,
         mask_rate=MaskRate(*rates) if rates else None,

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.data import verify
-from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import (
     BadInput,
@@ -87,7 +86,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
     deps.mark("start-up")
     if not job.overwrite:
         run_dir.check_settings(config, job.changed)
-    guard = check(job)
+    check(job)
     warm_start = load_warm_start(job, run_dir.has_checkpoints)
     pod.barrier("checked")
 
@@ -110,7 +109,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
         if TOKENIZER in run_dir.files:
             check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
-        trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, guard, warm_start)
+        trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, warm_start)
         return trainer.run()
 
 
@@ -125,7 +124,6 @@ class Trainer:
     scratch: str  # an empty local folder
     resumption: Resumption  # where training continues
     lease: Lease | None  # the lock; None in a process that does not write
-    guard: DataGuard  # raises where the data set has changed
     warm_start: FirstValues | None  # replaces the random parameters of a new run
 
     def __post_init__(self) -> None:
@@ -278,7 +276,7 @@ class Trainer:
         """In the saver's thread: raise where a checkpoint must not become the latest."""
         if self.lease is not None:
             self.lease.check()
-        self.guard.check()
+        self.job.guard.check()
 
     def _on_saved(self, meta: Meta, seconds: float, waited: float) -> None:
         """In the saver's thread: record that a checkpoint is the latest."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import itertools
 
@@ -45,6 +46,20 @@ def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, st
         tokens = tfrecords.parse_dynamic(manifest, serialized)["tokens"].numpy()
         numbers = [synthetic.record_number(row, manifest.vocab_size) for row in tokens]
         assert numbers == record.numpy().tolist()
+
+
+def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
+    manifest = synthetic.write(tmp_path, (3,) * 16, num_readers=8)
+    layout = pipeline.layout_of(manifest, 3, 1)
+    batches = itertools.islice(order_oracle.batches(layout, 4, 7), 2)
+    starts = layout.starts.tolist()
+    needed = {bisect.bisect_right(starts, i) - 1 for batch in batches for _, i in batch}
+    for number, shard in enumerate(manifest.train_shards):
+        if number not in needed:
+            (tmp_path / shard.name).unlink()
+    how = {"seed": 3, "global_batch_size": 4, "start_step": 7, "shuffle_window": 1}
+    read = pipeline.record_batches(manifest, str(tmp_path), **how, num_steps=2)
+    assert len(needed) < 9 and len(list(read)) == 2
 
 
 def test_no_thread_of_tensorflows_tuning_holds_an_iterator_up_at_its_end(data):
@@ -143,28 +158,3 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
             verify.named_damage(manifest, str(tmp_path)),
         ):
             raise caught.value
-
-
-def test_cut_records_are_all_of_the_text_as_sequences_of_their_own(data):
-    manifest, directory = data
-
-    def first_batch(**how):
-        batches = pipeline.batches(manifest, directory, seed=5, global_batch_size=4, **how)
-        return next(batches.as_numpy_iterator())
-
-    cut = {"seq_length": 16, "max_predictions": 3}
-    pieces = first_batch(**cut)
-    wanted, result = unmasked(first_batch()).reshape(16, 16), unmasked(pieces)
-    pad, cls, sep = (synthetic.SPECIAL_IDS[name] for name in ("pad", "cls", "sep"))
-    is_text = wanted != pad
-    np.testing.assert_array_equal(result[:, 1:-1], wanted[:, 1:-1])
-    np.testing.assert_array_equal(result[:, 0], np.where(is_text[:, 0], cls, pad))
-    np.testing.assert_array_equal(result[:, -1], np.where(is_text[:, -1], sep, pad))
-    has_text = (result >= len(synthetic.NAMES)).any(1)
-    assert has_text.any() and not has_text.all(), "both kinds of pieces"
-    np.testing.assert_array_equal(pieces["masked_lm_weights"].sum(1) > 0, has_text)
-    np.testing.assert_array_equal(pieces["document_ids"] > 0, result != pad)
-    hosts = [first_batch(**cut, num_hosts=2, host_index=host)["input_ids"] for host in (0, 1)]
-    assert {row.tobytes() for row in np.concatenate(hosts)} == {
-        row.tobytes() for row in pieces["input_ids"]
-    }

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.data import verify
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
@@ -124,7 +125,7 @@ class Training:
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         self._monkeypatch.setattr(train_lib, "trained_model", lambda *args: engine)
         job = Job(
-            self.config, self.manifest, self.data, self.model_dir,
+            self.config, self.manifest, verify.fast_check(self.data)[1], self.data, self.model_dir,
             choose.Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
             deps=Dependencies(mark=mark),
         )  # fmt: skip
