@@ -1,4 +1,4 @@
-"""`bigbird-ja`, and `python -m bigbird_ja`: ready for signals before anything is imported."""
+"""Starts `bigbird-ja`, also as `python -m bigbird_ja`; handles signals before it imports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """Nothing has begun: out at once."""
+    """Ends the process at once: nothing has begun."""
     name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     message = f"interrupted ({name}) before anything was done: run the same command again"
     try:

@@ -1,1 +1,1 @@
-"""The verbs: one module per command."""
+"""Implements the verbs: one module per command."""

@@ -1,4 +1,4 @@
-"""the whole road on a small generated corpus, on this machine's CPU
+"""Goes the whole road on a small generated corpus, on this machine's CPU.
 
 Makes a corpus, trains a tokenizer, makes data, pretrains a tiny BigBird, kills its own training
 with SIGKILL midway, resumes it, compares the steps that were made twice, evaluates, fills three
@@ -46,11 +46,9 @@ _TEXTS = (
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
-    flags.path(
-        "work_dir", "Folder for everything that the demo makes; what is there is continued.",
-        default="out/demo",
-    )  # fmt: skip
+    """Declares the command's flags."""
+    folder = "Folder for everything that the demo makes; what is there is continued."
+    flags.path("work_dir", folder, default="out/demo")
     flags.integer("num_train_steps", 400, "Training steps.", unit="steps", low=80, high=10**9)
 
 
@@ -170,19 +168,18 @@ def bigbird_ja(
 
 
 def read_losses(model_dir: str) -> dict[int, float]:
-    """The loss of each logged step."""
+    """Reads the loss of each logged step."""
     lines = run_log.read_metrics(model_dir)
     return {line["step"]: line["loss"] for line in lines if line["loss"] is not None}
 
 
 def last_step(model_dir: str) -> int:
-    """The last step that is logged; 0 where there is none yet."""
+    """Reads the last step that is logged; 0 where there is none yet."""
     return max(read_losses(model_dir), default=0)
 
 
 def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
-    """Prints the losses of the steps that were made twice: without any interruption until the kill,
-    and after the resume, from a checkpoint.
+    """Prints the losses of the steps that were made twice: before the kill, and after the resume.
 
     Args:
         model_dir: of the run, resumed and finished.

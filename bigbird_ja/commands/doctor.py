@@ -1,4 +1,4 @@
-"""what this machine has and lacks, and what to do about it
+"""Shows what this machine has and lacks, and what to do about it.
 
   bigbird-ja doctor
   bigbird-ja doctor --project MY-PROJECT --json
@@ -31,13 +31,13 @@ _DISK_BYTES = 10e9  # six checkpoints of a base model, 1.3 GB each, and what goe
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Declares the command's flags."""
     flags.text("project", "Id of the Google Cloud project.", none="that of the credentials")
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """Holds one finding."""
 
     name: str
     is_well: bool
@@ -46,7 +46,7 @@ class Check:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Looks, prints, judges.
+    """Looks at this machine, prints each finding, and judges.
 
     Raises:
         BadInput: this machine cannot train.
@@ -91,14 +91,12 @@ def _room() -> Iterator[Check]:
 
     memory, free = available_bytes(), shutil.disk_usage(".").free
     yield Check("memory", True, "not known" if memory is None else f"{human_bytes(memory)} free")
-    yield Check(
-        "disk", free >= _DISK_BYTES, f"{human_bytes(free)} free in this folder",
-        "checkpoints of a base model take 8 GB: write to gs://, or to another disk",
-    )  # fmt: skip
+    advice = "checkpoints of a base model take 8 GB: write to gs://, or to another disk"
+    yield Check("disk", free >= _DISK_BYTES, f"{human_bytes(free)} free in this folder", advice)
 
 
 def _engines() -> Iterator[Check]:
-    """Each engine, with the devices that it would train on."""
+    """Checks each engine and finds the devices that it would train on."""
     from bigbird_ja.process.errors import require
     from bigbird_ja.train.engines import choose, devices
 
@@ -118,7 +116,7 @@ def _engines() -> Iterator[Check]:
 
 
 def _cloud(project: str | None) -> Iterator[Check]:
-    """Credentials, project and the quotas of TPUs that Compute Engine lists by region."""
+    """Checks credentials, project and the quotas of TPUs that Compute Engine lists by region."""
     from bigbird_ja.launch import compute, rest
 
     try:

@@ -24,18 +24,14 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
 
 
 def define_flags(flags: Flags) -> None:
-    """This command's flags."""
+    """Declares the command's flags."""
     flags.path("output", "FILE.jsonl, FILE.jsonl.gz or FILE.txt.", required=True)
     flags.integer("documents", 2000, "Articles to write.", unit="articles", low=1, high=10**9)
     flags.integer("seed", 1, "Which articles.", low=-(2**63), high=2**64 - 1)
-    flags.integer(
-        "mean_length", 3000, "Length of an article, on average.", unit="characters",
-        low=250, high=40_000,
-    )  # fmt: skip
-    flags.number(
-        "facts_per_1000_characters", 1.0, "Names that are stated and then stated again far away.",
-        low=0.0, high=20.0,
-    )  # fmt: skip
+    length = "Length of an article, on average."
+    flags.integer("mean_length", 3000, length, unit="characters", low=250, high=40_000)
+    facts = "Names that are stated and then stated again far away."
+    flags.number("facts_per_1000_characters", 1.0, facts, low=0.0, high=20.0)
     flags.switch("overwrite", "Replaces a generated corpus of other settings.")
 
 
@@ -116,7 +112,7 @@ def _encode(path: str, documents: Iterator[str], file: IO[bytes]) -> None:
 
 
 class _Comparison:
-    """A file to write to that compares the bytes with those of another file."""
+    """Compares the bytes written to it with those of another file."""
 
     def __init__(self, stored: IO[bytes]) -> None:
         self._stored, self.is_same = stored, True

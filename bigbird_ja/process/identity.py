@@ -24,29 +24,29 @@ class Owner:
 
     @property
     def name(self) -> str:
-        """Words for messages."""
+        """Names the process for messages."""
         return f"process {self.pid} on host {self.host}"
 
     @property
     def is_here(self) -> bool:
-        """True if it ran where this process runs, so that its end can be detected."""
+        """Tells whether it ran where this process runs, so that its end can be detected."""
         return self.machine == _machine()
 
     @property
     def has_ended(self) -> bool:
-        """True if it is known to have ended; False for a process on another machine."""
+        """Tells whether it is known to have ended; False for a process on another machine."""
         return self.is_here and not (
             is_running(self.pid) and _start_ticks(self.pid) == self.started
         )
 
     @property
     def is_of_another_boot(self) -> bool:
-        """True if it ran before this machine's last boot, or on another machine."""
+        """Tells whether it ran before this machine's last boot, or on another machine."""
         return self.machine.partition(".")[0] != _machine().partition(".")[0]
 
     @property
     def tag(self) -> str:
-        """Text for the name of a file; `from_tag` reads it back."""
+        """Encodes it for the name of a file; `from_tag` reads it back."""
         return f"{self.machine}-{self.pid}-{self.started}"
 
 

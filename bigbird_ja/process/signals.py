@@ -126,7 +126,7 @@ class CommandSignals:
 
     @property
     def name(self) -> str:
-        """The first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
+        """Names the first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
         return name_of(self.number) if self.number else ""
 
     def settle(self) -> None:

@@ -24,7 +24,7 @@ _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
 
 
 class _NamedStream(io.TextIOWrapper):
-    """A standard stream whose errors name it; standard error masks credentials.
+    """Names itself in its errors; standard error masks credentials, too.
 
     Log records, warnings and tracebacks of threads all pass through standard error.
     """
