@@ -28,7 +28,7 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process import children, console
 from bigbird_ja.process.errors import BadInput, of_reason
 from bigbird_ja.run import log as run_log
-from bigbird_ja.storage import outputs, ownership
+from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
@@ -67,7 +67,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
     outputs.check_folder_place(work_dir, "--work_dir")
-    ownership.check_folder(work_dir, "--work_dir", "demo", "name another folder")
+    outputs.check_folder(work_dir, "--work_dir", "demo", "name another folder")
     storage.make_directory(work_dir)
     owned = Owned.create(work_dir, "demo")
     start = time.monotonic()

@@ -73,13 +73,13 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import complete_config
     from bigbird_ja.settings.values import config_fingerprint, flatten
-    from bigbird_ja.storage import outputs, ownership
+    from bigbird_ja.storage import outputs
 
     if args.output:
         outputs.check_output_file(args.output, "--output")
     if args.dump_hlo:
         outputs.check_folder_place(args.dump_hlo, "--dump_hlo")
-        ownership.check_folder(args.dump_hlo, "--dump_hlo", estimate.DUMP, "choose another folder")
+        outputs.check_folder(args.dump_hlo, "--dump_hlo", estimate.DUMP, "choose another folder")
     only_slices = args.topology and not args["chip"].present
     names = [] if only_slices else list(dict.fromkeys(args.chip))
     wanted = [targets.of_chip(name) for name in names]

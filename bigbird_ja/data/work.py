@@ -33,7 +33,7 @@ from bigbird_ja.data.manifest import DataSpec, Manifest, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode, ownership
+from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.storage.lease import Lease, held, holder_of
 from bigbird_ja.storage.ownership import Made, Owned
@@ -358,7 +358,7 @@ def check_output(output_dir: str, replaces: bool = True) -> None:
         BadInput: naming what is there.
     """
     advice, apart = "choose another --output_dir, or move it away yourself", (NAME, LOCK_NAME)
-    owned = ownership.check_folder(output_dir, "--output_dir", KIND, advice, apart)
+    owned = outputs.check_folder(output_dir, "--output_dir", KIND, advice, apart)
     if owned is None:
         return
     _trust_shards(owned)

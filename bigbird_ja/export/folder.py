@@ -16,7 +16,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, mid_run
-from bigbird_ja.storage import decode, outputs, ownership
+from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import Made, Owned
@@ -41,7 +41,7 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
     """
     outputs.refuse_overlap(inputs, {_FLAG: output_dir})
     outputs.check_folder_place(output_dir, _FLAG)
-    return ownership.check_folder(output_dir, _FLAG, _KIND, "choose another folder")
+    return outputs.check_folder(output_dir, _FLAG, _KIND, "choose another folder")
 
 
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:

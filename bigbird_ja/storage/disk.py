@@ -8,6 +8,7 @@ per file being written; its name records the process, and the next writer of tha
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import glob as glob_module
 import os
@@ -59,7 +60,7 @@ class Disk:
     def stat(self, path: str) -> Stat:
         """Returns size and version of a file; a directory raises IsADirectoryError."""
         if os.path.isdir(path):
-            raise IsADirectoryError(21, "is a directory", path)
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return _stat(os.stat(path))
 
     def exists(self, path: str) -> bool:
@@ -130,10 +131,7 @@ class Disk:
             _sync_directory(path)
 
     def create_exclusive(self, path: str, data: bytes) -> bool:
-        """Creates a file that must not exist yet; False where it does. For leases.
-
-        A hard link refuses an existing name and shows the whole content at once.
-        """
+        """Creates a file, whole at once by a hard link; False where it exists. For leases."""
         with _temporary(path) as file:
             file.write(data)
             _sync(file)
@@ -151,7 +149,7 @@ class Disk:
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
         """Replaces a file if it is still the version of `token`; the new token, or None.
 
-        Two of these in one directory take turns.
+        Calls in one directory take turns.
         """
         with _directory_lock(path):
             if not _is_version(path, token):
@@ -175,8 +173,7 @@ class Disk:
     def rename(self, source: str, target: str) -> None:
         """Gives a file another name in the same place, over what has that name.
 
-        On disk that is one step, which survives a power cut; on a bucket a copy (by the bucket) and
-        a deletion, and a kill between the two leaves both.
+        One step on disk, which survives a power cut; on a bucket a copy and a deletion.
         """
         os.replace(source, target)
         _sync_directory(target)
@@ -320,8 +317,8 @@ def _sync_directory(path: str) -> None:
 def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
     """Makes an empty local folder (0700) for this block.
 
-    A killed process cannot clean up, and what it left may be a copy of a model. So the name of the
-    folder records its owner, and those of processes that have ended are removed first.
+    A killed process cannot clean up, and what it left may be a copy of a model. So the name records
+    the owner, and folders of processes that have ended are removed first.
 
     Args:
         parent: where; the system's folder for temporary files by default.

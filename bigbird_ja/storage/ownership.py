@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -33,7 +32,7 @@ import msgspec
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.storage import decode, paths
+from bigbird_ja.storage import decode
 
 MARK = ".bigbird-ja.json"
 FILES = "files"  # the kind of a folder of somebody else's in which some files are ours
@@ -137,7 +136,7 @@ class Owned:
             storage.create_exclusive(storage.join(path, MARK), mark.encoded())
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
-                raise BadInput(f"{path}: {_of_other_command(owned)}: choose another folder")
+                raise BadInput(f"{path}: {held_by_other(owned)}: choose another folder")
             owned._update(lambda mark: replace(mark, kind=kind))
         return owned
 
@@ -308,64 +307,6 @@ def _entry(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def check_folder(
-    path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
-) -> Owned | None:
-    """Refuses a folder that holds what this program did not make; changes nothing.
-
-    Args:
-        path: the folder.
-        flag: that named it.
-        kind: what it is to be, as of `Owned.create`.
-        advice: what to do instead.
-        apart: names in it that are not looked at.
-
-    Returns:
-        The folder where it is ours and of this kind; None where it is missing, or holds nothing
-        but single files of ours.
-
-    Raises:
-        BadInput: something else is in it; the line says what, and ends with `advice`.
-    """
-    owned = Owned.load(path)
-    if owned is not None and owned.kind == kind:
-        return owned
-    if owned is not None and owned.kind != FILES:
-        raise paths.refusal(path, flag, f"{_of_other_command(owned)}: {advice}")
-    ours = {MARK, *filter(owned.is_unchanged, owned.files)} if owned else set()
-    if foreign := sorted(set(_names(path)) - ours - set(apart)):
-        raise paths.refusal(path, flag, f"holds {_describe_foreign(foreign)}: {advice}")
-    return None
-
-
-# Folders of other tools, by the names in them; the first that matches counts.
-_TOOLS = {
-    "checkpoints of TensorFlow 1 or an Estimator": r"(bert_)?model\.ckpt.*|graph\.pbtxt|checkpoint",
-    "a Hugging Face model": r".*\.safetensors|pytorch_model.*\.bin|tokenizer_config\.json",
-    "checkpoints of PyTorch": r".*\.(pt|pth|ckpt)",
-    "a git checkout": r"\.git",
-    "records of another program": r".*\.tfrecord.*",
-}
-
-
-def _describe_foreign(names: list[str]) -> str:
-    """Words what seems to be in a folder that is not ours, for "holds ..."."""
-    for words, pattern in _TOOLS.items():
-        if any(re.fullmatch(pattern, name) for name in names):
-            return words
-    return f"files that this program did not make, such as {names[0][:80]}"
-
-
-def _of_other_command(owned: Owned) -> str:
+def held_by_other(owned: Owned) -> str:
+    """Words that a folder is another command's, for a refusal."""
     return f"holds what another command of bigbird-ja made ({owned.kind})"
-
-
-def _names(path: str) -> list[str]:
-    """Lists the files and folders directly in a folder, without unfinished files."""
-    names: Iterable[str] = ()
-    if storage.is_remote(path):
-        names = {name.partition("/")[0] for name in storage.list_tree(path)}
-    else:
-        with contextlib.suppress(FileNotFoundError):
-            names = os.listdir(path)
-    return sorted(name for name in names if not name.startswith(storage.TEMPORARY_PREFIX))

@@ -31,7 +31,7 @@ from bigbird_ja.settings.values import (
     is_free,
     may_change_in_mid_run,
 )
-from bigbird_ja.storage import outputs, ownership
+from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.ownership import MARK, Owned
@@ -71,7 +71,7 @@ class RunDir:
 
     def __init__(self, path: str, overwrite: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
-        self._owned = ownership.check_folder(path, "--model_dir", _KIND, _ADVICE)
+        self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
         self.config: Config | None = None
         self._names: Collection[str] | None = None  # listed with the lock held

@@ -9,7 +9,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.storage import ownership
+from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.ownership import FILES, MARK, Made, Owned
 from testkit.fakes.gcs_process import FakeGcs
 
@@ -195,9 +195,9 @@ def test_names_do_not_lead_outside_the_folder(tmp_path) -> None:
 )
 def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base: str, names, words) -> None:
     def check(kind: str = "run") -> Owned | None:
-        return ownership.check_folder(base, "--model_dir", kind, "name an empty folder")
+        return outputs.check_folder(base, "--model_dir", kind, "name an empty folder")
 
-    assert check() is None and ownership.check_folder(f"{base}/new", "", "run", "") is None
+    assert check() is None and outputs.check_folder(f"{base}/new", "", "run", "") is None
     Owned.create(base, FILES).write("report.html", b"ours")
     assert check() is None
     for name in names:
@@ -216,7 +216,7 @@ def test_a_single_file_of_ours_that_was_changed_is_not_ours(base: str) -> None:
     Owned.create(base, FILES).write("report.html", b"ours")
     storage.write_bytes(f"{base}/report.html", b"ours, annotated")
     with pytest.raises(BadInput, match=r"^--model_dir .*: holds files .*, such as report\.html: "):
-        ownership.check_folder(base, "--model_dir", "run", "name an empty folder")
+        outputs.check_folder(base, "--model_dir", "run", "name an empty folder")
 
 
 def test_nothing_is_downloaded_to_compare_it(bucket: str, fake_gcs: FakeGcs) -> None:
