@@ -1,4 +1,4 @@
-"""Checkpoints in MODEL_DIR, on disk or on a bucket: one counts only with its sidecar, verified.
+"""Keep checkpoints in MODEL_DIR, on disk or a bucket: one counts only with its sidecar, verified.
 
 A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's
 own format) and, written last, the sidecar `model.ckpt-N.json` with what is needed to trust it.
@@ -53,7 +53,7 @@ SLOTS = ("m", "v")  # see `model.params.slot_parameters`
 
 @dataclass(frozen=True)
 class StoredFile:
-    """What a checkpoint's file must be."""
+    """Size and checksum of a checkpoint's file."""
 
     bytes: Count
     crc32c: str  # base64 of the big-endian CRC32C, as Cloud Storage states it
@@ -113,11 +113,11 @@ class CheckpointStore:
     owned: Owned | None = None
 
     def steps(self) -> list[int]:
-        """Steps with a sidecar, ascending. A directory that cannot be listed raises."""
+        """List the steps with a sidecar, ascending. A directory that cannot be listed raises."""
         return sorted(step for step, parts in self._parts().items() if ".json" in parts)
 
     def publish(self, prefix: str, meta: Meta, keep_last: int, keep_every: int) -> Meta:
-        """Makes a checkpoint in local scratch files the latest of MODEL_DIR.
+        """Make a checkpoint in local scratch files the latest of MODEL_DIR.
 
         The scratch files are moved (disk) or uploaded and removed (bucket). A failure leaves what
         was the latest before, untouched.
@@ -161,7 +161,7 @@ class CheckpointStore:
         return meta
 
     def read_meta(self, step: int) -> Meta:
-        """The sidecar of a step.
+        """Read the sidecar of a step.
 
         Raises:
             Damaged: there is none, or it is not one.
@@ -185,7 +185,7 @@ class CheckpointStore:
         return meta
 
     def fetch(self, step: int) -> Checkpoint:
-        """A checkpoint verified in full: in place on disk, downloaded from a bucket.
+        """Verify a checkpoint in full: in place on disk, downloaded from a bucket.
 
         Raises:
             Damaged: missing, incomplete or damaged.
@@ -241,7 +241,7 @@ class CheckpointStore:
         return parts
 
     def _listed(self) -> list[int]:
-        """Steps that the `checkpoint` file lists; [] where it does not exist."""
+        """Read the steps that the `checkpoint` file lists; [] where it does not exist."""
         try:
             text = storage.read_bytes(self._path(STATE)).decode("utf-8", "replace")
         except FileNotFoundError:
@@ -250,8 +250,10 @@ class CheckpointStore:
         return sorted({int(step) for step in steps})
 
     def without_sidecar(self) -> list[int]:
-        """Steps of which there are files and no sidecar, ascending: they are being written, or what
-        a kill has left, or somebody has removed the sidecar."""
+        """List the steps of which there are files and no sidecar, ascending.
+
+        They are being written, or a kill has left them, or somebody has removed the sidecar.
+        """
         return sorted(step for step, parts in self._parts().items() if ".json" not in parts)
 
     @property
@@ -261,7 +263,7 @@ class CheckpointStore:
         return self.owned
 
     def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Removes what a kill has left of saves and removals. Files that are not ours stay."""
+        """Remove what a kill has left of saves and removals. Files that are not ours stay."""
         for step in sorted(step for step, there in parts.items() if ".json" not in there):
             there = parts.pop(step)
             if step in listed:
@@ -288,8 +290,7 @@ class CheckpointStore:
         )
 
     def _fetch(self, name: str, expected: StoredFile) -> str:
-        """A local path of a verified file: its own on disk, a copy's where MODEL_DIR is on a
-        bucket."""
+        """Return a local path of a verified file, a copy's where MODEL_DIR is on a bucket."""
         if self.scratch is None and storage.is_remote(self.model_dir):
             raise ValueError("a CheckpointStore on a bucket needs a scratch directory to download")
         path = self._path(name)
@@ -305,7 +306,7 @@ class CheckpointStore:
         return local
 
     def _trust(self, step: int) -> None:
-        """Makes the files of a checkpoint known as ours, by its sidecar."""
+        """Make the files of a checkpoint known as ours, by its sidecar."""
         if not set(_names(step)) <= set(self._ours.files):
             with contextlib.suppress(BadInput):
                 self._ours.trust(_sidecar(step), _versions(self.read_meta(step).files))
@@ -320,7 +321,7 @@ class CheckpointStore:
 
 
 def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int]:
-    """Which of the ascending `steps` retention gives up.
+    """Choose which of the ascending `steps` retention gives up.
 
     Kept are the last `keep_last`, and with `keep_every` > 0 the first one at or after each multiple
     of it (saves fall between device loops, so rarely on a multiple itself).
@@ -391,7 +392,7 @@ def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
 
 
 def _names(*steps: int) -> list[str]:
-    """Lists the files of checkpoints, without their sidecars, in the order of writing."""
+    """List the files of checkpoints, without their sidecars, in the order of writing."""
     return [f"model.ckpt-{step}{suffix}" for step in steps for suffix in SUFFIXES]
 
 

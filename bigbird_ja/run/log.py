@@ -1,4 +1,4 @@
-"""What others judge a run by: `heartbeat.json`, `events.jsonl`, `metrics.jsonl`, `eval.jsonl`.
+"""Write and read the logs of a run: heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl.
 
 Light on purpose (no TensorFlow): the supervisor on a workstation reads and appends too. On disk a
 line is appended by one write. A bucket has no append: events, of which there are few, are read,
@@ -91,12 +91,12 @@ class EventLog:
 
 
 def append_eval(model_dir: str, record: Record) -> None:
-    """Adds one evaluation to `eval.jsonl`: `step`, `time` and what was measured."""
+    """Add one evaluation to `eval.jsonl`: `step`, `time` and what was measured."""
     append_line(storage.join(model_dir, EVAL), record)
 
 
 def append_line(path: str, record: Record) -> None:
-    """Adds one line of JSON to a file that several processes may write."""
+    """Add one line of JSON to a file that several processes may write."""
     line = json_line(record)
     if storage.is_remote(path):
         _append_remote(path, line)
@@ -105,7 +105,7 @@ def append_line(path: str, record: Record) -> None:
 
 
 def read_events(model_dir: str) -> list[EventRecord]:
-    """All events of a run, in the order of writing.
+    """Read all events of a run, in the order of writing.
 
     Raises:
         BadInput: a line is no event.
@@ -114,7 +114,7 @@ def read_events(model_dir: str) -> list[EventRecord]:
 
 
 def counted_usd(events: Iterable[EventRecord]) -> float | None:
-    """What the run has cost, as the supervisor's newest event says; None where nobody counted."""
+    """Return what the run has cost by the supervisor's newest event; None where nobody counted."""
     counted = [usd for event in events if (usd := event.get("cost_usd")) is not None]
     return counted[-1] if counted else None
 
@@ -126,7 +126,7 @@ def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
 
 
 def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
-    """Starts that no `finished` followed: kills leave no line of their own."""
+    """Count the starts that no `finished` followed: kills leave no line of their own."""
     count, running = 0, False
     for event in events:
         if event.get("event") in ("started", "resumed"):
@@ -138,7 +138,7 @@ def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
 
 
 def read_metrics(model_dir: str) -> list[MetricsRecord]:
-    """All logged steps of a run.
+    """Read all logged steps of a run.
 
     Raises:
         BadInput: a line is no logged step.
@@ -147,7 +147,7 @@ def read_metrics(model_dir: str) -> list[MetricsRecord]:
 
 
 def read_evaluations(model_dir: str) -> list[Evaluation]:
-    """All evaluations on held-out records, in the order of writing.
+    """Read all evaluations on held-out records, in the order of writing.
 
     Raises:
         BadInput: a line of `eval.jsonl` is none, and nothing else that belongs there.
@@ -165,7 +165,7 @@ def read_probes(model_dir: str) -> list[ProbeLine]:
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
-    """The last heartbeat, or None before the first.
+    """Read the last heartbeat; None before the first.
 
     Raises:
         BadInput: the file is no heartbeat.
@@ -193,12 +193,12 @@ def _read_eval(model_dir: str, key: str, kind: type[T]) -> list[T]:
 
 
 def _lines(path: str, kind: type[T]) -> Iterator[tuple[bytes, T]]:
-    """Lines with their records; what kills leave is left out (`decode.numbered_lines`)."""
+    """Read lines with their records, without what kills leave (`decode.numbered_lines`)."""
     return decode.numbered_lines(_data(path), kind, path, _ADVICE)
 
 
 def _data(path: str) -> bytes:
-    """What a file holds; nothing where there is none."""
+    """Read a file; nothing where there is none."""
     try:
         return storage.read_bytes(path)
     except FileNotFoundError:
@@ -206,7 +206,7 @@ def _data(path: str) -> bytes:
 
 
 def _whole(line: bytes, checked: T) -> T:
-    """A record with the keys that its type does not declare, too."""
+    """Complete a record by the keys that its type does not declare."""
     return cast(T, {**msgspec.json.decode(line), **cast(Record, checked)})
 
 
@@ -231,7 +231,7 @@ class MetricsLog:
             storage.write_bytes(path, whole)
 
     def append(self, record: Record) -> None:
-        """Adds a step; later than all before."""
+        """Add a step; later than all before."""
         if self.last is not None and record["step"] <= self.last["step"]:
             return
         self.last = record
@@ -243,7 +243,7 @@ class MetricsLog:
             _append_local(self._path, json_line(record))
 
     def sync(self) -> None:
-        """Brings a bucket's copy up to date; nothing to do on disk."""
+        """Bring a bucket's copy up to date; nothing to do on disk."""
         with self._lock:
             if not self._unsynced:
                 return
@@ -256,7 +256,7 @@ class MetricsLog:
 
 
 class Heartbeat:
-    """`heartbeat.json`: written at each change of state and every `interval` seconds.
+    """`heartbeat.json`, written at each change of state and every few seconds.
 
     Args:
         model_dir: where.
@@ -284,12 +284,12 @@ class Heartbeat:
         }
 
     def update(self, **fields: Any) -> None:
-        """Changes what the next write will hold."""
+        """Change what the next write will hold."""
         with self._lock:
             self._fields.update(fields)
 
     def write(self, **fields: Any) -> None:
-        """Writes now."""
+        """Write now."""
         with self._writing:
             with self._lock:
                 self._fields.update(fields, time=round(self._clock(), 3))

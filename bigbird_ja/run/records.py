@@ -1,4 +1,4 @@
-"""What a run's log files hold, line by line: the keys that any reader relies on, and their ranges.
+"""Declare the lines of a run's log files: the keys that readers rely on, and their ranges.
 
 The records are dictionaries, checked where they are read (`run.log`); keys that are not declared
 here are kept as they are. `None` stands for a number that JSON cannot hold (NaN, infinity).
