@@ -23,8 +23,9 @@ from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.engines import devices
-from bigbird_ja.train.pod import Alone, Pod
+from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.record import package_versions
+from bigbird_ja.train.single_process import SingleProcess
 
 _METADATA_SECONDS = 2.0
 _VARIABLES = {
@@ -60,8 +61,8 @@ def _shared(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
 @contextlib.contextmanager
 def joined(
     args: Any, config: Config, manifest: Manifest, stop: StopRequest, log: Callable[[str], None]
-) -> Iterator[Alone]:
-    """Join the pod of this process, and yield it once all are there; `Alone` where there is none.
+) -> Iterator[SingleProcess]:
+    """Join the pod of this process, and yield it once all are there.
 
     Args:
         args: of `pretrain`.
@@ -84,7 +85,7 @@ def joined(
     on_tpu = args.use_tpu and args.engine != "estimator" and devices.is_there(devices.TPU_FILES)
     process = find_process(args, os.environ, slice_place if on_tpu else None)
     if process.count == 1:
-        yield Alone()
+        yield SingleProcess()
         return
     if args.engine == "estimator":
         raise BadInput("--engine estimator drives all hosts from one process: leave it out")
@@ -98,7 +99,7 @@ def joined(
         pod.fail(Interrupted.reason, message)
         leave(Interrupted(message))
 
-    try:
+    with _ending_together(pod):
         pod.connect(process.address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
         ours = _shared(args, config, manifest)
@@ -108,6 +109,13 @@ def joined(
         if stop.is_set():
             stop.tell(stop.name)
         yield pod
+
+
+@contextlib.contextmanager
+def _ending_together(pod: Pod) -> Iterator[None]:
+    """Tell the others of a failure within, and leave without waiting for them."""
+    try:
+        yield
     except BaseException as error:
         known = classify(error) or pod.explain(error)
         pod.fail(known.reason if known else "bug", str(known or error))

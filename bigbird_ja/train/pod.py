@@ -27,7 +27,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ import numpy as np
 from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
 from bigbird_ja.process.signals import on_abort
-from bigbird_ja.process.streams import leave
+from bigbird_ja.train.single_process import Arrays, SingleProcess
 
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
@@ -47,61 +47,8 @@ _GONE = (
     " last checkpoint is good: run the same command again on every host"
 )
 
-Arrays = Mapping[str, np.ndarray]
 
-
-class Alone:
-    """A process that trains by itself."""
-
-    index, count, is_writer = 0, 1, True
-    # Ends this process at once, from any thread; called where another one failed.
-    leave: Callable[[CommandError], None] = staticmethod(leave)
-
-    def barrier(self, name: str) -> None:
-        """Wait until all processes are here."""
-
-    def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what the writer makes (as JSON), in every process."""
-        return make()
-
-    def collect(self, key: str, arrays: Arrays, poll: Callable[[], None]) -> list[Arrays] | None:
-        """Return the arrays of all processes, in the writer; None in the others.
-
-        `poll` is called meanwhile, and ends the wait if it raises.
-        """
-        return [arrays]
-
-    def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """Return the step up to which the engine may go now, `limit` at most.
-
-        Called before each `advance`, which may dispatch `ahead` steps beyond the finished `step`.
-        """
-        return limit
-
-    def saves_at(self, step: int, last: int, is_time: bool) -> bool:
-        """Tell whether all processes save at `step`.
-
-        By this process's clock it is time or is not (`is_time`); the save before was at step
-        `last`.
-        """
-        return is_time
-
-    def stops_at(self, step: int, asked: bool) -> bool:
-        """Tell whether training stops at `step`, as this process was asked to or was not."""
-        return asked
-
-    def fail(self, reason: str, message: str) -> None:
-        """Tell the others that this process ends badly."""
-
-    def explain(self, error: BaseException) -> CommandError | None:
-        """Return the end of another process that an error of this one comes from, or None."""
-        return None
-
-    def finish(self) -> None:
-        """Note that the run has ended well, in all processes."""
-
-
-class Pod(Alone):
+class Pod(SingleProcess):
     """A process of several; see the module.
 
     Args:
@@ -194,11 +141,11 @@ class Pod(Alone):
     # Waiting for each other.
 
     def barrier(self, name: str) -> None:
-        """See `Alone.barrier`."""
+        """See `SingleProcess.barrier`."""
         self._waiting(lambda: self._client.wait_at_barrier(name, _DAY_MS))
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """See `Alone.share`; the others get it from the store."""
+        """See `SingleProcess.share`; the others get it from the store."""
         if not self.is_writer:
             return json.loads(self._get(f"share/{name}"))
         value = make()
@@ -206,7 +153,7 @@ class Pod(Alone):
         return value
 
     def collect(self, key: str, arrays: Arrays, poll: Callable[[], None]) -> list[Arrays] | None:
-        """See `Alone.collect`."""
+        """See `SingleProcess.collect`."""
         if not self.is_writer:
             buffer = io.BytesIO()
             np.savez(buffer, **dict[str, Any](arrays))
@@ -251,7 +198,7 @@ class Pod(Alone):
     # Steps.
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """See `Alone.next_limit`; the writer names a step where one is wanted."""
+        """See `SingleProcess.next_limit`; the writer names a step where one is wanted."""
         named = self._agreed[0]
         if self.is_writer and self._wanted and named <= step:
             self._agreed = max(self._reach, step) + ahead + 1, "stop" in self._wanted
@@ -266,7 +213,7 @@ class Pod(Alone):
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
-        """See `Alone.saves_at`."""
+        """See `SingleProcess.saves_at`."""
         if self._agreed[0] > last:
             return step >= self._agreed[0]
         if is_time and self.is_writer:
@@ -281,20 +228,20 @@ class Pod(Alone):
             self._wanted.add("stop")
 
     def stops_at(self, step: int, asked: bool) -> bool:
-        """See `Alone.stops_at`."""
+        """See `SingleProcess.stops_at`."""
         return self._agreed[1] and step >= self._agreed[0]
 
     # Ends.
 
     def fail(self, reason: str, message: str) -> None:
-        """See `Alone.fail`."""
+        """See `SingleProcess.fail`."""
         is_first, self._is_over = not self._is_over, True
         if is_first and self._client is not None:
             self._failure = _end_of(self.name, reason, message)
             self._farewell("pod/ended", json.dumps([self.name, reason, message]), _FAREWELL_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
-        """See `Alone.explain`; waits for the news where a sum over devices has failed."""
+        """See `SingleProcess.explain`; waits for the news where a sum over devices has failed."""
         if "Gloo" in str(error):  # on CPUs the sum fails at once where one is gone
             return self._news or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
@@ -306,7 +253,7 @@ class Pod(Alone):
         return self._news
 
     def finish(self) -> None:
-        """See `Alone.finish`; the writer waits until all are done."""
+        """See `SingleProcess.finish`; the writer waits until all are done."""
         self.share("over", bool)
         self._is_over = True
         self._farewell("over", "", 2 * HEARTBEAT_SECONDS)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta, write_variables
 from bigbird_ja.settings.schema import CheckpointsConfig
-from bigbird_ja.train.pod import Alone
+from bigbird_ja.train.single_process import SingleProcess
 
 if TYPE_CHECKING:
     from bigbird_ja.train.engines import Snapshot
@@ -40,9 +40,9 @@ class SaveSchedule:
         config: CheckpointsConfig,
         step: int,
         clock: Callable[[], float] = time.monotonic,
-        pod: Alone | None = None,
+        pod: SingleProcess | None = None,
     ) -> None:
-        self._pod = pod or Alone()
+        self._pod = pod or SingleProcess()
         self._seconds = config.save_every_minutes * 60
         self._steps = config.save_every_steps
         self._clock = clock

@@ -21,7 +21,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
 from bigbird_ja.train.engines import Engine, devices, memory
 from bigbird_ja.train.engines.choose import Choice, check_divides
-from bigbird_ja.train.pod import Alone
+from bigbird_ja.train.single_process import SingleProcess
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,7 +66,7 @@ class Job:
     data_dir: str
     model_dir: str
     engine: Choice
-    pod: Alone = field(default_factory=Alone)  # the processes that train together
+    pod: SingleProcess = field(default_factory=SingleProcess)  # the processes that train together
     init_from: str | None = None
     changed: frozenset[str] = frozenset()  # settings that a resumed run gets another value of
     evaluates: bool = False  # --mode train_and_eval
