@@ -89,16 +89,21 @@ class Run:
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    """Runs `bigbird-ja` with --json; returns its results.
+    """Runs `bigbird-ja` with --json; returns its results."""
+    return run_module("bigbird_ja", *arguments, "--json")
+
+
+def run_module(module: str, *arguments: str) -> dict[str, Any]:
+    """Runs a program whose last line of output is its results as JSON.
 
     Raises:
         SystemExit: it failed; its log is on standard error.
     """
-    console.log(f"$ bigbird-ja {shlex.join(arguments)}")
-    words = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
+    words = [sys.executable, "-m", module, *arguments]
+    console.log(f"$ {shlex.join(words)}")
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
-        raise SystemExit(f"bigbird-ja {arguments[0]} ended with {done.returncode}: {done.stderr}")
+        raise SystemExit(f"{module} {arguments[0]} ended with {done.returncode}: {done.stderr}")
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
@@ -209,17 +214,23 @@ def train(
     places = [f"--model_dir={folder}", f"--data_dir={data[run.recipe.get('data', 'data')]}"]
     start = (run.recipe.get("init_from"), run.seed)
     sources = [work / "runs" / r.folder for r in runs_of(bench) if (r.name, r.seed) == start]
+    if bench["preset"] == "probe-cpu":
+        from scripts.probe import write_first_values
+
+        sources = [folder.with_name(f"{run.folder}.first")]
+        write_first_values(str(config), places[1].partition("=")[2], str(sources[0]))
     trained = command(
         "pretrain", f"--config={config}", *places, *(f"--init_from={s}" for s in sources),
         *(["--mode=train_and_eval"] if "evaluations" in bench else []),
     )  # fmt: skip
-    probe = bench.get("probe")
-    if probe:
+    evaluated = command("evaluate", *places)
+    asked = bench.get("probe")
+    if asked:
         text = work / "asked.jsonl"
         command("sample", f"--output={text}", *PROBE_TEXT)
-        places += ["--probe", f"--probe_input={text}", f"--probe_cases={probe['cases']}"]
-        places += [f"--plot={probe['plot']}"] if "plot" in probe else []
-    evaluated = command("evaluate", *places)
+        options = [places[0], f"--input={text}", f"--cases={asked['cases']}"]
+        options += [f"--plot={asked['plot']}"] if "plot" in asked else []
+        found = run_module("scripts.probe", *options)["by_distance"]
     if "evaluations" in bench:
         held_out = [e for e in log.read_evaluations(str(folder)) if e.get("max_batches")]
         curve: list[tuple[int, Any]] = [(e["step"], e["masked_lm_loss"]) for e in held_out]
@@ -231,7 +242,7 @@ def train(
         "commit": subprocess.run(head, stdout=subprocess.PIPE, text=True, check=False).stdout[:-1],
         "steps": trained["global_step"],
         "loss": round(evaluated["masked_lm_loss"], 4),
-        "recall": far_recall(evaluated["probe"]["by_distance"], probe["beyond"]) if probe else None,
+        "recall": far_recall(found, asked["beyond"]) if asked else None,
         "curve": [(step, round(loss, 4)) for step, loss in curve],
     }
     path.write_text(json.dumps(result), "utf-8")

@@ -36,16 +36,10 @@ def define_flags(flags: Flags, weights: bool = False) -> None:
         " in it, and counts them; otherwise the first one is refused.",
     )  # fmt: skip
     flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
-    define_txt_documents(flags)
-
-
-def define_txt_documents(flags: Flags, **about: Any) -> None:
-    """How .txt files are cut into documents."""
     flags.choice(
         "txt_documents", ("auto", "file", "blank_line", "line"),
         "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
         " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
-        **about,
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
   bigbird-ja report --model_dir out/model --output out/report.html
   bigbird-ja report --model_dir out/a --model_dir out/b --output out/both.html
-  bigbird-ja report --model_dir gs://BUCKET/run --output report.html --watch
 
 Reads what runs write about themselves (metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json,
 config.yaml). Writes one file that needs no network: loss, accuracy, learning rate, tokens per
@@ -13,7 +12,6 @@ distance, masked examples, settings side by side. Needs matplotlib. Takes second
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from absl import flags as absl_flags
@@ -27,41 +25,18 @@ def define_flags(flags: Flags) -> None:
     """The command's own flags."""
     flags.path("model_dir", "Folder of a run, on disk or gs://.", many=True, required=True)
     flags.path("output", "HTML file to write, on disk or gs://.", default="report.html")
-    flags.switch(
-        "watch",
-        "Writes the page again every --poll_seconds while a run is training, and has the"
-        " browser load it again; ends when all have stopped.",
-    )
-    flags.integer(
-        "poll_seconds", 30, "Between two writes.", unit="seconds", low=1, high=86_400, needs="watch"
-    )
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Writes the page, once or again and again."""
-    return run_with(args, time.time, time.sleep)
-
-
-def run_with(
-    args: absl_flags.FlagValues, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> dict[str, Any]:
-    """`run` with clock and sleep given."""
+    """Writes the page."""
     from bigbird_ja.report.collect import collect, distinct
     from bigbird_ja.report.page import page
     from bigbird_ja.storage import outputs
 
     outputs.check_output_file(args.output, "--output")
-    written = 0
-    is_training = True
-    while is_training:
-        now = clock()
-        runs = distinct([collect(model_dir, now) for model_dir in args.model_dir])
-        is_training = args.watch and any(one.is_running for one in runs)
-        text = page(runs, now, args.poll_seconds if is_training else None)
-        outputs.write(args.output, text.encode())
-        written += 1
-        if is_training:
-            sleep(args.poll_seconds)
+    now = time.time()
+    runs = distinct([collect(model_dir, now) for model_dir in args.model_dir])
+    outputs.write(args.output, page(runs, now).encode())
     print(f"report: {args.output}")
     rows = [{"model_dir": r.model_dir, "step": r.step, "cost_usd": r.cost_usd} for r in runs]
-    return {"output": args.output, "written": written, "runs": rows}
+    return {"output": args.output, "runs": rows}

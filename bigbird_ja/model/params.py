@@ -156,8 +156,6 @@ def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
         name: initial_value(config, name, spec, seed)
         for name, spec in parameter_specs(config).items()
     }
-    if config.model.initializer == "mimetic":
-        params.update(_mimetic_values(config, seed))
     if config.model.initializer == "subspaces":
         _separate_positions(params, config, seed)
     return params
@@ -188,78 +186,27 @@ def _generator(seed: int, name: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
-# Tokens; the heads of the first layer take them in turn.
-_DISTANCES = (-1, 1, -4, 4, -2, 2, -8, 8)
-_PEAK = 10.0  # the score of a key at just that distance; of one far away it is about 0
-
-
-def _mimetic_values(config: Config, seed: int) -> dict[str, np.ndarray]:
-    """First values that look like learnt ones, for small models: what differs, by name, float32.
-
-    From random first values a masked language model learns for thousands of steps nothing but how
-    frequent each piece is, as no attention looks anywhere yet. A model that has to learn in minutes
-    starts with attention that does (after Trockman and Kolter 2023, arXiv:2305.09828, who start
-    from the shapes that trained attention has):
-
-    - positions are sines and cosines (Vaswani et al. 2017, section 3.5), of which a rotation moves
-      every position by the same distance;
-    - each head of the first layer looks at a fixed distance: its query kernel is its key kernel
-      after that rotation;
-    - later layers look for what is alike (query and key kernel are the same) and pass it on as it
-      is (the value and output kernels undo each other).
-
-    Args:
-        config: completed by a data set; `model.hidden_size` is even.
-        seed: of the random projections.
-    """
-    model, count = config.model, config.model.max_position_embeddings or 0
-    size, columns = model.hidden_size, model.hidden_size // model.num_attention_heads
-    # Radians per token: waves from 2 pi to `count` tokens long.
-    rates = np.geomspace(1.0, 2 * np.pi / max(count, 8), size // 2)
-    angles = np.arange(count)[:, None] * rates
-    generator = np.random.Generator(np.random.PCG64(seed))
-    # A position is half of the normalised input, so that equal ones give
-    # sqrt(size per head) x deviation^2 x size / 2.
-    deviation = np.sqrt(2 * _PEAK / (size * np.sqrt(columns)))
-    amplitude = np.sqrt(2) * model.initializer_range
-    values = {POSITIONS: amplitude * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)}
-    for layer in range(model.num_layers):
-        scope = f"bert/encoder/layer_{layer}/attention"
-        key = deviation * generator.standard_normal((size, size))
-        values[f"{scope}/self/key/kernel"] = key
-        if layer == 0:
-            rotated = [
-                _rotation(rates, _DISTANCES[head % len(_DISTANCES)])
-                @ key[:, head * columns : (head + 1) * columns]
-                for head in range(model.num_attention_heads)
-            ]
-            values[f"{scope}/self/query/kernel"] = np.concatenate(rotated, axis=1)
-        else:
-            values[f"{scope}/self/query/kernel"] = key
-            basis = _orthogonal(generator, size, size)
-            values[f"{scope}/self/value/kernel"] = basis
-            values[f"{scope}/output/dense/kernel"] = basis.T
-    return {name: value.astype(np.float32) for name, value in values.items()}
-
-
 # In subspaces: the score of a key at a head's distance, and the gain of the output kernels. By
 # trials on the demo's corpus.
-_SHARP_PEAK = 20.0
+_PEAK = 20.0
 _OUTPUT_GAIN = 1.5
 
 
 def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int) -> None:
-    """Changes first values so that attention knows positions from pieces, for small models.
+    """Change first values so that attention knows positions from pieces, for small models.
 
-    `mimetic` adds positions and pieces up in the same numbers: as the pieces' embeddings grow, they
-    drown the positions. Here the first (hidden / heads) numbers of an embedding hold the position
-    alone, the others the piece alone:
+    From random first values a masked language model learns for thousands of steps nothing but how
+    frequent each piece is, as no attention looks anywhere yet. A model that has to learn in minutes
+    starts with attention that does (after Trockman and Kolter 2023, arXiv:2305.09828). Where
+    positions and pieces share numbers, the pieces' embeddings drown the positions as they grow;
+    here the first (hidden / heads) numbers of an embedding hold the position alone, the others the
+    piece alone:
 
     - positions are sines and cosines (Vaswani et al. 2017, section 3.5), at random rates, so that
       no two distances within a sequence are alike;
     - each head of each layer looks at one distance: -1, 1, -2, 2, ... through all layers. Its query
-      kernel is its key kernel after a rotation, as in `_mimetic_values`, and both read the
-      position alone;
+      kernel is its key kernel after the rotation that moves every position by that distance, and
+      both read the position alone;
     - values read the piece alone, each head by another random map with orthonormal columns; the
       output kernel is orthogonal times a gain, so that neighbours count more than the token itself.
 
@@ -278,7 +225,7 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
     waves = np.sqrt(2) * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     params[POSITIONS][:, :columns] = model.initializer_range * waves
     # The normalised position of a token has the squared length `columns`.
-    deviation = np.sqrt(_SHARP_PEAK / np.sqrt(columns))
+    deviation = np.sqrt(_PEAK / np.sqrt(columns))
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}/attention"
         generator = _generator(seed, scope)

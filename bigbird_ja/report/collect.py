@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.records import (
-    Evaluation,
-    EventRecord,
-    HeartbeatRecord,
-    MetricsRecord,
-    ProbeLine,
-)
+from bigbird_ja.run.records import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
-
-Line = TypeVar("Line", Evaluation, ProbeLine)
 
 _ENDS = ("finished", "interrupted", "preempted", "failed", "diverged", "stalled", "stopped")
 # Without a heartbeat for so long nobody is training, whatever the last state was.
@@ -44,7 +35,6 @@ class Run:
     config: Config | None
     metrics: list[MetricsRecord]
     evaluations: list[Evaluation]
-    probes: list[ProbeLine]
     events: list[EventRecord]
     heartbeat: HeartbeatRecord | None
     sessions: list[Session]
@@ -125,7 +115,6 @@ def collect(model_dir: str, now: float) -> Run:
         config=config,
         metrics=metrics,
         evaluations=_by_step(run_log.read_evaluations(model_dir)),
-        probes=_by_step(run_log.read_probes(model_dir)),
         events=events,
         heartbeat=heartbeat,
         sessions=_sessions(events, metrics, newest, now if is_running else None),
@@ -172,7 +161,7 @@ def _sessions(
     return sessions
 
 
-def _by_step(lines: list[Line]) -> list[Line]:
+def _by_step(lines: list[Evaluation]) -> list[Evaluation]:
     """The newest line of each step, ascending."""
     newest = {line["step"]: line for line in lines}
     return [newest[step] for step in sorted(newest)]

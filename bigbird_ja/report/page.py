@@ -19,17 +19,15 @@ from bigbird_ja.settings.schema import RUN_SETTINGS, Config
 from bigbird_ja.settings.values import flatten
 
 
-def page(runs: Sequence[Run], now: float, refresh_seconds: int | None = None) -> str:
+def page(runs: Sequence[Run], now: float) -> str:
     """The page.
 
     Args:
         runs: in the order of their colours.
         now: UNIX seconds, for the line that says when it was written.
-        refresh_seconds: the browser loads it again so often; None: never.
     """
     template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")
     written = datetime.datetime.fromtimestamp(now, datetime.timezone.utc)
-    meta = f'<meta http-equiv="refresh" content="{refresh_seconds}">' if refresh_seconds else ""
     parts: dict[str, list[str]] = {
         "cards": [_card(run, index) for index, run in enumerate(runs)],
         "training": _training(runs),
@@ -45,8 +43,6 @@ def page(runs: Sequence[Run], now: float, refresh_seconds: int | None = None) ->
         {name: "\n".join(part) for name, part in parts.items()},
         names=_escape(", ".join(run.name for run in runs)),
         written=f"{written:%Y-%m-%d %H:%M:%S} UTC",
-        renewed=f", renewed every {refresh_seconds} s" if refresh_seconds else "",
-        refresh=meta,
         version=__version__,
     )
 
@@ -127,7 +123,7 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, f
 
 
 def _evaluation(runs: Sequence[Run]) -> list[str]:
-    """Accuracies of the newest evaluation of each run, and of its newest probe."""
+    """Accuracies of the newest evaluation of each run."""
     charts = []
     for title, key in (
         ("Accuracy by position in the sequence", "by_position"),
@@ -140,16 +136,6 @@ def _evaluation(runs: Sequence[Run]) -> list[str]:
             tables[run.name] = _shares(newest.get(key) or [], "accuracy")
         if any(tables.values()):
             charts.append(bar_chart(title, tables))
-    for run in (run for run in runs if run.probes):
-        probe = run.probes[-1]["probe"]
-        names = {
-            "whole sequence": "model",
-            f"{probe['window_tokens']} tokens": "window",
-            "best constant guess": "unigram",
-        }
-        tables = {name: _shares(probe["by_distance"], key) for name, key in names.items()}
-        title = f"{run.name}: names filled in again, by distance to the mention before"
-        charts.append(bar_chart(title, tables))
     return charts or ['<p class="none">not evaluated yet</p>']
 
 

@@ -21,14 +21,7 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.process.streams import json_line
-from bigbird_ja.run.records import (
-    EvalLine,
-    Evaluation,
-    EventRecord,
-    HeartbeatRecord,
-    MetricsRecord,
-    ProbeLine,
-)
+from bigbird_ja.run.records import EvalLine, Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.storage import decode
 
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
@@ -152,16 +145,14 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     Raises:
         BadInput: a line of `eval.jsonl` is none, and nothing else that belongs there.
     """
-    return _read_eval(model_dir, "masked_lm_loss", Evaluation)
-
-
-def read_probes(model_dir: str) -> list[ProbeLine]:
-    """All results of the probe, in the order of writing.
-
-    Raises:
-        BadInput: as `read_evaluations`.
-    """
-    return _read_eval(model_dir, "probe", ProbeLine)
+    path = storage.join(model_dir, EVAL)
+    return [
+        _whole(
+            line, decode.decode_json(line, Evaluation, f"{path}: step {record['step']}", _ADVICE)
+        )
+        for line, record in _lines(path, EvalLine)
+        if "masked_lm_loss" in record  # other lines: the probe's of earlier versions
+    ]
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
@@ -181,15 +172,6 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
     path = storage.join(model_dir, name)
     return [_whole(line, record) for line, record in _lines(path, kind)]
-
-
-def _read_eval(model_dir: str, key: str, kind: type[T]) -> list[T]:
-    path = storage.join(model_dir, EVAL)
-    return [
-        _whole(line, decode.decode_json(line, kind, f"{path}: step {record['step']}", _ADVICE))
-        for line, record in _lines(path, EvalLine)
-        if key in record
-    ]
 
 
 def _lines(path: str, kind: type[T]) -> Iterator[tuple[bytes, T]]:

@@ -90,14 +90,6 @@ class Bucket(_Span):
     accuracy: Finite | None
 
 
-class ProbeBucket(_Span):
-    """Names filled in again, by distance; shares of their tokens that each guess gets right."""
-
-    model: Finite
-    window: Finite
-    unigram: Finite
-
-
 class SubCorpus(TypedDict):
     """Predictions in the text of one corpus of those that are mixed."""
 
@@ -123,10 +115,9 @@ class _EvalLine(TypedDict):
 
 
 class EvalLine(_EvalLine, total=False):
-    """Any line of `eval.jsonl`: it holds an evaluation, or what the probe found."""
+    """Any line of `eval.jsonl`."""
 
     masked_lm_loss: Any
-    probe: Any
 
 
 class _Evaluation(_EvalLine):
@@ -149,17 +140,3 @@ class Evaluation(_Evaluation, total=False):
     examples: list[Example]
     data_fingerprint: str
     max_batches: Count | None
-
-
-class Probe(TypedDict):
-    """What the probe of long context found."""
-
-    cases: Count
-    window_tokens: Count
-    by_distance: list[ProbeBucket]
-
-
-class ProbeLine(_EvalLine):
-    """A line of `eval.jsonl` with the probe's result."""
-
-    probe: Probe

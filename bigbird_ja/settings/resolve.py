@@ -348,15 +348,6 @@ def validate_config(config: Config) -> None:
             f"model.hidden_size={model.hidden_size} is not divisible by"
             f" model.num_attention_heads={model.num_attention_heads}"
         )
-    if model.initializer == "mimetic" and model.hidden_size % 2:
-        raise BadInput(
-            f"model.hidden_size={model.hidden_size} is odd: model.initializer=mimetic pairs sines"
-            " with cosines"
-        )
-    if model.initializer == "mimetic" and training.seed < 0:
-        raise BadInput(
-            f"training.seed={training.seed}: model.initializer=mimetic takes no negative one"
-        )
     if model.initializer == "subspaces" and (
         model.num_attention_heads < 2 or model.hidden_size // model.num_attention_heads % 2
     ):

@@ -127,9 +127,8 @@ class ModelConfig:
         high=10.0,
     )  # fmt: skip
     initializer: str = option(
-        "normal", "mimetic: the first layer sees neighbours from the first step, later ones what is"
-        " alike; subspaces: every head sees one neighbour (to learn in minutes).",
-        choices=("normal", "mimetic", "subspaces"), only_with=_BIGBIRD,
+        "normal", "subspaces: every head sees one neighbour from the first step (to learn in"
+        " minutes).", choices=("normal", "subspaces"), only_with=_BIGBIRD,
     )  # fmt: skip
     layer_norm_eps: float = option(
         1e-12, "Added to the variance in layer norms.", low=0.0, high=1.0,

@@ -19,7 +19,6 @@ from tests.report import fake_run
 FILES = (
     "report --model_dir={m} --output={o}",
     "plan --plot={o}",
-    "evaluate --model_dir={m} --data_dir={m} --probe --plot={o}",
     "preflight --output={o}",
 )
 FOLDERS = (

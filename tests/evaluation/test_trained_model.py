@@ -53,7 +53,7 @@ def test_commands_take_an_export(folder, small_run, capsys):
 
 def test_what_an_export_cannot_do_is_refused(folder, small_run, capsys, tmp_path):
     data = f"--data_dir={small_run.data_dir}"
-    for words in (["evaluate", data, "--watch"], ["fill-mask", "--text=[MASK]", "--step=2"]):
+    for words in (["evaluate", data, "--step=2"], ["fill-mask", "--text=[MASK]", "--step=2"]):
         assert main.run_command_line([*words, f"--model_dir={folder}"]) == 2
         assert "is an export" in capsys.readouterr().err
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')

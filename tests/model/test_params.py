@@ -61,15 +61,10 @@ def test_first_values_are_a_truncated_normal():
 
 LENGTH = 256
 SETTINGS = {
-    "model.initializer": "mimetic",
+    "model.initializer": "subspaces",
     "model.hidden_size": 128,
     "model.num_attention_heads": 4,
 }
-
-
-@pytest.fixture(scope="module")
-def values() -> dict[str, np.ndarray]:
-    return initial_parameters(tiny_config(LENGTH, **SETTINGS), seed=3)
 
 
 def _scores(values: dict[str, np.ndarray], layer: int, head: int) -> np.ndarray:
@@ -88,36 +83,8 @@ def _shares(scores: np.ndarray) -> np.ndarray:
     return weights / weights.sum(1, keepdims=True)
 
 
-def test_each_head_of_the_first_layer_looks_at_its_distance(values):
-    for head, distance in enumerate((-1, 1, -4, 4)):
-        scores = _scores(values, 0, head)
-        offsets = np.arange(LENGTH) - np.arange(LENGTH)[:, None]
-        near = (_shares(scores) * (np.abs(offsets - distance) <= 3)).sum(1)[8:-8].mean()
-        assert near > 0.5, (head, near)  # of 256 positions, seven would have 0.03
-        # A token is a little like itself, whatever the rotation: 0 is left out.
-        by_offset = {d: np.diagonal(scores, d).mean() for d in range(-20, 21) if d}
-        assert max(by_offset, key=by_offset.__getitem__) == distance
-
-
-def test_mimetic_values_change_where_tokens_stand_and_what_attention_compares(values):
-    config = tiny_config(LENGTH, **SETTINGS)
-    shapes = {name: (spec.shape, np.float32) for name, spec in parameter_specs(config).items()}
-    assert shapes == {name: (value.shape, value.dtype) for name, value in values.items()}
-    other = initial_parameters(config, seed=4)
-    usual = initial_parameters(tiny_config(LENGTH, **SETTINGS | {"model.initializer": "normal"}), 3)
-    changed = {name for name in values if not np.array_equal(values[name], usual[name])}
-    first, second = "bert/encoder/layer_0/attention", "bert/encoder/layer_1/attention"
-    kernels = {
-        *(f"{scope}/self/{name}/kernel" for scope in (first, second) for name in ("query", "key")),
-        *(f"{second}/{name}/kernel" for name in ("self/value", "output/dense")),
-    }
-    assert changed == {"bert/embeddings/position_embeddings", *kernels}
-    assert all((other[name] != values[name]).any() for name in kernels)
-
-
 def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance():
-    subspaces = {**SETTINGS, "model.initializer": "subspaces"}
-    values = initial_parameters(tiny_config(LENGTH, **subspaces), seed=-1)
+    values = initial_parameters(tiny_config(LENGTH, **SETTINGS), seed=-1)
     distances = [-1, 1, -2, 2, -3, 3, -4, 4]
     for number, distance in enumerate(distances):
         shares = _shares(_scores(values, number // 4, number % 4))
@@ -125,8 +92,10 @@ def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance()
 
 
 def test_in_subspaces_positions_and_pieces_share_no_number_and_keep_their_size():
-    subspaces = {**SETTINGS, "model.initializer": "subspaces"}
-    values = initial_parameters(tiny_config(LENGTH, **subspaces), seed=3)
+    config = tiny_config(LENGTH, **SETTINGS)
+    values = initial_parameters(config, seed=3)
+    shapes = {name: (spec.shape, np.float32) for name, spec in parameter_specs(config).items()}
+    assert shapes == {name: (value.shape, value.dtype) for name, value in values.items()}
     embeddings = "bert/embeddings"
     for name in ("word_embeddings", "token_type_embeddings"):
         assert not values[f"{embeddings}/{name}"][:, :32].any()
@@ -141,10 +110,10 @@ def test_in_subspaces_positions_and_pieces_share_no_number_and_keep_their_size()
             np.testing.assert_allclose(part.T @ part, np.eye(32), atol=1e-6)
         output = values[f"{scope}/output/dense/kernel"]
         np.testing.assert_allclose(output.T @ output, 1.5**2 * np.eye(128), atol=1e-5)
-    fewer = {**subspaces, "model.num_layers": 1}
+    fewer = {**SETTINGS, "model.num_layers": 1}
     for name, value in initial_parameters(tiny_config(LENGTH, **fewer), seed=3).items():
         np.testing.assert_array_equal(value, values[name])
-    other = initial_parameters(tiny_config(LENGTH, **subspaces), seed=4)
+    other = initial_parameters(config, seed=4)
     kernel = "bert/encoder/layer_1/attention/self/key/kernel"
     assert (other[kernel] != values[kernel]).any()
 
@@ -152,7 +121,6 @@ def test_in_subspaces_positions_and_pieces_share_no_number_and_keep_their_size()
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("initializer=mimetic hidden_size=33 num_attention_heads=3", "is odd"),
         ("initializer=subspaces num_attention_heads=1", "needs 2 or more"),
         ("initializer=subspaces hidden_size=33 num_attention_heads=3", "an even part"),
         ("initializer=subspaces architecture=modernbert", "model.initializer=subspaces"),

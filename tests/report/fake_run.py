@@ -54,7 +54,6 @@ def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
     }  # fmt: skip
     (directory / "heartbeat.json").write_text(json.dumps(heartbeat))
     evaluations = [evaluation(step) for step in range(2000, steps + 1, 2000)]
-    evaluations.append({"step": steps, "time": time, "probe": probe()})
     for name, lines in (("metrics", metrics), ("events", events), ("eval", evaluations)):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         (directory / f"{name}.jsonl").write_text(text, encoding="utf-8")
@@ -83,19 +82,6 @@ def evaluation(step: int) -> dict[str, Any]:
              "after": "である。"},
             {"before": "<b>江戸</b>時代の", "truth": "将軍", "guess": "人", "probability": 0.08,
              "after": "として知られる & 。"},
-        ],
-    }  # fmt: skip
-
-
-def probe() -> dict[str, Any]:
-    """What the probe found."""
-    edges = [0, 64, 128, 256, 512, 1024, 2048]
-    return {
-        "cases": 600, "window_tokens": 512,
-        "by_distance": [
-            {"from": low, "to": high, "count": 100, "model": 0.9 - 0.03 * i,
-             "window": 0.88 if high <= 512 else 0.05, "unigram": 0.02}
-            for i, (low, high) in enumerate(pairwise(edges))
         ],
     }  # fmt: skip
 

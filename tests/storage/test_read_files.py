@@ -74,7 +74,6 @@ _BEAT = {
 _EVENT = {"event": "started", "time": 1.7e9, "host": "vm", "pid": 7, "global_step": 0}
 _STEP = {"step": 5, "time": 1.7e9, "loss": 2.0, "masked_lm_accuracy": 0.5}
 _EVALUATION = fake_run.evaluation(5)
-_PROBE = {"step": 5, "time": 1.7e9, "probe": fake_run.probe()}
 _RATE = {"fits": True, "tokens_per_second_per_core": 1e4}
 _FIGURES = {"chips": [{"chip": "v3", **_RATE}]}
 
@@ -87,9 +86,6 @@ _READERS = {
     "evaluations": _Reader(
         "eval.jsonl", records.Evaluation, _EVALUATION,
         partial(_or_refused, run_log.read_evaluations),
-    ),
-    "probe": _Reader(
-        "eval.jsonl", records.ProbeLine, _PROBE, partial(_or_refused, run_log.read_probes)
     ),
     "sidecar": _Reader(
         "model.ckpt-3.json", Meta, asdict(_SIDECAR), lambda f: CheckpointStore(f).read_meta(3)
@@ -134,7 +130,7 @@ def test_what_the_type_does_not_take_is_one_line_that_names_the_file(
         pytest.fail(f"{name}: {what} was taken")
 
 
-@pytest.mark.parametrize("name", ["heartbeat", "events", "metrics", "evaluations", "probe"])
+@pytest.mark.parametrize("name", ["heartbeat", "events", "metrics", "evaluations"])
 def test_a_report_of_the_utmost_that_the_type_takes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

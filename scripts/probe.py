@@ -1,0 +1,288 @@
+"""Does the long context help? Names that are stated again far later are masked there and filled in.
+
+    python -m scripts.probe --model_dir DIR --input TEXT.jsonl [--names rare] [--plot PNG]
+
+Every mention after the masked one is masked too, so that only earlier ones help. Three guesses: the
+model's with the whole sequence, the same weights' with 512 tokens of context, and the best constant
+guess. `make probe` trains a model for the question (docs/lab/long-context.md). Prints a table, and
+the same as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja.data import manifest
+from bigbird_ja.evaluation import masked_lm
+from bigbird_ja.evaluation.forward import Forward
+from bigbird_ja.evaluation.trained_model import load_model
+from bigbird_ja.model.params import POSITIONS, initial_parameters
+from bigbird_ja.process import console
+from bigbird_ja.run.checkpoints import write_variables
+from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.storage import plotting
+from bigbird_ja.text import articles
+from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.text.interface import Tokenizer
+
+WINDOW = 512  # tokens that the limited model sees
+TAIL = 32  # tokens after the masked name that the window keeps
+FIRST_EDGE = 64  # of the distance buckets
+# Katakana words and kanji compounds: what names look like in running Japanese text.
+NAME = re.compile(r"[ァ-ヴー]{4,12}|[一-龥々]{3,8}")
+MOST_MENTIONS = 8
+GUESSES = {
+    "model": ("whole sequence", "#1f6feb", "o-"),
+    "window": (f"same weights, {WINDOW} tokens", "#d1242f", "s--"),
+    "unigram": ("best constant guess", "#6e7781", "^:"),
+}
+# Tokens that the heads of the first layer look back or ahead in turn, and the score of a key there.
+DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
+
+Mention = tuple[int, int]  # first character or token, and the first one behind
+FindNames = Callable[[Sequence[str]], list[list[tuple[Mention, Mention]]]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One name to fill in."""
+
+    input_ids: np.ndarray  # int32 [S], the name and its later mentions masked
+    positions: np.ndarray  # int32 [k], the name's tokens
+    ids: np.ndarray  # int32 [k], the name's true pieces
+    distance: int  # tokens back to the nearest earlier mention
+
+
+def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]:
+    """Cuts documents into sequences `[CLS] ... [SEP]`, padded: int32 [S] each."""
+    special, room = tokenizer.special, length - 2
+    for text in texts:
+        ids = tokenizer.encode(text)
+        for start in range(0, len(ids), room):
+            row = np.full(length, special.pad, np.int32)
+            written = [special.cls, *ids[start : start + room], special.sep]
+            row[: len(written)] = written
+            yield row
+
+
+def generated_names(texts: Sequence[str]) -> list[list[tuple[Mention, Mention]]]:
+    """Finds restated facts of the generated corpus: per text, pairs of neighbouring mentions."""
+    pairs = []
+    for text in texts:
+        mentions: dict[Mention, list[Mention]] = defaultdict(list)
+        for first, later in articles.restated_facts(text):
+            mentions[first].append(later)
+        pairs.append(
+            [pair for first, after in mentions.items() for pair in pairwise([first, *after])]
+        )
+    return pairs
+
+
+def rare_names(texts: Sequence[str]) -> list[list[tuple[Mention, Mention]]]:
+    """Finds names that one of the texts alone has, two to eight times."""
+    mentions: list[dict[str, list[Mention]]] = []
+    for text in texts:
+        mentions.append(defaultdict(list))
+        for match in NAME.finditer(text):
+            mentions[-1][match.group()].append(match.span())
+    in_texts = Counter(name for found in mentions for name in found)
+    return [
+        [
+            pair
+            for name, places in found.items()
+            if in_texts[name] == 1 and 2 <= len(places) <= MOST_MENTIONS
+            for pair in pairwise(places)
+        ]
+        for found in mentions
+    ]
+
+
+def find_cases(
+    records: Sequence[np.ndarray], tokenizer: Tokenizer, find_names: FindNames
+) -> list[Case]:
+    """Makes a case of each second and later mention that is written with the same pieces.
+
+    Args:
+        records: int32 [S] each, unmasked, padded.
+        tokenizer: of the model.
+        find_names: gives characters of (earlier, later) mentions in each of some texts.
+    """
+    # Special pieces and unknown ones become one character that no name contains.
+    pieces = [
+        w if t else "\n" for w, t in zip(tokenizer.written, tokenizer.is_text_piece, strict=True)
+    ]
+    written = [[pieces[i] for i in record] for record in records]
+    texts = ["".join(row) for row in written]
+    cases = []
+    for record, row, text, pairs in zip(records, written, texts, find_names(texts), strict=True):
+        starts = np.concatenate([[0], np.cumsum([len(piece) for piece in row])])
+
+        def tokens(mention: Mention, starts: np.ndarray = starts) -> Mention:
+            first = int(np.searchsorted(starts, mention[0], side="right")) - 1
+            return first, int(np.searchsorted(starts, mention[1], side="left"))
+
+        for earlier, later in pairs:
+            first, target = tokens(earlier), tokens(later)
+            if not np.array_equal(record[slice(*first)], record[slice(*target)]):
+                continue
+            name, masked = text[slice(*later)], record.copy()
+            for _, other in pairs:
+                if other >= later and text[slice(*other)] == name:
+                    masked[slice(*tokens(other))] = tokenizer.special.mask
+            positions = np.arange(*target, dtype=np.int32)
+            cases.append(Case(masked, positions, record[positions], target[0] - first[0]))
+    return cases
+
+
+def limit(case: Case, special: Any) -> Case:
+    """Cuts a case to `WINDOW` tokens of context, `[CLS]` and `[SEP]` included."""
+    used = int(np.count_nonzero(case.input_ids != special.pad))
+    end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)  # the last token is [SEP]
+    start = max(1, end - WINDOW + 2)
+    row = np.full(WINDOW, special.pad, np.int32)
+    row[: end - start + 2] = [special.cls, *case.input_ids[start:end], special.sep]
+    return Case(row, case.positions - start + 1, case.ids, case.distance)
+
+
+def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarray]:
+    """Returns the best-scored piece at each position of each case: int [k] per case."""
+    width = max(len(case.positions) for case in cases)
+    guesses: list[np.ndarray] = []
+    for start in range(0, len(cases), batch_size):
+        batch = cases[start : start + batch_size]
+        rows = [*batch, *[batch[-1]] * (batch_size - len(batch))]  # one shape, one trace
+        positions = np.stack([np.resize(case.positions, width) for case in rows])
+        scores = model.log_probabilities(np.stack([case.input_ids for case in rows]), positions)
+        best = scores.argmax(axis=-1)
+        guesses += [best[i, : len(case.positions)] for i, case in enumerate(batch)]
+    return guesses
+
+
+def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
+    """Guesses the commonest piece at each place of a name: no guess without context does better."""
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    for case in cases:
+        for place, piece in enumerate(case.ids.tolist()):
+            counts[place][piece] += 1
+    best = [counts[place].most_common(1)[0][0] for place in sorted(counts)]
+    return [np.array(best[: len(case.ids)]) for case in cases]
+
+
+def measure(
+    model: Any, tokenizer: Tokenizer, cases: Sequence[Case], batch_size: int
+) -> list[dict[str, Any]]:
+    """Returns the share of the names' tokens that each guess gets right, by distance."""
+    guesses = {
+        "model": predict(model, cases, batch_size),
+        "window": predict(model, [limit(case, tokenizer.special) for case in cases], batch_size),
+        "unigram": constant_guess(cases),
+    }
+    shares = {
+        name: np.array([(g == c.ids).mean() for g, c in zip(guessed, cases, strict=True)])
+        for name, guessed in guesses.items()
+    }
+    distances = np.array([case.distance for case in cases])
+    edges = masked_lm.distance_edges(len(cases[0].input_ids), FIRST_EDGE)
+    return masked_lm.bucket_means(edges, distances, shares)
+
+
+def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
+    """Draws accuracy against distance as a PNG file."""
+    figure = plotting.new_figure(7.5, 4.5)
+    axes = figure.add_subplot()
+    for key, (label, colour, style) in GUESSES.items():
+        axes.plot([100 * row[key] for row in rows], style, color=colour, label=label, linewidth=2)
+    labels = [f"{masked_lm.row_name(row)}\nn={row['count']}" for row in rows]
+    axes.set_xticks(range(len(rows)), labels, fontsize=8)
+    axes.set(ylim=(-2, 102), ylabel="masked tokens of the name filled in (%)")
+    axes.set_xlabel("distance to the nearest earlier mention (tokens)")
+    axes.grid(alpha=0.3)
+    plotting.legend_below(figure)
+    plotting.save(figure, path, dpi=130)
+
+
+def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
+    """Writes first values with which a small BigBird learns to copy, for `pretrain --init_from`.
+
+    After Trockman and Kolter 2023 (arXiv:2305.09828): positions are sines and cosines, which a
+    rotation moves by a distance; each head of the first layer looks at one distance (its query
+    kernel is its key kernel after that rotation); later layers look for what is alike (query and
+    key kernel are the same) and pass it on as it is (value and output kernels undo each other).
+    """
+    config, overrides = resolve_config(config_path)
+    config = complete_config(config, overrides, manifest.load(data_dir).as_settings())
+    model, seed = config.model, config.training.seed
+    size, columns = model.hidden_size, model.hidden_size // model.num_attention_heads
+    count = model.max_position_embeddings or 0
+    # Radians per token: waves from 2 pi to `count` tokens long.
+    rates = np.geomspace(1.0, 2 * np.pi / max(count, 8), size // 2)
+    angles = np.arange(count)[:, None] * rates
+    random = np.random.Generator(np.random.PCG64(seed))
+    waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    values = {POSITIONS: np.sqrt(2) * model.initializer_range * waves}
+    # A position is half of the normalised input, so that equal ones give
+    # sqrt(size per head) x deviation^2 x size / 2.
+    deviation = np.sqrt(2 * PEAK / (size * np.sqrt(columns)))
+    for layer in range(model.num_layers):
+        scope = f"bert/encoder/layer_{layer}/attention"
+        key = query = deviation * random.standard_normal((size, size))
+        if layer == 0:
+            query = key.copy()
+            for head in range(model.num_attention_heads):
+                turns = rates * DISTANCES[head % len(DISTANCES)]
+                sine, cosine = np.diag(np.sin(turns)), np.diag(np.cos(turns))
+                own = slice(head * columns, (head + 1) * columns)
+                query[:, own] = np.block([[cosine, -sine], [sine, cosine]]) @ key[:, own]
+        else:
+            basis = np.linalg.qr(random.standard_normal((size, size)))[0]
+            values[f"{scope}/self/value/kernel"] = basis
+            values[f"{scope}/output/dense/kernel"] = basis.T
+        values |= {f"{scope}/self/key/kernel": key, f"{scope}/self/query/kernel": query}
+    first = initial_parameters(config, seed)
+    write_variables(prefix, first | {n: v.astype(np.float32) for n, v in values.items()})
+
+
+def main() -> None:
+    """Probes a model."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--model_dir", required=True)
+    parser.add_argument("--input", required=True, action="append", help="a SRC as for make-data")
+    parser.add_argument("--names", choices=("facts", "rare"), default="facts")
+    parser.add_argument("--cases", type=int, default=2000, help="most names to mask")
+    parser.add_argument("--plot", help="PNG file")
+    options = parser.parse_args()
+    model = load_model(options.model_dir)
+    length = model.config.model.max_position_embeddings or WINDOW
+    records = list(sequences(open_corpus(options.input).texts(), model.tokenizer, length))
+    find = generated_names if options.names == "facts" else rare_names
+    cases = find_cases(records, model.tokenizer, find)
+    if not cases:
+        raise SystemExit("--input: no repeated name in this text: try --names rare, or more text")
+    chosen = np.random.Generator(np.random.PCG64(0)).permutation(len(cases))[: options.cases]
+    cases = [cases[i] for i in sorted(chosen)]
+    forward = Forward(model.config, model.params)
+    rows = measure(forward, model.tokenizer, cases, masked_lm.batch_size(length))
+    cells = [
+        (masked_lm.row_name(row), row["count"], *(100 * row[key] for key in GUESSES))
+        for row in rows
+    ]
+    titles = ["tokens back", "names", *(f"{label} %" for label, _, _ in GUESSES.values())]
+    print(console.table(cells, titles))
+    if options.plot:
+        draw(rows, options.plot)
+    print(json.dumps({"cases": len(cases), "by_distance": rows}))
+
+
+if __name__ == "__main__":
+    main()

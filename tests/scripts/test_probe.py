@@ -1,0 +1,121 @@
+"""The probe finds repeated names, hides the right mentions, scores guesses, and writes values with
+which a small model learns to copy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bigbird_ja.run.checkpoints import read_variables
+from bigbird_ja.text import articles
+from bigbird_ja.text import tokenizer as tokenizer_lib
+from scripts import probe
+from testkit import ROOT
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_path):
+    return tokenizer_lib.load(tokenizer_path)
+
+
+@pytest.fixture(scope="module")
+def records(tokenizer):
+    texts = articles.documents(12, seed=5, mean_length=4000, facts=6.0)
+    return list(probe.sequences(texts, tokenizer, 2048))
+
+
+class Constant:
+    """A model that puts one piece everywhere."""
+
+    def __init__(self, piece, vocab_size):
+        self._scores = np.eye(vocab_size, dtype=np.float32)[piece]
+
+    def log_probabilities(self, ids, positions):
+        return np.broadcast_to(self._scores, (*positions.shape, len(self._scores)))
+
+
+def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tokenizer):
+    cases = probe.find_cases(records, tokenizer, probe.generated_names)
+    special = tokenizer.special
+    assert len(cases) > 20 and max(case.distance for case in cases) > 1000
+    for case in cases:
+        assert (case.input_ids[case.positions] == special.mask).all()
+        # The earlier mention is still there, `distance` tokens back.
+        earlier = case.positions - case.distance
+        np.testing.assert_array_equal(case.input_ids[earlier], case.ids)
+        filled = case.input_ids.copy()
+        filled[case.positions] = case.ids
+        (whole,) = [r for r in records if ((r == filled) | (filled == special.mask)).all()]
+        changed = np.flatnonzero(case.input_ids != whole)
+        assert (changed >= case.positions[0]).all()
+        # The window keeps the name, sees no further back, and is a sequence of its own.
+        limited = probe.limit(case, special)
+        assert limited.input_ids.shape == (512,)
+        assert (limited.input_ids[limited.positions] == special.mask).all()
+        used = limited.input_ids[limited.input_ids != special.pad]
+        assert used[0] == special.cls and used[-1] == special.sep
+        assert case.distance <= 512 or limited.positions[0] <= case.distance
+
+
+def test_right_tokens_are_counted_by_distance(records, tokenizer):
+    cases = probe.find_cases(records, tokenizer, probe.generated_names)
+    piece = np.bincount(np.concatenate([case.ids for case in cases])).argmax()
+    rows = probe.measure(Constant(piece, tokenizer.vocab_size), tokenizer, cases, batch_size=8)
+    assert len(cases) == sum(row["count"] for row in rows)
+    shares: dict[int, list[Any]] = {row["from"]: [] for row in rows}
+    for case in cases:
+        start = max(start for start in shares if start <= case.distance)
+        shares[start].append((case.ids == piece).mean())
+    for row in rows:
+        assert row["model"] == row["window"] == pytest.approx(np.mean(shares[row["from"]]))
+    means = {k: sum(row[k] * row["count"] for row in rows) for k in ("model", "unigram")}
+    assert 0 < means["model"] <= means["unigram"] < 0.3 * len(cases)
+
+
+def test_rare_names_of_any_text():
+    texts = [
+        "ナポレオンは島で生まれた。後にナポレオンは皇帝となった。東京大学。",
+        "東京大学は東京大学である。",
+    ]
+    pairs = probe.rare_names(texts)
+    assert len(pairs[0]) == 1
+    (first, later) = pairs[0][0]
+    assert texts[0][slice(*first)] == texts[0][slice(*later)] == "ナポレオン"
+    assert pairs[1] == []  # two texts have it: not rare
+
+
+def test_each_head_of_the_first_layer_looks_at_its_distance(small_run, tmp_path):
+    prefix = str(tmp_path / "first")
+    probe.write_first_values(f"{small_run.model_dir}/config.yaml", small_run.data_dir, prefix)
+    values = read_variables(prefix)
+    inputs = values["bert/embeddings/position_embeddings"]
+    inputs = inputs / inputs.std(1, keepdims=True)
+    scope = "bert/encoder/layer_0/attention/self"
+    query, key = (inputs @ values[f"{scope}/{name}/kernel"] for name in ("query", "key"))
+    columns = query.shape[1] // 2  # of a head
+    for head, distance in enumerate((-1, 1)):
+        part = slice(head * columns, (head + 1) * columns)
+        scores = query[:, part] @ key[:, part].T
+        by_offset = {d: np.diagonal(scores, d).mean() for d in range(-20, 21)}
+        assert max(by_offset, key=by_offset.__getitem__) == distance
+    later = "bert/encoder/layer_1/attention"
+    kernels = [values[f"{later}/{n}/kernel"] for n in ("self/query", "self/key", "self/value")]
+    np.testing.assert_array_equal(*kernels[:2])
+    product = kernels[2] @ values[f"{later}/output/dense/kernel"]
+    np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-5)
+
+
+def test_the_program(small_run, tmp_path, sample_corpus):
+    words = [f"--model_dir={small_run.model_dir}", f"--input={sample_corpus}", "--cases=40"]
+    words.append(f"--plot={tmp_path}/p.png")
+    ended = subprocess.run(
+        [sys.executable, "-m", "scripts.probe", *words], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert json.loads(ended.stdout.splitlines()[-1])["cases"] == 40
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
