@@ -34,7 +34,7 @@ def build(way: str, length: int) -> Any:
     """
     from transformers.models import big_bird
 
-    from bigbird_ja.model import modeling_bigbird_ja as ours
+    from bigbird_ja.export import modeling_bigbird_ja as ours
 
     config = big_bird.BigBirdConfig(
         vocab_size=1000, hidden_size=HEADS * SIZE, num_hidden_layers=1, num_attention_heads=HEADS,
@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     os.environ["USE_TF"] = "0"  # transformers 4 would import TensorFlow too
-    importlib.import_module("bigbird_ja.model.modeling_bigbird_ja")  # here, for all that follow
+    importlib.import_module("bigbird_ja.export.modeling_bigbird_ja")  # here, for all that follow
     lengths = [int(word) for word in options.lengths.split(",")]
     ways = (OURS, FLEX, *WAYS[1:]) if options.device == "cuda" else WAYS
     measured = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model.hf_names import SETTINGS, hugging_face_name, is_transposed
+from bigbird_ja.model import state_dict
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
@@ -27,11 +27,6 @@ from bigbird_ja.text.interface import Tokenizer
 
 OURS = "bigbird_ja"
 _CONFIG = "config.json"
-# By safetensors' names.
-_NUMPY_TYPES = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1",
-}  # fmt: skip
-MOST_WEIGHTS = 64 << 30  # bytes
 _PATTERN = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
 _ADVICE = "export again"
 
@@ -66,14 +61,11 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
         raise BadInput(f"--step: {folder} is an export, of one step: leave it out")
     config, trained = _read_config(folder)
     path = storage.join(folder, "model.safetensors")
-    try:
-        state = parse_safetensors(storage.read_bytes(path, MOST_WEIGHTS), path, _ADVICE)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: {_ADVICE}") from error
+    state, _ = state_dict.read(folder)
     params = {
-        name: np.ascontiguousarray(value.T if is_transposed(name) else value)
+        name: np.ascontiguousarray(value.T if state_dict.is_transposed(name) else value)
         for name in parameter_specs(config)
-        if (value := state.get(hugging_face_name(config.model, name))) is not None
+        if (value := state.get(state_dict.hugging_face_name(config.model, name))) is not None
     }
     check_parameters(params, config, path, _ADVICE)
     tokenizer = tokenizer_lib.load_any(folder)
@@ -122,34 +114,6 @@ def to_config_json(model: TrainedModel) -> dict[str, Any]:
     return {"format_version": decode.FORMAT_VERSION, "step": model.step, **pattern}
 
 
-def parse_safetensors(data: bytes, path: str, advice: str) -> dict[str, np.ndarray]:
-    """Return the arrays of a safetensors file.
-
-    Raises:
-        BadInput: damaged, or of a type that NumPy lacks.
-    """
-    from safetensors import SafetensorError, deserialize
-
-    try:
-        tensors = deserialize(data)
-    except SafetensorError as error:
-        raise BadInput(f"{path}: not a safetensors file ({error}): {advice}") from error
-    state = {}
-    for name, tensor in tensors:
-        dtype, data = tensor["dtype"], tensor["data"]
-        if dtype not in _NUMPY_TYPES:
-            raise BadInput(f"{path}: {name} holds {dtype}, no plain numbers: {advice}")
-        is_bfloat16 = dtype == "BF16"
-        values = from_bfloat16(data) if is_bfloat16 else np.frombuffer(data, _NUMPY_TYPES[dtype])
-        state[name] = values.reshape(tensor["shape"])
-    return state
-
-
-def from_bfloat16(data: bytes) -> np.ndarray:
-    """The same numbers as float32, of which a bfloat16 is the first half."""
-    return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-
-
 def _read_config(folder: str) -> tuple[Config, int]:
     """The config of an exported model, and the step of its checkpoint."""
     path = storage.join(folder, _CONFIG)
@@ -160,7 +124,7 @@ def _read_config(folder: str) -> tuple[Config, int]:
     decode.check_format(str(ours.get("format_version", "")), path, _ADVICE)
     config = Config()
     for key, value in {**content, **ours}.items():
-        name = f"model.{SETTINGS.get(key, key)}"
+        name = f"model.{state_dict.SETTINGS.get(key, key)}"
         if name in OPTIONS:
             set_value(config, name, OPTIONS[name].read(value, path))
     config.make_data.nsp = "BigBirdForPreTraining" in content.get("architectures", [])

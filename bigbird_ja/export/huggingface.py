@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 import os
 import shutil
 from typing import Any
@@ -12,8 +13,8 @@ from bigbird_ja.evaluation.trained_model import OURS, TrainedModel, to_config_js
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.model import pattern
-from bigbird_ja.model.hf_names import SETTINGS, to_hugging_face
 from bigbird_ja.model.params import SEGMENTS
+from bigbird_ja.model.state_dict import SETTINGS, to_hugging_face
 from bigbird_ja.settings.schema import ModelConfig
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
@@ -131,10 +132,12 @@ def _untrained_pooler(model: ModelConfig) -> dict[str, np.ndarray]:
 
 
 def _code(name: str) -> bytes:
-    """The text of a file that goes beside the weights: of bigbird-ja it imports nothing."""
-    with open(os.path.join(os.path.dirname(pattern.__file__), name), encoding="utf-8") as file:
-        lines = file.readlines()
-    # What is imported from bigbird-ja names types only.
+    """Return the text of a file that goes beside the weights: it imports nothing of bigbird-ja."""
+    package = "model" if name == "pattern.py" else "export"
+    text = importlib.resources.files("bigbird_ja").joinpath(package, name).read_text("utf-8")
+    text = text.replace("from bigbird_ja.model.pattern import", "from .pattern import")
+    # What else is imported from bigbird-ja names types only.
+    lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("from bigbird_ja.")).encode()
 
 

@@ -126,7 +126,7 @@ def their_scores(
     import torch
     import transformers
 
-    from bigbird_ja.model.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
+    from bigbird_ja.export.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
     transformers.logging.disable_progress_bar()  # it writes across our own lines
     is_bigbird = model.config.model.architecture == "bigbird"

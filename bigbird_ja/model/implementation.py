@@ -97,9 +97,9 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
     """Tracing within, of a resolved config, is for that platform."""
     if platform != "cpu" or config.model.attention_implementation != "kernel":
         return contextlib.nullcontext()
-    from bigbird_ja.model.kernels import carry
+    from bigbird_ja.model.kernels.kernel_attention import interpreted
 
-    return carry.interpreted()
+    return interpreted()
 
 
 def tile_rows(length: int, reach: int | None) -> int:

@@ -9,6 +9,7 @@ ignored, so that a newer program's files can be read.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ import yaml
 from msgspec import Meta
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.console import printable
+from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.storage import paths
 
 T = TypeVar("T")
@@ -93,6 +95,28 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
     except _UNREADABLE as error:
         problem = _describe(error)
     raise BadInput(_message(where, problem, advice))
+
+
+@contextlib.contextmanager
+def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
+    """Reads a file that another program made: any failure within is the file's.
+
+    Args:
+        path: the file, for the message.
+        kind: what it should be, such as "a safetensors file".
+        advice: what the user can do.
+
+    Raises:
+        BadInput: missing, or reading it failed, whatever the reader raised.
+    """
+    try:
+        yield
+    except (CommandError, MemoryError):
+        raise
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: missing: {advice}") from error
+    except Exception as error:
+        raise BadInput(f"{path}: not {kind} ({printable(str(error))}): {advice}") from error
 
 
 class _Versioned(msgspec.Struct):

@@ -1,27 +1,19 @@
-"""Weights and settings of a Hugging Face folder, without importing or running anything of it.
+"""Hugging Face folders of encoders that a run can start from: their settings and weights as ours.
 
-Encoders that a run can start from: ModernBERT (as a ModernBERT), BERT, RoBERTa and BigBird (as a
-BigBird). Weights are read from safetensors or from PyTorch's zip format, in one file or several.
+ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import io
-import pickle
 import re
-import zipfile
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation.trained_model import MOST_WEIGHTS, from_bfloat16, parse_safetensors
-from bigbird_ja.model.hf_names import SETTINGS, hugging_face_name, is_transposed
+from bigbird_ja.model import state_dict
 from bigbird_ja.model.params import POSITIONS, SEGMENTS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import ModelConfig
@@ -105,12 +97,6 @@ class Encoder:
     settings: dict[str, Any]
 
 
-def is_folder(path: str) -> bool:
-    """Whether a folder holds weights in one of the forms that are read."""
-    names = [*_READERS, *(f"{name}.index.json" for name in _READERS)]
-    return any(storage.exists(storage.join(path, name)) for name in names)
-
-
 def read_config(folder: str) -> Encoder:
     """Reads config.json.
 
@@ -134,7 +120,7 @@ def read_config(folder: str) -> Encoder:
     if problem := next(_problems(config, content), None):
         raise BadInput(f"{path}: {problem}")
     stated = {key: content[key] for key in _KEYS if content.get(key) is not None}
-    settings = {SETTINGS.get(key, key): value for key, value in stated.items()}
+    settings = {state_dict.SETTINGS.get(key, key): value for key, value in stated.items()}
     settings["architecture"] = architecture
     settings["hidden_act"] = _ACTIVATIONS[_activations(config)[0]]
     if architecture == "modernbert":
@@ -198,145 +184,24 @@ def _global_every(layer_types: list[str]) -> int:
     return every if places == list(range(0, len(layer_types), every)) else 0
 
 
-def read_state(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all weights, by their names there, and the SHA-256 of each file of them.
-
-    Raises:
-        BadInput: missing or damaged files, or tensors that are no plain numbers.
-    """
-    for name, read in _READERS.items():
-        index = storage.join(folder, f"{name}.index.json")
-        if storage.exists(storage.join(folder, name)):
-            return _read_files(folder, [name], read)
-        if storage.exists(index):
-            return _read_parts(folder, index, read)
-    raise BadInput(f"{folder}: no {' or '.join(_READERS)}: {_ADVICE}")
-
-
-Reader = Callable[[bytes, str], dict[str, np.ndarray]]  # of a file's content; its name for messages
-
-
-def _read_files(
-    folder: str, names: Iterable[str], read: Reader
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    state, checksums = {}, {}
-    for name in names:
-        path = storage.join(folder, name)
-        try:
-            data = storage.read_bytes(path, MOST_WEIGHTS)
-        except FileNotFoundError as error:
-            raise BadInput(f"{path}: missing: copy the folder again") from error
-        checksums[name] = hashlib.sha256(data).hexdigest()
-        state.update(read(data, path))
-    return state, checksums
-
-
-@dataclass(frozen=True)
-class _Index:
-    weight_map: dict[str, str]
-
-
-def _read_parts(
-    folder: str, index: str, read: Reader
-) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The tensors of the files that an index lists."""
-    places = decode.read_json(index, _Index, "copy the folder again").weight_map
-    names = dict.fromkeys(places.values())
-    if odd := [name for name in names if storage.base_name(name) != name]:
-        raise BadInput(f"{index}: {odd[0]!r} is not a file beside it: copy the folder again")
-    state, checksums = _read_files(folder, names, read)
-    if lacking := sorted(places.keys() - state.keys()):
-        raise BadInput(f"{folder}: {lacking[0]} stands in {index} and in no file: copy it again")
-    return state, checksums
-
-
-# What a state dict's pickle may name, beside storages; anything else ends the reading.
-_REBUILD = {("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")}
-_STORAGES = {
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "DoubleStorage": "float64",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "BoolStorage": "bool",
-}
-
-
-class _StateDictReader(pickle.Unpickler):
-    """Reads a state dict's pickle as data: it makes dicts and arrays and calls nothing else."""
-
-    def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
-        self._archive, self._root = archive, root
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) in _REBUILD:
-            return _rebuilt
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no tensor")
-
-    def persistent_load(self, pid: Any) -> np.ndarray:
-        _, dtype, key, _, count = pid
-        data = self._archive.read(f"{self._root}/data/{key}")
-        if dtype == "bfloat16":
-            return from_bfloat16(data)[:count]
-        return np.frombuffer(data, dtype, count)
-
-
-def _rebuilt(storage_or_tensor: np.ndarray, *layout: Any) -> np.ndarray:
-    """What torch's `_rebuild_tensor_v2(storage, offset, size, stride, ...)` makes; a parameter is
-    its tensor."""
-    if len(layout) < 3:
-        return storage_or_tensor
-    offset, size, stride = layout[:3]
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage_or_tensor.size):
-        raise pickle.UnpicklingError("a tensor lies outside its storage")
-    strides = [step * storage_or_tensor.itemsize for step in stride]
-    return np.lib.stride_tricks.as_strided(storage_or_tensor[offset:], size, strides)
-
-
-def _read_pytorch(data: bytes, path: str) -> dict[str, np.ndarray]:
-    advice = "save the model with safe_serialization=True, as model.safetensors"
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            (root,) = [n[:-9] for n in archive.namelist() if n.endswith("/data.pkl")]
-            state = _StateDictReader(archive, root).load()
-        return {str(name): np.array(value) for name, value in dict(state).items()}
-    except (pickle.UnpicklingError, zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
-        raise BadInput(
-            f"{path}: not a state dict in PyTorch's zip format ({error}): {advice}"
-        ) from error
-
-
-_READERS: dict[str, Reader] = {
-    "model.safetensors": functools.partial(parse_safetensors, advice="save the model again"),
-    "pytorch_model.bin": _read_pytorch,
-}
-
-
 def values_of(
     folder: str, encoder: Encoder, model: ModelConfig, specs: Mapping[str, ParameterSpec]
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
     """Return parameters by our names, the name of each in the folder, and its files' SHA-256.
 
     Raises:
-        BadInput: as `read_state`; or the folder's encoder has tensors that ours has no place for.
+        BadInput: as `state_dict.read`; or the encoder has tensors that ours has no place for.
     """
-    state, checksums = read_state(folder)
+    state, checksums = state_dict.read(folder)
     theirs = {_usual(name): name for name in state}
     values: dict[str, np.ndarray] = {}
     names: dict[str, str] = {}
     for name in specs:
-        usual = _usual(hugging_face_name(model, name))
+        usual = _usual(state_dict.hugging_face_name(model, name))
         names[name] = theirs.get(usual, usual)
         if usual in theirs:
             value = state[names[name]]
-            values[name] = value.T if is_transposed(name) else value
+            values[name] = value.T if state_dict.is_transposed(name) else value
     if encoder.model_type in _ROBERTAS:
         if POSITIONS in values:
             values[POSITIONS] = values[POSITIONS][_FIRST_POSITION:]

@@ -22,6 +22,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.model import state_dict
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
@@ -177,7 +178,7 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     Raises:
         BadInput: the folder's model is none that a run can start from.
     """
-    if not hf_folder.is_folder(source):
+    if not state_dict.has_weights(source):
         return []
     if run is not None:
         known, where = dataclasses.asdict(run.model), "the run"
@@ -287,7 +288,7 @@ def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
 
 
 def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    if hf_folder.is_folder(source):
+    if state_dict.has_weights(source):
         return _read_hugging_face(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, params, meta = load_parameters(source)

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 pytestmark = pytest.mark.both
 
-from bigbird_ja.model import modeling_bigbird_ja as modeling  # noqa: E402
+from bigbird_ja.export import modeling_bigbird_ja as modeling  # noqa: E402
 
 
 def exported(trained, folder, **settings):

@@ -17,8 +17,10 @@ from tests.model.tiny import tiny_batch, tiny_config
 
 jax = pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
 
-from bigbird_ja.model.kernels import carry  # noqa: E402
-from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # noqa: E402
+from bigbird_ja.model.kernels.kernel_attention import (  # noqa: E402
+    interpreted,
+    kernel_attention,
+)
 
 jax.config.update("jax_platforms", "cpu")
 HEADS, SIZE = 2, 64
@@ -73,7 +75,7 @@ def test_values_and_gradients_equal_the_dense_reference(
                 context = dense_attention(*given, mask, apart, band)
         return context * mask[..., None, None], *tape.gradient(context, given, upstream)
 
-    with carry.interpreted():
+    with interpreted():
         for value, expected in zip(run(True), run(False), strict=True):
             np.testing.assert_allclose(value, expected, atol=1e-5)
 
@@ -91,7 +93,7 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length: int, sets: dict[st
     for way in ("xla", "kernel"):
         named = {f"model.{k}": v for k, v in (sets | {"attention_implementation": way}).items()}
         config = tiny_config(length, **named, **{"training.gradient_checkpointing": True})
-        with carry.interpreted():
+        with interpreted():
             by_way[way] = _gradients(config)
     for name, expected in by_way["xla"].items():
         # The keys' bias changes nothing: its gradient is rounding.

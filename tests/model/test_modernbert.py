@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.heads import encode, masked_lm_logits
-from bigbird_ja.model.hf_names import hugging_face_name, is_transposed, to_hugging_face
 from bigbird_ja.model.params import initial_parameters, parameter_specs
+from bigbird_ja.model.state_dict import hugging_face_name, is_transposed, to_hugging_face
 from tests.model.tiny import tiny_batch, tiny_config
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs PyTorch")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja.model import state_dict
 from bigbird_ja.model.heads import encode, masked_lm_logits
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import complete_config, resolve_config
@@ -115,7 +116,7 @@ def test_weights_in_several_files(tmp_path):
     np.testing.assert_allclose(*ours_and_theirs(tmp_path, theirs), atol=1e-4)
     next(tmp_path.glob("model-00002*")).unlink()
     with pytest.raises(BadInput, match=r"model-00002-of-.*missing"):
-        hf_folder.read_state(str(tmp_path))
+        state_dict.read(str(tmp_path))
 
 
 @pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
@@ -126,7 +127,7 @@ def test_every_type_of_numbers_in_both_formats(form, dtype, tmp_path):
     if form == "pytorch_model.bin":
         os.remove(tmp_path / "model.safetensors")
         torch.save(theirs.state_dict(), tmp_path / form)
-    state, _ = hf_folder.read_state(str(tmp_path))
+    state, _ = state_dict.read(str(tmp_path))
     for name, value in theirs.named_parameters():
         np.testing.assert_array_equal(state[name].astype(np.float32), value.detach().float())
 
@@ -141,11 +142,11 @@ def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
         archive.writestr("x/data.pkl", pickle.dumps({"weight": _Bad()}))
     with pytest.raises(BadInput, match=r"names posix\.mkdir, which is no tensor"):
-        hf_folder.read_state(str(tmp_path))
+        state_dict.read(str(tmp_path))
     assert not (tmp_path / "executed").exists()
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": _Bad()}))
     with pytest.raises(BadInput, match="not a state dict in PyTorch's zip format"):
-        hf_folder.read_state(str(tmp_path))
+        state_dict.read(str(tmp_path))
     assert not (tmp_path / "executed").exists()
 
 

@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.models.big_bird import modeling_big_bird as big_bird
 
-from .pattern import block_mask, is_full, shortest_sparse
+from bigbird_ja.model.pattern import block_mask, is_full, shortest_sparse
 
 _FLEX_TILE = 128  # the largest tile of PyTorch's kernels for A100 and H100, forward and backward
 _MOST_PLANS = 4  # that a model keeps, one for each length and device

@@ -1,0 +1,243 @@
+"""State dicts of Hugging Face's models: names of parameters and settings there, and their files.
+
+Weights are read from safetensors or from PyTorch's zip format, in one file or several, without
+importing or running anything of a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import re
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja import storage
+from bigbird_ja.model.params import WORDS
+from bigbird_ja.process.errors import BadInput, require
+from bigbird_ja.settings.schema import ModelConfig
+from bigbird_ja.storage import decode
+
+# Names in config.json of settings of `model` that are not ours; all others have one name.
+SETTINGS = {
+    "num_hidden_layers": "num_layers",
+    "hidden_activation": "hidden_act",
+    "norm_eps": "layer_norm_eps",
+    "mlp_dropout": "hidden_dropout_prob",
+}
+_EMBEDDINGS = re.compile(r"bert/embeddings/(\w+_embeddings)")
+_LAYER = re.compile(r"bert/encoder/layer_(\d+)/(.+)/(kernel|bias|gamma|beta)")
+_PARTS = {"kernel": "weight", "gamma": "weight", "bias": "bias", "beta": "bias"}
+_BIGBIRD = {
+    "bert/encoder/LayerNorm/gamma": "bert.embeddings.LayerNorm.weight",
+    "bert/encoder/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
+    "bert/pooler/dense/kernel": "bert.pooler.weight",
+    "bert/pooler/dense/bias": "bert.pooler.bias",
+    "cls/predictions/transform/kernel": "cls.predictions.transform.dense.weight",
+    "cls/predictions/transform/bias": "cls.predictions.transform.dense.bias",
+    "cls/predictions/transform/gamma": "cls.predictions.transform.LayerNorm.weight",
+    "cls/predictions/transform/beta": "cls.predictions.transform.LayerNorm.bias",
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+}
+_MODERNBERT = {
+    WORDS: "model.embeddings.tok_embeddings.weight",
+    "bert/embeddings/LayerNorm/gamma": "model.embeddings.norm.weight",
+    "bert/final/LayerNorm/gamma": "model.final_norm.weight",
+    "cls/predictions/transform/kernel": "head.dense.weight",
+    "cls/predictions/transform/gamma": "head.norm.weight",
+    "cls/predictions/output_bias": "decoder.bias",
+}
+_MODERNBERT_LAYER = {
+    "attention/LayerNorm": "attn_norm",
+    "attention/Wqkv": "attn.Wqkv",
+    "attention/Wo": "attn.Wo",
+    "mlp/LayerNorm": "mlp_norm",
+    "mlp/Wi": "mlp.Wi",
+    "mlp/Wo": "mlp.Wo",
+}
+
+
+def hugging_face_name(model: ModelConfig, name: str) -> str:
+    """Return the name in the state dict of `BigBirdForPreTraining` or `BigBirdForMaskedLM`, or of
+    `ModernBertForMaskedLM`.
+
+    Raises:
+        KeyError: not a parameter of ours.
+    """
+    is_modernbert = model.architecture == "modernbert"
+    fixed = _MODERNBERT if is_modernbert else _BIGBIRD
+    if name in fixed:
+        return fixed[name]
+    if match := _LAYER.fullmatch(name):
+        number, place, part = match[1], match[2], _PARTS[match[3]]
+        if is_modernbert:
+            return f"model.layers.{number}.{_MODERNBERT_LAYER[place]}.{part}"
+        return f"bert.encoder.layer.{number}.{place.replace('/', '.')}.{part}"
+    if match := _EMBEDDINGS.fullmatch(name):
+        return f"bert.embeddings.{match[1]}.weight"
+    raise KeyError(name)
+
+
+def is_transposed(name: str) -> bool:
+    """Whether PyTorch keeps this parameter the other way round: its linear layers are [out, in]."""
+    return name.endswith("/kernel")
+
+
+def to_hugging_face(model: ModelConfig, params: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the weights as a state dict, without those that Hugging Face ties to others.
+
+    These are the decoder's kernel, which is the word embeddings, and its bias.
+    """
+    return {
+        hugging_face_name(model, name): np.ascontiguousarray(
+            value.T if is_transposed(name) else value
+        )
+        for name, value in params.items()
+    }
+
+
+@dataclass(frozen=True)
+class _Index:
+    weight_map: dict[str, str]
+
+
+def has_weights(folder: str) -> bool:
+    """Whether a folder holds weights in one of the forms that are read; reads names only."""
+    names = [*_READERS, *(f"{name}.index.json" for name in _READERS)]
+    return any(storage.exists(storage.join(folder, name)) for name in names)
+
+
+def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read all weights, by their names there, and the SHA-256 of each file of them.
+
+    Raises:
+        BadInput: missing or damaged files, or tensors that are no plain numbers.
+    """
+    for name in _READERS:
+        index = storage.join(folder, f"{name}.index.json")
+        if storage.exists(storage.join(folder, name)):
+            return _read_files(folder, name, [name])
+        if not storage.exists(index):
+            continue
+        places = decode.read_json(index, _Index, "copy the folder again").weight_map
+        names = list(dict.fromkeys(places.values()))
+        if odd := [name for name in names if storage.base_name(name) != name]:
+            raise BadInput(f"{index}: {odd[0]!r} is not a file beside it: copy the folder again")
+        state, checksums = _read_files(folder, name, names)
+        if lacking := sorted(places.keys() - state.keys()):
+            raise BadInput(
+                f"{folder}: {lacking[0]} stands in {index} and in no file: copy it again"
+            )
+        return state, checksums
+    raise BadInput(f"{folder}: no {' or '.join(_READERS)}: is this a Hugging Face folder?")
+
+
+def _read_files(
+    folder: str, form: str, names: list[str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    state, checksums = {}, {}
+    parse, kind, advice = _READERS[form]
+    if form == "model.safetensors":
+        require("safetensors")
+    for name in names:
+        path = storage.join(folder, name)
+        with decode.made_by_others(path, kind, advice):
+            data = storage.read_bytes(path, _MOST_BYTES)
+            state.update(parse(data))
+        checksums[name] = hashlib.sha256(data).hexdigest()
+    return state, checksums
+
+
+def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
+    from safetensors import deserialize
+
+    state = {}
+    for name, tensor in deserialize(data):
+        if tensor["dtype"] not in _SAFETENSORS_TYPES:
+            raise ValueError(f"{name} holds {tensor['dtype']}, no plain numbers")
+        values = _numbers(tensor["data"], _SAFETENSORS_TYPES[tensor["dtype"]])
+        state[name] = values.reshape(tensor["shape"])
+    return state
+
+
+def _numbers(data: bytes, dtype: str) -> np.ndarray:
+    """Return the numbers in a buffer; bfloat16, the first half of a float32, as that."""
+    if dtype == "bfloat16":
+        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(data, dtype)
+
+
+class _StateDictReader(pickle.Unpickler):
+    """Reads a state dict's pickle as data: it makes dicts and arrays and calls nothing else."""
+
+    def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
+        super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
+        self._archive, self._root = archive, root
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) in _REBUILD:
+            return _rebuilt
+        if module == "torch" and name in _TORCH_TYPES:
+            return _TORCH_TYPES[name]
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no tensor")
+
+    def persistent_load(self, pid: Any) -> np.ndarray:
+        _, dtype, key, _, count = pid
+        return _numbers(self._archive.read(f"{self._root}/data/{key}"), dtype)[:count]
+
+
+def _rebuilt(storage_or_tensor: np.ndarray, *layout: Any) -> np.ndarray:
+    """Return what torch's `_rebuild_tensor_v2(storage, offset, size, stride, ...)` makes; a
+    parameter is its tensor."""
+    if len(layout) < 3:
+        return storage_or_tensor
+    offset, size, stride = layout[:3]
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage_or_tensor.size):
+        raise pickle.UnpicklingError("a tensor lies outside its storage")
+    strides = [step * storage_or_tensor.itemsize for step in stride]
+    return np.lib.stride_tricks.as_strided(storage_or_tensor[offset:], size, strides)
+
+
+def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        (root,) = [n[:-9] for n in archive.namelist() if n.endswith("/data.pkl")]
+        state = _StateDictReader(archive, root).load()
+    return {str(name): np.array(value) for name, value in dict(state).items()}
+
+
+_MOST_BYTES = 64 << 30  # of a file of weights
+# Files of weights -> how they are read, what they are called, and what to do where one is neither.
+_READERS = {
+    "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),
+    "pytorch_model.bin": (
+        _parse_pytorch,
+        "a state dict in PyTorch's zip format",
+        "save the model with safe_serialization=True, as model.safetensors",
+    ),
+}
+_SAFETENSORS_TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
+    "I32": "int32", "U8": "uint8",
+}  # fmt: skip
+# What a state dict's pickle may name, beside storages; anything else ends the reading.
+_REBUILD = {("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")}
+_TORCH_TYPES = {
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "DoubleStorage": "float64",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "BoolStorage": "bool",
+}
