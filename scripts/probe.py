@@ -147,8 +147,9 @@ def limit(case: Case, special: Any) -> Case:
     """Cuts a case to `WINDOW` tokens of context, `[CLS]` and `[SEP]` included."""
     used = int(np.count_nonzero(case.input_ids != special.pad))
     end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)  # the last token is [SEP]
-    start = max(1, end - WINDOW + 2)
-    row = np.full(WINDOW, special.pad, np.int32)
+    window = min(WINDOW, len(case.input_ids))
+    start = max(1, end - window + 2)
+    row = np.full(window, special.pad, np.int32)
     row[: end - start + 2] = [special.cls, *case.input_ids[start:end], special.sep]
     return Case(row, case.positions - start + 1, case.ids, case.distance)
 

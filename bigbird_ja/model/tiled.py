@@ -43,11 +43,12 @@ def tiled_attention(
     document_ids: tf.Tensor | None,
     random: RandomTiles,
 ) -> tf.Tensor:
-    """Attention of one layer, over sequences rotated by one block.
+    """Compute the attention of one layer, over sequences rotated by one block.
 
     Args:
         query: [b, T, heads, size, rows] in the compute dtype, scaled by size^-0.5.
-        key, value: the same shape; not scaled.
+        key: the same shape; not scaled.
+        value: the same shape.
         input_mask: float32 [b, T, rows]; 1 is a token, 0 padding, which no query sees.
         document_ids: int32 [b, T, rows]; keys of other documents are not seen. None: no such limit.
         random: the layer's random connections.
@@ -73,7 +74,7 @@ def tiled_attention(
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the gradient needs beside inputs and output."""
+    """Holds what the gradient needs beside inputs and output."""
 
     probabilities: dict[str, tf.Tensor]  # per piece, not divided by the sum; compute dtype
     totals: tf.Tensor  # float32 [b, T, heads, rows]
@@ -106,7 +107,7 @@ _KEYS = {
 
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Einsum with a float32 result; on a TPU the matrix unit reads bfloat16 all the same."""
+    """Contract to float32; on a TPU the matrix unit reads bfloat16 all the same."""
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
     if not compiled_by_xla() and _comes_first(equation):
         # TensorFlow's own kernel writes the left operand's axes first, and then transposes.
@@ -125,7 +126,7 @@ def _comes_first(equation: str) -> bool:
 
 
 def _neighbours(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Tiles t + 1 and t - 1 in the place of tile t, of [b, T, ...]; `edge` beyond the ends.
+    """Return tiles t + 1 and t - 1 in the place of tile t, of [b, T, ...]; `edge` at the ends.
 
     Padded once and sliced twice: slices fuse into what reads them, a shift does not.
     """
@@ -134,7 +135,7 @@ def _neighbours(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def _views(tiling: Tiling, random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-    """The keys (or values) of every piece, from [b, T, heads, size, rows]."""
+    """Return the keys (or values) of every piece, from [b, T, heads, size, rows]."""
     after, before = _neighbours(keys, tf.zeros_like(keys[:, :1]))
     return {
         "own": keys,
@@ -148,9 +149,11 @@ def _views(tiling: Tiling, random: RandomTiles, keys: tf.Tensor) -> dict[str, tf
 def _row_views(
     tiling: Tiling, random: RandomTiles, rows: tf.Tensor, edge: float | int
 ) -> dict[str, tf.Tensor]:
-    """A number per token, laid out as the keys of every piece, ready to join its scores.
+    """Lay out a number per token as the keys of every piece, ready to join its scores.
 
     Args:
+        tiling: of the sequence.
+        random: the layer's random connections.
         rows: [b, T, rows].
         edge: what stands where the outer tile has no block, or a global one.
     """
@@ -169,7 +172,7 @@ def _row_views(
 def _biases(
     tiling: Tiling, random: RandomTiles, input_mask: tf.Tensor, document_ids: tf.Tensor | None
 ) -> dict[str, tf.Tensor]:
-    """What to add to every piece's scores: 0, or `_UNSEEN` for a key that must not be seen."""
+    """Return what to add to every piece's scores: 0, or `_UNSEEN` to hide a key."""
     biases = _row_views(tiling, random, (1.0 - input_mask) * _UNSEEN, _UNSEEN)
     # A block of the tile sees only the outer block on its own side.
     low = tiling.low()
@@ -275,10 +278,14 @@ def _to_keys(
     queries: tf.Tensor,
     first: tf.Tensor,
 ) -> tf.Tensor:
-    """The gradient of keys (or values) from the weights by which each query used them.
+    """Compute the gradient of keys (or values) from the weights by which each query used them.
 
     Args:
-        queries: [b, T, heads, size, rows]; `first`, [b, heads, size, rows], is tile 0 for "rows".
+        tiling: of the sequence.
+        random: the layer's random connections.
+        weights: of every piece.
+        queries: [b, T, heads, size, rows].
+        first: [b, heads, size, rows], tile 0 for "rows".
     """
     dtype = queries.dtype
     parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PIECES}
@@ -292,12 +299,12 @@ def _to_keys(
 
 
 def _over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor:
-    """Reduces a piece's scores over its keys: [b, T, heads, rows]."""
+    """Reduce a piece's scores over its keys: [b, T, heads, rows]."""
     return reduce(scores, axis=list(range(4, len(scores.shape))))
 
 
 def _beside(rows: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
-    """A number per query row, shaped to broadcast over a piece's keys."""
+    """Shape a number per query row so that it broadcasts over a piece's keys."""
     return tf.reshape(rows, [*rows.shape, *[1] * (len(scores.shape) - len(rows.shape))])
 
 

@@ -1,4 +1,4 @@
-"""How a rotated sequence falls into tiles, and which random tiles each tile sees.
+"""Defines how a rotated sequence falls into tiles, and which random tiles each tile sees.
 
 See `tiled` for the layout: arrays are [b, T, heads, size, rows], tile 0 holds the global blocks.
 """
@@ -14,49 +14,51 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class Tiling:
-    """T tiles of two blocks."""
+    """Divides a sequence into T tiles of two blocks."""
 
     tiles: int  # T, tile 0 included
     rows: int  # of a tile: two blocks
 
     def low(self) -> np.ndarray:
-        """bool [rows]: the first block of a tile."""
+        """Mark the first block of a tile: bool [rows]."""
         return np.arange(self.rows) < self.rows // 2
 
     def is_first(self) -> np.ndarray:
-        """bool [T, 1, 1, 1]: tile 0."""
+        """Mark tile 0: bool [T, 1, 1, 1]."""
         return (np.arange(self.tiles) == 0)[:, None, None, None]
 
 
 class RandomTiles(Protocol):
-    """The random keys of every tile, as m tiles each. What tile 0 sees does not matter."""
+    """Gives the random keys of every tile, as m tiles each; those of tile 0 do not matter."""
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """[b, T, heads, size, rows] -> [b, T, heads, m, size, rows]."""
+        """Take [b, T, heads, size, rows] to [b, T, heads, m, size, rows]."""
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """The adjoint of `keys`: what to add up, each [b, T, heads, size, rows]."""
+        """Apply the adjoint of `keys`: what to add up, each [b, T, heads, size, rows]."""
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """A number per token, [b, T, rows] -> [b, T, heads or 1, m, rows]."""
+        """Take a number per token, [b, T, rows], to [b, T, heads or 1, m, rows]."""
 
     def unseen(self, rows: int) -> np.ndarray | None:
-        """bool, broadcasts to [b, T, heads, query rows, m, key rows]: not seen after all."""
+        """Mark keys to hide after all: bool, for [b, T, heads, query rows, m, key rows]."""
 
 
 @dataclass(frozen=True)
 class RolledTiles:
-    """Tile j sees tiles 1 + (j - 1 + s) mod (T - 1) for each shift s of the head."""
+    """Lets tile j see tiles 1 + (j - 1 + s) mod (T - 1) for each shift s of the head."""
 
     shifts: np.ndarray  # int32 [heads, m]
     tiles: int
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
+        """See `RandomTiles`."""
         return tf.gather(_flatten(keys, 3), self._flat(int(keys.shape[0]), self._others(1)))
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
         # The gradient of a gather would be a scatter; a permutation's is a gather too. Tile 0's own
         # parts are zero, so it may see itself.
+        """See `RandomTiles`."""
         batch, shifts = int(parts.shape[0]), self.shifts.shape[1]
         places = self._flat(batch, self._others(-1)) * shifts + np.arange(shifts, dtype=np.int32)
         flat = _flatten(parts, 4)
@@ -64,26 +66,28 @@ class RolledTiles:
         return back or [tf.reduce_sum(parts, axis=3)]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
+        """See `RandomTiles`."""
         return tf.gather(rows, self._others(1), axis=1)
 
     def unseen(self, rows: int) -> None:
+        """See `RandomTiles`."""
         return None
 
     def _others(self, sign: int) -> np.ndarray:
-        """int32 [T, heads, m]: the tiles seen (1), or those that see (-1); of tile 0 itself."""
+        """Return the tiles seen (1), or that see (-1), of tile 0 itself: int32 [T, heads, m]."""
         middle = np.arange(self.tiles - 1)[:, None, None]
         others = 1 + (middle + sign * self.shifts) % (self.tiles - 1)
         return np.concatenate([np.zeros_like(others[:1]), others]).astype(np.int32)
 
     def _flat(self, batch: int, tile: np.ndarray) -> np.ndarray:
-        """Tiles [T, heads, m] as places in [b * T * heads]: int32 [b, T, heads, m]."""
+        """Turn tiles [T, heads, m] into places in [b * T * heads]: int32 [b, T, heads, m]."""
         heads = len(self.shifts)
         sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * self.tiles
         return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
 
 
 class IndependentTiles:
-    """Every block sees random blocks of its own.
+    """Lets every block see random blocks of its own.
 
     The first block of a tile finds them in the first half of the lanes of the tiles laid out, the
     second block in the second half; a block that lies in the other half of its own tile is taken
@@ -92,7 +96,8 @@ class IndependentTiles:
     """
 
     def __init__(self, blocks: np.ndarray, tiles: int) -> None:
-        """
+        """Prepare the places.
+
         Args:
             blocks: int32 [heads, n - 2, m], for rows 1..n-2.
             tiles: T = n / 2.
@@ -107,6 +112,7 @@ class IndependentTiles:
         self._source = [source[:, :, half] for half in (0, 1)]  # [T, heads, m] each
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
+        """See `RandomTiles`."""
         both = tf.concat([keys, _exchange(keys)], axis=1)
         batch = int(keys.shape[0])
         first, second = (
@@ -115,6 +121,7 @@ class IndependentTiles:
         return tf.where(_low(keys), first, second)
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
+        """See `RandomTiles`."""
         batch, _, heads, _, size, rows = (int(n) for n in parts.shape)
         zero = tf.zeros([], parts.dtype)
         halves = (tf.where(_low(parts), parts, zero), tf.where(_low(parts), zero, parts))
@@ -129,28 +136,30 @@ class IndependentTiles:
         return [summed[:, : self._tiles], _exchange(summed[:, self._tiles :])]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
+        """See `RandomTiles`."""
         both = tf.concat([rows, _exchange(rows)], axis=1)
         first, second = (tf.gather(both, source, axis=1) for source in self._source)
         return tf.where(_low(rows), first, second)
 
     def unseen(self, rows: int) -> np.ndarray:
+        """See `RandomTiles`."""
         low = np.arange(rows) < rows // 2
         return low[:, None, None] != low
 
     def _flat(self, batch: int, tile: np.ndarray) -> np.ndarray:
-        """Tiles [T, heads, m] of the doubled keys as places: int32 [b, T, heads, m]."""
+        """Turn tiles [T, heads, m] of the doubled keys into places: int32 [b, T, heads, m]."""
         heads = tile.shape[1]
         sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * 2 * self._tiles
         return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
 
 
 def _exchange(values: tf.Tensor) -> tf.Tensor:
-    """The two halves of the last axis, exchanged."""
+    """Exchange the two halves of the last axis."""
     return tf.roll(values, int(values.shape[-1]) // 2, axis=-1)
 
 
 def _low(values: tf.Tensor) -> np.ndarray:
-    """bool [rows]: the first block of a tile, for [..., rows]."""
+    """Mark the first block of a tile, for [..., rows]: bool [rows]."""
     rows = int(values.shape[-1])
     return np.arange(rows) < rows // 2
 

@@ -1,4 +1,4 @@
-"""The backward kernel: gradients of query, key and value, with probabilities computed again."""
+"""Computes the gradients of query, key and value in one kernel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from bigbird_ja.model.kernels.tiles import Shape
 
 
 def backward(shape: Shape, interpret: Any = False) -> Any:
-    """A function of query, key, value, context, its gradient, statistics and marks, that returns
-    the gradients of query (scaled), key and value."""
+    """Return the kernel of the gradients of query (scaled), key and value.
+
+    Its arguments are query, key, value, context, its gradient, statistics and marks.
+    """
     sequence = t.sequence_spec(shape)
     kept = (shape.tiles + 1, shape.rows, shape.group * shape.size)
     summed = (shape.tiles + 1, shape.group * shape.size, shape.rows)
@@ -35,7 +37,7 @@ def backward(shape: Shape, interpret: Any = False) -> Any:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The arrays of one step of the grid."""
+    """Holds the arrays of one step of the grid."""
 
     shape: Shape
     seen: t.Seen
@@ -52,7 +54,7 @@ class _Tiles:
     d_values: Any
 
     def queries(self, j: Any, head: int) -> _Queries:
-        """What one head's tile of queries brings to every piece."""
+        """Collect what one head's tile of queries brings to every piece."""
         shape, own = self.shape, t.rows_of(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
@@ -66,7 +68,7 @@ class _Tiles:
         )
 
     def write(self, j: Any, head: int, parts: list[jax.Array]) -> None:
-        """The gradient of one head's queries of tile j."""
+        """Write the gradient of one head's queries of tile j."""
         summed = functools.reduce(jnp.add, parts) * t.LN_2
         self.d_query[j, t.rows_of(self.shape, head)] = summed.astype(self.shape.dtype)
 
@@ -81,18 +83,18 @@ class _Queries:
     inner: jax.Array
 
     def products(self, keys: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Scores, and gradients of probabilities, from transposed keys and values."""
+        """Compute scores, and gradients of probabilities, from transposed keys and values."""
         return t.matmul(keys, self.queries), t.matmul(values, self.upstream)
 
     def weights(self, scores: jax.Array, d_exact: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Probabilities and the gradients of scores, from `products`, masked."""
+        """Compute probabilities and the gradients of scores, from `products`, masked."""
         exact = jnp.exp2(scores - self.statistics)
         slopes = exact * (d_exact - self.inner)
         dtype = self.queries.dtype
         return exact.astype(dtype), slopes.astype(dtype)
 
     def to_keys(self, exact: jax.Array, slopes: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What a head's tile of keys and of values gets: float32 [size, keys]."""
+        """Compute the parts of a head's tile of keys and of values: float32 [size, keys]."""
         return (
             t.matmul_transposed(self.own_queries, slopes),
             t.matmul_transposed(self.own_upstream, exact),
@@ -126,7 +128,7 @@ def _kernel(shape: Shape, *refs: Any) -> None:
 
 
 def _full(tiles: _Tiles, j: Any, _: None) -> None:
-    """The queries of tile j, with every tile."""
+    """Take the queries of tile j through every tile."""
     shape, heads = tiles.shape, range(tiles.shape.group)
     queries = [tiles.queries(j, head) for head in heads]
 
@@ -143,8 +145,10 @@ def _full(tiles: _Tiles, j: Any, _: None) -> None:
 
 
 def _sparse(tiles: _Tiles) -> None:
-    """Each tile with those that it sees; the queries of tile 0, where it is global, with the keys
-    of tile j in the step of query tile j."""
+    """Take each tile through those that it sees.
+
+    The queries of tile 0, where it is global, meet the keys of tile j in the step of query tile j.
+    """
     shape, heads, shifts = tiles.shape, range(tiles.shape.group), t.shifts_here(tiles.shape)
     is_rolled = shape.shifts is not None
     first = [tiles.queries(0, head) for head in heads] if is_rolled else []
@@ -173,15 +177,18 @@ def _sparse(tiles: _Tiles) -> None:
 
 
 def _whole(
-    tiles: _Tiles, ours: _Queries, query: Any, tile: Any, head: int, found: list[jax.Array]
+    tiles: _Tiles, ours: _Queries, query: Any, tile: Any, head: int, d_queries: list[jax.Array]
 ) -> Iterator[None]:
-    """One head's queries of a tile with a whole tile of keys; `found` gets the queries' part."""
+    """Take one head's queries of a tile through a whole tile of keys.
+
+    `d_queries` gets the queries' part.
+    """
     own = t.rows_of(tiles.shape, head)
     scores, d_exact = ours.products(tiles.keys[tile], tiles.values[tile])
     yield
     exact, slopes = ours.weights(tiles.seen.tile(scores, query, tile), d_exact)
     yield
-    found.append(t.matmul(tiles.key[tile, own], slopes))
+    d_queries.append(t.matmul(tiles.key[tile, own], slopes))
     d_keys, d_values = ours.to_keys(exact, slopes)
     yield
     tiles.d_keys[tile, own] += d_keys
@@ -189,9 +196,9 @@ def _whole(
 
 
 def _beside(
-    tiles: _Tiles, near: t.Neighbours, ours: _Queries, j: Any, head: int, found: list[jax.Array]
+    tiles: _Tiles, near: t.Neighbours, ours: _Queries, j: Any, head: int, d_queries: list[jax.Array]
 ) -> Iterator[None]:
-    """The same with the blocks on both sides of tile j."""
+    """Take one head's queries of tile j through the blocks on both sides, as `_whole`."""
     shape, own = tiles.shape, t.rows_of(tiles.shape, head)
     keys, values = (
         t.joined_rows(shape, array, near.after, near.before) for array in (tiles.keys, tiles.values)
@@ -202,7 +209,7 @@ def _beside(
     exact, slopes = ours.weights(scores, d_exact)
     yield
     key = t.joined_lanes(tiles.key[near.after_there, own], tiles.key[near.before_there, own])
-    found.append(t.matmul(key, slopes))
+    d_queries.append(t.matmul(key, slopes))
     parts = ours.to_keys(exact, slopes)
     yield
     for array, part in zip((tiles.d_keys, tiles.d_values), parts, strict=True):
@@ -212,17 +219,21 @@ def _beside(
 
 
 def _one_tile(
-    tiles: _Tiles, near: t.Neighbours, j: Any, found: list[list[jax.Array]]
+    tiles: _Tiles, near: t.Neighbours, j: Any, d_queries: list[list[jax.Array]]
 ) -> list[Iterator[None]]:
-    """Tile j, each head with each of the tiles that it sees; `found` gets, for each head, the
-    parts of its queries' gradient."""
+    """Take each head of tile j through each of the tiles that it sees.
+
+    `d_queries` gets, for each head, the parts of its queries' gradient.
+    """
     heads = range(tiles.shape.group)
     queries = [tiles.queries(j, head) for head in heads]
     global_ = [] if tiles.shape.shifts is None else [[0 for _ in heads]]
     chosen = [[j for _ in heads], *global_, *near.random]
     pieces = [
-        _whole(tiles, queries[head], j, each[head], head, found[head])
+        _whole(tiles, queries[head], j, each[head], head, d_queries[head])
         for each in chosen
         for head in heads
     ]
-    return pieces + [_beside(tiles, near, queries[head], j, head, found[head]) for head in heads]
+    return pieces + [
+        _beside(tiles, near, queries[head], j, head, d_queries[head]) for head in heads
+    ]

@@ -1,4 +1,4 @@
-"""The forward kernel: context, and the logarithm of each row's sum of exponentials."""
+"""Computes context, and the logarithm of each row's sum of exponentials, in one kernel."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from bigbird_ja.model.kernels.tiles import Shape
 
 
 def forward(shape: Shape, interpret: Any = False) -> Any:
-    """A function of query (scaled), key, value, key marks (and query marks, with documents), that
-    returns context and statistics; all of the shapes that `Shape` names."""
+    """Return the kernel of context and statistics, of the shapes that `Shape` names.
+
+    Its arguments are query (scaled), key, value, key marks, and query marks with documents.
+    """
     sequence = t.sequence_spec(shape)
     return t.call(
         _kernel,
@@ -41,7 +43,7 @@ _State = tuple[jax.Array, jax.Array, jax.Array]
 
 @dataclass
 class _SeesAll:
-    """One head's queries of a tile that sees every tile, one after the other."""
+    """Sums one head's queries of a tile that sees every tile, one after the other."""
 
     queries: jax.Array  # of `alone`
     maximum: jax.Array  # [1, rows]: of the scores so far
@@ -52,10 +54,11 @@ class _SeesAll:
 
     @property
     def state(self) -> _State:
+        """Return maximum, total and sum so far, to be carried through a loop."""
         return self.maximum, self.total, self.summed
 
     def weights(self, scores: jax.Array, dtype: Any) -> jax.Array:
-        """Exponentials of more scores; what was summed below another maximum shrinks."""
+        """Return exponentials of more scores; what was summed below another maximum shrinks."""
         higher = jnp.maximum(self.maximum, jnp.max(scores, axis=0, keepdims=True))
         shrunk, exact = jnp.exp2(self.maximum - higher), jnp.exp2(scores - higher)
         self.maximum = higher
@@ -64,12 +67,13 @@ class _SeesAll:
         return exact.astype(dtype)
 
     def add(self, values: jax.Array, weights: jax.Array) -> None:
+        """Add the values of a tile, weighted."""
         self.summed = self.summed * self.shrunk.pop(0) + t.matmul(values, weights)
 
 
 @dataclass(frozen=True)
 class _Tiles:
-    """The arrays of one step of the grid."""
+    """Holds the arrays of one step of the grid."""
 
     shape: Shape
     seen: t.Seen
@@ -81,7 +85,7 @@ class _Tiles:
     keys: Any  # transposed, with the tile of nothing
 
     def write(self, j: Any, head: int, maximum: Any, total: Any, summed: Any) -> None:
-        """Context and statistics of one head's tile."""
+        """Write context and statistics of one head's tile."""
         shape, total = self.shape, jnp.maximum(total, 1e-30)
         context = (summed * (1.0 / total)).astype(shape.dtype)
         self.context[j, t.rows_of(shape, head)] = context
@@ -106,7 +110,7 @@ def _kernel(shape: Shape, query: Any, key: Any, value: Any, key_marks: Any, *res
 
 
 def _full(tiles: _Tiles, j: Any, _: None) -> None:
-    """The queries of tile j, with every tile."""
+    """Take the queries of tile j through every tile."""
     heads = range(tiles.shape.group)
     queries = [t.alone(tiles.shape, tiles.query[j], head) for head in heads]
 
@@ -120,7 +124,7 @@ def _full(tiles: _Tiles, j: Any, _: None) -> None:
 
 
 def _sparse(tiles: _Tiles) -> None:
-    """Each tile with those that it sees; tile 0, where it is global, with every tile."""
+    """Take each tile through those that it sees; tile 0, where it is global, through every tile."""
     shape, shifts = tiles.shape, t.shifts_here(tiles.shape)
     heads, is_rolled = range(shape.group), shape.shifts is not None
     queries = [t.alone(shape, tiles.query[0], head) for head in heads]
@@ -150,7 +154,7 @@ def _sparse(tiles: _Tiles) -> None:
 
 
 def _nothing(shape: Shape) -> list[_State]:
-    """Of each head, before any tile."""
+    """Return the state of each head before any tile."""
     nothing = (
         jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),
         jnp.zeros((1, shape.rows), jnp.float32),
@@ -160,7 +164,7 @@ def _nothing(shape: Shape) -> list[_State]:
 
 
 def _one_tile(tiles: _Tiles, queries: _SeesAll, j: Any, tile: Any, head: int) -> Iterator[None]:
-    """One head's queries of tile j with the keys of one tile."""
+    """Take one head's queries of tile j through the keys of one tile."""
     scores = tiles.seen.tile(t.matmul(tiles.keys[tile], queries.queries), j, tile)
     yield
     weights = queries.weights(scores, tiles.shape.dtype)
@@ -171,8 +175,11 @@ def _one_tile(tiles: _Tiles, queries: _SeesAll, j: Any, tile: Any, head: int) ->
 def _one_head(
     tiles: _Tiles, near: t.Neighbours, j: Any, head: int, first: _SeesAll | None
 ) -> Iterator[None]:
-    """One head of tile j, with its own tile, the global one, the random ones and the blocks beside
-    it; and that head of tile 0 with the keys of tile j, which depends on nothing here."""
+    """Take one head of tile j through all that it sees.
+
+    That is its own tile, the global one, the random ones and the blocks beside it; and the same
+    head of tile 0 meets the keys of tile j, which depends on nothing here.
+    """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.rows_of(shape, head)
     queries = t.alone(shape, tiles.query[j], head)

@@ -43,12 +43,14 @@ def kernel_attention(
     document_ids: tf.Tensor | None,
     seen: RolledTiles | int | None,
 ) -> tf.Tensor:
-    """Attention of one layer.
+    """Compute the attention of one layer by the kernels.
 
     Args:
         query: [b, T, heads, size, rows] in the compute dtype, scaled by log2(e) * size^-0.5.
-        key, value: the same shape; not scaled.
-        input_mask, document_ids: as of `tiled.tiled_attention`.
+        key: the same shape; not scaled.
+        value: the same shape.
+        input_mask: as of `tiled.tiled_attention`.
+        document_ids: as of `tiled.tiled_attention`.
         seen: the random connections of sequences rotated by one block, as `tiled_attention` takes
             them; or how many tokens away a key may be, at most half a tile; None: any.
 
@@ -85,11 +87,12 @@ def kernel_attention(
 def marks_of(
     shape: Shape, input_mask: tf.Tensor, document_ids: tf.Tensor | None
 ) -> list[tf.Tensor]:
-    """Marks of keys, and of queries where documents limit what is seen (see `tiles.Seen`).
+    """Return marks of keys, and of queries where documents limit what they see (`tiles.Seen`).
 
     A key's mark fills all lanes of its row: beside transposed scores it is a column.
 
     Args:
+        shape: of the layer.
         input_mask: float32 [b, T, rows].
         document_ids: int32 [b, T, rows].
     """
@@ -107,7 +110,7 @@ def marks_of(
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Kernels traced within are for this machine's CPU, by Pallas' interpreter."""
+    """Make kernels traced within run on this machine's CPU, by Pallas' interpreter."""
     token = _interpreted.set(True)
     try:
         yield
@@ -118,7 +121,7 @@ def interpreted() -> Iterator[None]:
 def call_jax(
     make: Callable[[bool], Callable[..., Any]], operands: Sequence[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Calls a kernel on tensors.
+    """Call a kernel on tensors.
 
     Args:
         make: gives the kernel, for a value of `pallas_call`'s `interpret`.
@@ -154,8 +157,10 @@ def call_jax(
 
 @contextlib.contextmanager
 def _in_format(version: int) -> Iterator[None]:
-    """Kernels lowered within are written in this version of Mosaic. jax has no setting for it;
-    a jax without the replaced function writes its own version."""
+    """Make kernels lowered within use this version of Mosaic.
+
+    jax has no setting for it; a jax without the replaced function writes its own version.
+    """
     from jax._src import tpu_custom_call
 
     name = "get_ir_version"
@@ -171,7 +176,7 @@ def _in_format(version: int) -> Iterator[None]:
 
 
 def _text(kernel: Callable[..., Any], shapes: Sequence[Any]) -> str:
-    """What JAX hands to libtpu for a kernel."""
+    """Return the text that JAX hands to libtpu for a kernel."""
     with _in_format(_FORMAT):
         lowered = jax.jit(kernel).trace(*shapes).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")

@@ -1,4 +1,4 @@
-"""What the forward and the backward kernel share: shapes, matmuls, masks, and which tiles are read.
+"""Defines what both kernels share: shapes, matmuls, masks, and the tiles that are read.
 
 Both see one sequence of one group of heads at a time: all of its tiles lie in the chip's vector
 memory, so that a random tile is an index and not a copy. Scores are held transposed, [keys,
@@ -37,7 +37,7 @@ _AT_ONCE_FULL = 16
 
 @dataclass(frozen=True)
 class Shape:
-    """One attention layer's shapes, and which keys a query sees."""
+    """Describes one attention layer: its sizes, and which keys a query sees."""
 
     batch: int
     tiles: int  # T of a sequence, tile 0 included
@@ -56,48 +56,49 @@ class Shape:
 
     @property
     def group(self) -> int:
-        """Heads that one step of the grid computes: enough to fill the lanes, where they divide."""
+        """Return the heads that one step of the grid computes: they fill the lanes."""
         wanted = max(1, _LANES // self.size)
         return wanted if self.heads % wanted == 0 else 1
 
     @property
     def groups(self) -> int:
+        """Return how many steps of the grid a sequence takes."""
         return self.heads // self.group
 
     @property
     def at_once(self) -> int:
-        """Tiles that one iteration computes; more is more code for the compiler."""
+        """Return the tiles that one iteration computes; more is more code for the compiler."""
         if self.is_full:
             return min(_AT_ONCE_FULL, self.tiles)
         return _AT_ONCE if self.tiles >= _ENOUGH else 1
 
     @property
     def width(self) -> int:
-        """Query lanes of a group."""
+        """Return the query lanes of a group."""
         return self.group * self.rows
 
     @property
     def sequence(self) -> tuple[int, int, int]:
-        """Queries, keys, values, contexts and their gradients, as the projections write them."""
+        """Return the shape of queries, keys, values, contexts and their gradients, as projected."""
         return (self.batch * self.tiles, self.heads * self.size, self.rows)
 
     @property
     def statistics(self) -> tuple[int, int, int]:
-        """A number per query, float32: logarithm of the row's sum of exponentials."""
+        """Return the shape of the logarithms of rows' sums of exponentials, float32."""
         return (self.batch * self.groups * self.tiles, 1, self.width)
 
     @property
     def key_marks(self) -> tuple[int, int, int]:
-        """See `Marks`; one tile more, of keys that are not there."""
+        """Return the shape of keys' marks (see `Seen`); one tile more, of absent keys."""
         return (self.batch * (self.tiles + 1), self.rows, min(self.rows, _LANES))
 
     @property
     def query_marks(self) -> tuple[int, int, int]:
-        """int32 document numbers of the queries; only where documents limit what is seen."""
+        """Return the shape of queries' int32 document numbers, which only documents need."""
         return (self.batch * self.tiles, 1, self.rows)
 
     def vmem_bytes(self) -> int:
-        """About what the backward kernel needs: two buffers for each argument, and its scratch."""
+        """Estimate the backward kernel's memory: two buffers for each argument, and its scratch."""
         item = 2 if self.dtype == "bfloat16" else 4
         lanes = max(self.group * self.size, _LANES)
         sequence = self.tiles * self.group * self.size * self.rows * item
@@ -107,19 +108,19 @@ class Shape:
 
 
 def sequence_spec(shape: Shape) -> Any:
-    """One group's part of an array of `Shape.sequence`."""
+    """Return one group's part of an array of `Shape.sequence`."""
     block = (shape.tiles, shape.group * shape.size, shape.rows)
     return pl.BlockSpec(block, lambda i, g: (i, g, 0))
 
 
 def statistics_spec(shape: Shape) -> Any:
-    """One group's part of an array of `Shape.statistics`."""
+    """Return one group's part of an array of `Shape.statistics`."""
     groups = shape.groups
     return pl.BlockSpec((shape.tiles, 1, shape.width), lambda i, g: (i * groups + g, 0, 0))
 
 
 def mark_specs(shape: Shape) -> list[Any]:
-    """A sequence's key marks, and its query marks where documents limit what is seen."""
+    """Return the parts of key marks, and of query marks where documents limit what is seen."""
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
@@ -127,7 +128,7 @@ def mark_specs(shape: Shape) -> list[Any]:
 
 
 def call(kernel: Callable[..., None], shape: Shape, interpret: Any, **specs: Any) -> Any:
-    """`pl.pallas_call` over all sequences and groups of heads."""
+    """Make a `pl.pallas_call` over all sequences and groups of heads."""
     parameters = getattr(pltpu, "CompilerParams", None) or pltpu.TPUCompilerParams
     megabyte = 1 << 20
     return pl.pallas_call(
@@ -143,29 +144,32 @@ def call(kernel: Callable[..., None], shape: Shape, interpret: Any, **specs: Any
 
 
 def matmul(left: jax.Array, right: jax.Array) -> jax.Array:
-    """[m, k] by [k, n], float32."""
+    """Multiply [m, k] by [k, n] to float32."""
     return lax.dot_general(
         left, right, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
     )
 
 
 def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
-    """[m, k] by [n, k], float32."""
+    """Multiply [m, k] by the transpose of [n, k] to float32."""
     return lax.dot_general(
         left, right, (((1,), (1,)), ((), ())), preferred_element_type=jnp.float32
     )
 
 
 def transposed(tile: jax.Array) -> jax.Array:
-    """Through float32: the matrix of bfloat16 would be transposed in pairs of rows."""
+    """Transpose through float32: a matrix of bfloat16 would be transposed in pairs of rows."""
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
 def over_tiles(
     shape: Shape, step: Callable[[list[Any], Any], Any], state: Any, first: int = 0
 ) -> Any:
-    """Runs `step([j, ...], state) -> state` over the tiles from the first one to T - 1,
-    `Shape.at_once` at a time: the first and the last stages of a step have nothing beside them."""
+    """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
+
+    It takes `Shape.at_once` at a time: the first and the last stages of a step have nothing beside
+    them.
+    """
     many = shape.at_once
     start = first + (shape.tiles - first) % many
     if start > first:
@@ -178,12 +182,14 @@ def over_tiles(
 
 
 def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
-    """Emits pieces of work stage by stage, each piece `lag` stages behind the one before: the
-    matrix units take products in the order of the code, and a piece's later products
-    wait for the vector units.
+    """Emit pieces of work stage by stage, each piece `lag` stages behind the one before.
+
+    Matrix units take products in the order of the code, and a piece's later products wait for the
+    vector units.
 
     Args:
         pieces: that yield between their stages.
+        lag: stages.
     """
     under_way: list[Iterator[None]] = []
     for piece in pieces:
@@ -195,7 +201,7 @@ def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
 
 
 def _advance(piece: Iterator[None]) -> bool:
-    """Emits the next stage; returns whether there are more."""
+    """Emit the next stage; return whether there are more."""
     try:
         next(piece)
     except StopIteration:
@@ -204,24 +210,24 @@ def _advance(piece: Iterator[None]) -> bool:
 
 
 def alone(shape: Shape, tile: jax.Array, head: int) -> jax.Array:
-    """A tile [group * size, rows] with zeros in the place of all other heads."""
+    """Return a tile [group * size, rows] with zeros in the place of all other heads."""
     zero = jnp.zeros((shape.size, shape.rows), tile.dtype)
     own = tile[rows_of(shape, head)]
     return jnp.concatenate([own if h == head else zero for h in range(shape.group)], axis=0)
 
 
 def lanes_of(shape: Shape, head: int) -> slice:
-    """A head's queries in `[.., group * rows]`."""
+    """Return the place of a head's queries in `[.., group * rows]`."""
     return slice(head * shape.rows, (head + 1) * shape.rows)
 
 
 def rows_of(shape: Shape, head: int) -> slice:
-    """A head's rows in `[group * size, ..]`."""
+    """Return the place of a head's rows in `[group * size, ..]`."""
     return slice(head * shape.size, (head + 1) * shape.size)
 
 
 def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
-    """The first half of the lanes of one tile, and the second of another.
+    """Join the first half of the lanes of one tile and the second of another.
 
     By selection of 32 bits: not every chip selects, or moves, 16.
     """
@@ -232,19 +238,20 @@ def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
 
 
 def joined_rows(shape: Shape, array: Any, low: Any, high: Any) -> jax.Array:
-    """The first half of the rows of one tile of an array, and the second of another."""
+    """Join the first half of the rows of one tile of an array and the second of another."""
     half = shape.rows // 2
     return jnp.concatenate([array[low, :half], array[high, half:]], axis=0)
 
 
 class Seen:
-    """What is visible, as marks beside keys and queries.
+    """Hides scores of keys that a query must not see, by marks beside keys and queries.
 
     Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32
     number of its document, negative for padding; a query sees its own number.
     """
 
     def __init__(self, shape: Shape, key_marks: Any, query_marks: Any) -> None:
+        """Take the marks in the kernel's memory."""
         self._shape, self._keys, self._queries = shape, key_marks, query_marks
         square = (shape.rows, shape.rows)
         row, column = (lax.broadcasted_iota(jnp.int32, square, axis) for axis in (0, 1))
@@ -255,13 +262,15 @@ class Seen:
             self._too_far = jnp.abs(row - column) < shape.rows - reach
 
     def tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
-        """Scores of a whole key tile: where reach is limited, the queries' own."""
+        """Limit the scores of a whole key tile: where reach is limited, the queries' own."""
         limited = self._limited(scores, query, self._keys[key])
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
     def outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
-        """Scores of the blocks on both sides: each block of the queries sees the one beside it, or
-        what is near enough of both."""
+        """Limit the scores of the blocks on both sides.
+
+        Each block of the queries sees the one beside it, or what is near enough of both.
+        """
         marks = joined_rows(self._shape, self._keys, after, before)
         return jnp.where(self._too_far, UNSEEN, self._limited(scores, query, marks))
 
@@ -273,13 +282,14 @@ class Seen:
 
 
 class Neighbours:
-    """Which tiles the queries of tile j see beside their own, and the global one if there is one.
+    """Names the tiles that queries of tile j see beside their own and the global one.
 
     Args:
         shifts: of `shifts_here`.
     """
 
     def __init__(self, shape: Shape, shifts: list[list[Any]], j: Any) -> None:
+        """Find the tiles beside tile j."""
         # Beyond the ends, and in place of tile 0 where it is global, stands the tile of nothing, T.
         first = 0 if shape.shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
@@ -292,13 +302,20 @@ class Neighbours:
 
 
 def _wrapped(tile: Any, tiles: int) -> Any:
-    """Of tiles 1..T-1, which form a ring; without a division, which takes many scalar steps."""
+    """Count on from the first where a number is beyond the last of tiles 1..T-1, a ring.
+
+    Without a division, which takes many scalar steps.
+
+    Without a division, which takes many scalar steps.
+    """
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
 
 
 def shifts_here(shape: Shape) -> list[list[Any]]:
-    """The shifts of this step's heads, as [shift][head of the group]: the kernel holds those of all
-    groups, and selects."""
+    """Return the shifts of this step's heads, as [shift][head of the group].
+
+    The kernel holds those of all groups, and selects.
+    """
     if shape.shifts is None:
         return []
     group, shifts = pl.program_id(1), shape.shifts
