@@ -1,20 +1,19 @@
 """Does the long context help? Names that are stated again far later are masked there and filled in.
 
-    python -m scripts.probe --model_dir DIR --input TEXT.jsonl [--names rare] [--plot PNG]
+    python -m scripts.probe --model_dir DIR --input TEXT.jsonl [--plot PNG]
 
-Every mention after the masked one is masked too, so that only earlier ones help. Three guesses: the
-model's with the whole sequence, the same weights' with 512 tokens of context, and the best constant
-guess. `make probe` trains a model for the question (docs/lab/long-context.md). Prints a table, and
-the same as a line of JSON.
+TEXT is of `bigbird-ja sample`, whose articles restate names. Every mention after the masked one is
+masked too, so that only earlier ones help. Three guesses: the model's with the whole sequence, the
+same weights' with 512 tokens of context, and the best constant guess. `make probe` trains a model
+for the question (docs/lab/long-context.md). Prints a table, and the same as a line of JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -37,9 +36,6 @@ from bigbird_ja.text.interface import Tokenizer
 WINDOW = 512  # tokens that the limited model sees
 TAIL = 32  # tokens after the masked name that the window keeps
 FIRST_EDGE = 64  # of the distance buckets
-# Katakana words and kanji compounds: what names look like in running Japanese text.
-NAME = re.compile(r"[ァ-ヴー]{4,12}|[一-龥々]{3,8}")
-MOST_MENTIONS = 8
 GUESSES = {
     "model": ("whole sequence", "#1f6feb", "o-"),
     "window": (f"same weights, {WINDOW} tokens", "#d1242f", "s--"),
@@ -49,7 +45,6 @@ GUESSES = {
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
 Mention = tuple[int, int]  # first character or token, and the first one behind
-FindNames = Callable[[Sequence[str]], list[list[tuple[Mention, Mention]]]]
 
 
 @dataclass(frozen=True)
@@ -74,62 +69,32 @@ def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterat
             yield row
 
 
-def generated_names(texts: Sequence[str]) -> list[list[tuple[Mention, Mention]]]:
-    """Finds restated facts of the generated corpus: per text, pairs of neighbouring mentions."""
-    pairs = []
-    for text in texts:
-        mentions: dict[Mention, list[Mention]] = defaultdict(list)
-        for first, later in articles.restated_facts(text):
-            mentions[first].append(later)
-        pairs.append(
-            [pair for first, after in mentions.items() for pair in pairwise([first, *after])]
-        )
-    return pairs
+def neighbouring_mentions(text: str) -> list[tuple[Mention, Mention]]:
+    """Finds restated facts of the generated corpus: each mention with the one before."""
+    mentions: dict[Mention, list[Mention]] = defaultdict(list)
+    for first, later in articles.restated_facts(text):
+        mentions[first].append(later)
+    return [pair for first, after in mentions.items() for pair in pairwise([first, *after])]
 
 
-def rare_names(texts: Sequence[str]) -> list[list[tuple[Mention, Mention]]]:
-    """Finds names that one of the texts alone has, two to eight times."""
-    mentions: list[dict[str, list[Mention]]] = []
-    for text in texts:
-        mentions.append(defaultdict(list))
-        for match in NAME.finditer(text):
-            mentions[-1][match.group()].append(match.span())
-    in_texts = Counter(name for found in mentions for name in found)
-    return [
-        [
-            pair
-            for name, places in found.items()
-            if in_texts[name] == 1 and 2 <= len(places) <= MOST_MENTIONS
-            for pair in pairwise(places)
-        ]
-        for found in mentions
-    ]
-
-
-def find_cases(
-    records: Sequence[np.ndarray], tokenizer: Tokenizer, find_names: FindNames
-) -> list[Case]:
+def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case]:
     """Makes a case of each second and later mention that is written with the same pieces.
 
     Args:
         records: int32 [S] each, unmasked, padded.
         tokenizer: of the model.
-        find_names: gives characters of (earlier, later) mentions in each of some texts.
     """
-    # Special pieces and unknown ones become one character that no name contains.
-    pieces = [
-        w if t else "\n" for w, t in zip(tokenizer.written, tokenizer.is_text_piece, strict=True)
-    ]
-    written = [[pieces[i] for i in record] for record in records]
-    texts = ["".join(row) for row in written]
     cases = []
-    for record, row, text, pairs in zip(records, written, texts, find_names(texts), strict=True):
-        starts = np.concatenate([[0], np.cumsum([len(piece) for piece in row])])
+    for record in records:
+        # Special pieces and unknown ones become one character that no name contains.
+        row = [tokenizer.written[i] if tokenizer.is_text_piece[i] else "\n" for i in record]
+        text, starts = "".join(row), np.concatenate([[0], np.cumsum([len(piece) for piece in row])])
 
         def tokens(mention: Mention, starts: np.ndarray = starts) -> Mention:
             first = int(np.searchsorted(starts, mention[0], side="right")) - 1
             return first, int(np.searchsorted(starts, mention[1], side="left"))
 
+        pairs = neighbouring_mentions(text)
         for earlier, later in pairs:
             first, target = tokens(earlier), tokens(later)
             if not np.array_equal(record[slice(*first)], record[slice(*target)]):
@@ -259,17 +224,15 @@ def main() -> None:
     )
     parser.add_argument("--model_dir", required=True)
     parser.add_argument("--input", required=True, action="append", help="a SRC as for make-data")
-    parser.add_argument("--names", choices=("facts", "rare"), default="facts")
     parser.add_argument("--cases", type=int, default=2000, help="most names to mask")
     parser.add_argument("--plot", help="PNG file")
     options = parser.parse_args()
     model = load_model(options.model_dir)
     length = model.config.model.max_position_embeddings or WINDOW
-    records = list(sequences(open_corpus(options.input).texts(), model.tokenizer, length))
-    find = generated_names if options.names == "facts" else rare_names
-    cases = find_cases(records, model.tokenizer, find)
+    records = sequences(open_corpus(options.input).texts(), model.tokenizer, length)
+    cases = find_cases(records, model.tokenizer)
     if not cases:
-        raise SystemExit("--input: no repeated name in this text: try --names rare, or more text")
+        raise SystemExit("--input: no restated name: give text that `bigbird-ja sample` wrote")
     chosen = np.random.Generator(np.random.PCG64(0)).permutation(len(cases))[: options.cases]
     cases = [cases[i] for i in sorted(chosen)]
     forward = Forward(model.config, model.params)

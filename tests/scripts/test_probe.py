@@ -40,7 +40,7 @@ class Constant:
 
 
 def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tokenizer):
-    cases = probe.find_cases(records, tokenizer, probe.generated_names)
+    cases = probe.find_cases(records, tokenizer)
     special = tokenizer.special
     assert len(cases) > 20 and max(case.distance for case in cases) > 1000
     for case in cases:
@@ -63,7 +63,7 @@ def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tok
 
 
 def test_right_tokens_are_counted_by_distance(records, tokenizer):
-    cases = probe.find_cases(records, tokenizer, probe.generated_names)
+    cases = probe.find_cases(records, tokenizer)
     piece = np.bincount(np.concatenate([case.ids for case in cases])).argmax()
     rows = probe.measure(Constant(piece, tokenizer.vocab_size), tokenizer, cases, batch_size=8)
     assert len(cases) == sum(row["count"] for row in rows)
@@ -75,18 +75,6 @@ def test_right_tokens_are_counted_by_distance(records, tokenizer):
         assert row["model"] == row["window"] == pytest.approx(np.mean(shares[row["from"]]))
     means = {k: sum(row[k] * row["count"] for row in rows) for k in ("model", "unigram")}
     assert 0 < means["model"] <= means["unigram"] < 0.3 * len(cases)
-
-
-def test_rare_names_of_any_text():
-    texts = [
-        "ナポレオンは島で生まれた。後にナポレオンは皇帝となった。東京大学。",
-        "東京大学は東京大学である。",
-    ]
-    pairs = probe.rare_names(texts)
-    assert len(pairs[0]) == 1
-    (first, later) = pairs[0][0]
-    assert texts[0][slice(*first)] == texts[0][slice(*later)] == "ナポレオン"
-    assert pairs[1] == []  # two texts have it: not rare
 
 
 def test_each_head_of_the_first_layer_looks_at_its_distance(small_run, tmp_path):
