@@ -25,7 +25,7 @@ NEEDS = ("tensorflow",)
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.path(
         "model_dir", "Folder of the run, or exported folder, on disk or gs://.", required=True
     )
@@ -39,7 +39,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Evaluates one checkpoint, or all of them."""
+    """Evaluate one checkpoint, or all of them."""
     from bigbird_ja.data import verify
 
     # Before any work: a wrong name is refused at once.

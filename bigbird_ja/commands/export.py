@@ -36,7 +36,7 @@ NEEDS = ("tensorflow",)
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
     flags.choice("format", ("huggingface", "saved_model"), "What to make.")
@@ -62,7 +62,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Makes the folder, unless it is there."""
+    """Make the folder, unless it is there."""
     from bigbird_ja.export import folder
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", args.license):
@@ -109,7 +109,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
-    """The data set that the model was trained on: for card and comparison.
+    """Load the data set that the model was trained on: for card and comparison.
 
     Raises:
         BadInput: it is another data set.
@@ -129,7 +129,7 @@ def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
 def _record(
     args: absl_flags.FlagValues, model: TrainedModel, manifest: Manifest | None
 ) -> dict[str, Any]:
-    """What the export depends on."""
+    """Return what the export depends on."""
     from bigbird_ja import __version__
     from bigbird_ja.storage.decode import FORMAT_VERSION
 

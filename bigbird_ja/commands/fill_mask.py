@@ -35,7 +35,7 @@ NEEDS = ("tensorflow",)
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.path(
         "model_dir", "Folder of the run, or exported folder, on disk or gs://.", required=True
     )
@@ -51,7 +51,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Prints the candidates at each mask."""
+    """Print the candidates at each mask."""
     text = _read_text(args.text, args.input)
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
@@ -77,8 +77,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def fill_mask(
     forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
 ) -> list[list[dict[str, Any]]]:
-    """The `top_k` likeliest pieces at each `[MASK]` in the order of the text, best first: `token`,
-    `token_id` and `probability`.
+    """Return the `top_k` likeliest pieces at each `[MASK]` in the order of the text.
+
+    Best first, each with `token`, `token_id` and `probability`.
 
     Raises:
         BadInput: more tokens than the model takes.
@@ -108,13 +109,13 @@ def fill_mask(
 
 
 def filled_text(text: str, masks: list[list[dict[str, Any]]], written: list[str]) -> str:
-    """The text with the best candidate at each mask, in brackets; `written` as the tokenizer's."""
+    """Put the best candidate at each mask, in brackets; `written` is the tokenizer's."""
     best = (written[candidates[0]["token_id"]].replace("▁", " ") for candidates in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)
 
 
 def _read_text(text: str | None, path: str | None) -> str:
-    """The text of the flags or of standard input.
+    """Return the text of the flags or of standard input.
 
     Raises:
         BadInput: not UTF-8.
@@ -136,8 +137,10 @@ def _read_text(text: str | None, path: str | None) -> str:
 
 
 def _as_utf_8(data: bytes, where: str) -> str:
-    """Bytes from outside: in another locale, Python has decoded the command line by that one's
-    encoding."""
+    """Decode bytes from outside.
+
+    In another locale, Python has decoded the command line by that one's encoding.
+    """
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

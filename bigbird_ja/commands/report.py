@@ -22,13 +22,13 @@ EXAMPLE = "bigbird-ja report --model_dir out/model --output out/report.html"
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.path("model_dir", "Folder of a run, on disk or gs://.", many=True, required=True)
     flags.path("output", "HTML file to write, on disk or gs://.", default="report.html")
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Writes the page."""
+    """Write the page."""
     from bigbird_ja.report.collect import collect, distinct
     from bigbird_ja.report.page import page
     from bigbird_ja.storage import outputs

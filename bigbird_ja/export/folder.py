@@ -27,7 +27,7 @@ _FLAG, _KIND = "--output_dir", "export"
 
 
 def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
-    """Refuses, before any work, a place that cannot become an export.
+    """Refuse, before any work, a place that cannot become an export.
 
     Args:
         output_dir: value of `--output_dir`.
@@ -83,7 +83,7 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
 def write(
     output_dir: str, record: dict[str, Any], fill: Callable[[str], None], overwrite: bool = False
 ) -> None:
-    """Makes the folder: `fill` writes into a local one, whose files are then put in place.
+    """Make the folder: `fill` writes into a local one, whose files are then put in place.
 
     Args:
         output_dir: on disk or gs://. The export that is there is replaced: call `finished` first.

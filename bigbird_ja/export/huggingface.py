@@ -1,4 +1,4 @@
-"""A folder that `AutoTokenizer`, `AutoModelForMaskedLM` and `pipeline("fill-mask")` load."""
+"""Writes a folder that `AutoTokenizer`, `AutoModelForMaskedLM` and `pipeline("fill-mask")` load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _MODERNBERT_KEYS: tuple[str, ...] = (
 
 
 def model_config(trained: TrainedModel) -> dict[str, Any]:
-    """`config.json`: a `BigBirdConfig`, or a `ModernBertConfig` as transformers 4 and 5 read it."""
+    """Return `config.json`, as transformers 4 and 5 read it.
+
+    It is a `BigBirdConfig` or a `ModernBertConfig`.
+    """
     special, model = trained.tokenizer.special, trained.config.model
     if model.architecture == "modernbert":
         keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
@@ -92,7 +95,7 @@ def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
 
 
 def fill(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
-    """Writes the folder's files into an empty local directory.
+    """Write the folder's files into an empty local directory.
 
     Returns:
         The parity report.
@@ -121,8 +124,10 @@ def fill(directory: str, model: TrainedModel, options: Options) -> dict[str, Any
 
 
 def _untrained_pooler(model: ModelConfig) -> dict[str, np.ndarray]:
-    """A pooler, of which transformers' classes for BigBird warn where it is missing: all have one,
-    though only next-sentence prediction trains it. Random values, as transformers would draw."""
+    """Return a random pooler, for transformers' classes of BigBird, which all have one.
+
+    They warn where it is missing, though only next-sentence prediction trains it.
+    """
     size = model.hidden_size
     weight = np.random.default_rng(0).normal(0, model.initializer_range, (size, size))
     return {

@@ -1,4 +1,4 @@
-"""The generated model card, from the run's files; what they do not record is left open."""
+"""Writes the model card from the run's files; what they do not record is left open."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EXAMPLES = {
 
 @dataclass(frozen=True)
 class Options:
-    """What the flags state: for the card, and what is compared."""
+    """Holds what the flags state: for the card, and for the comparison."""
 
     name: str
     license: str = "other"
@@ -39,7 +39,7 @@ class Options:
 
 
 def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> str:
-    """README.md of the folder.
+    """Return README.md of the folder.
 
     Args:
         model: of a run.
@@ -103,8 +103,10 @@ _HUB = re.compile(r"models--(.+)--(.+)/snapshots/[^/]+$")
 
 
 def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
-    """Describe the first values by the record of `--init_from`; a run's own source stands behind
-    it. Of paths the last part alone is published."""
+    """Describe the first values by the record of `--init_from`.
+
+    A run's own source stands behind it. Of paths the last part alone is published.
+    """
     models, names, weights = [], [], []
     while record:
         source = str(record["source"]).rstrip("/")
@@ -127,7 +129,7 @@ def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _shape(model: ModelConfig) -> dict[str, str]:
-    """What the card says of the architecture."""
+    """Describe the architecture."""
     if model.architecture == "modernbert":
         every = model.global_attn_every_n_layers
         return {
@@ -145,7 +147,7 @@ def _shape(model: ModelConfig) -> dict[str, str]:
 
 
 def language(model: TrainedModel, manifest: Manifest | None) -> str | None:
-    """The code of the language that the model learned; None where it is unknown.
+    """Return the code of the language that the model learned; None where it is unknown.
 
     Wiki40b's sources name it. Elsewhere kana do: no other language's vocabulary is made of them.
     """
@@ -172,12 +174,12 @@ def _data(manifest: Manifest | None, code: str | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of others, as Markdown shows it: neither HTML nor cells of a table, on one line."""
+    """Escape text of others: neither HTML nor cells of a table, on one line."""
     return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(printable(text), quote=False))
 
 
 def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> str:
-    """The list of what was measured.
+    """List what was measured.
 
     Args:
         metrics: the last logged step up to the checkpoint, a line of metrics.jsonl.
@@ -212,7 +214,7 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
 
 
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
-    """The section about random blocks, which a model with full attention lacks."""
+    """Write the section about random blocks; empty for a model with full attention."""
     settings = model.config.model
     if not pattern.is_sparse(settings):
         return ""

@@ -37,11 +37,12 @@ _MOST_PLANS = 4  # that a model keeps, one for each length and device
 
 
 def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: int) -> torch.Tensor:
-    """An `attention_mask` for packed documents: 1, 2, ... for runs that [SEP] ends, 0 for padding.
+    """Return an `attention_mask` of packed documents: 1, 2, ... up to each [SEP]; 0 is padding.
 
     Args:
         input_ids: int64 [b, S].
-        sep_token_id, pad_token_id: of the tokenizer.
+        sep_token_id: of the tokenizer.
+        pad_token_id: of the tokenizer.
     """
     is_end = (input_ids == sep_token_id).long()
     numbers = is_end.cumsum(1) - is_end + 1
@@ -49,13 +50,15 @@ def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: i
 
 
 class Plan:
-    """Which blocks of a length see which, on one device; the same for every batch."""
+    """Holds which blocks of a length see which, on one device; the same for every batch."""
 
     def __init__(self, settings: Any, length: int, device: torch.device) -> None:
-        """
+        """Lay the pattern over a length.
+
         Args:
             settings: as `_settings` returns them.
             length: tokens, padded: short, or whole tiles of two blocks.
+            device: of the tensors.
         """
         self.block_size = settings.model.block_size
         self.is_full = is_full(settings, length)
@@ -70,7 +73,7 @@ class Plan:
         self._rows: dict[int, tuple[torch.Tensor, ...]] = {}  # of `flex_attention`, by layer
 
     def flex_mask(self, layer: int, numbers: torch.Tensor) -> flex.BlockMask:
-        """The same as a block mask, of tiles of `_FLEX_TILE`: kernels work on so many at a time.
+        """Return the same as a block mask of tiles of `_FLEX_TILE`, which kernels take at once.
 
         Args:
             layer: which layer's plan.
@@ -99,19 +102,19 @@ class Plan:
 
 
 def _seen_first(sees: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(whether, which) for each row of blocks: seen ones first, in their order, then the others."""
+    """Return (whether, which) for each row of blocks: seen ones first, in their order."""
     there, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
     return there, blocks
 
 
 def _flex_serves(*tensors: torch.Tensor) -> bool:
-    """PyTorch's has no gradients on a CPU."""
+    """Whether flex attention can run: PyTorch's has no gradients on a CPU."""
     return all(x.device.type != "cpu" or not x.requires_grad for x in tensors)
 
 
 @functools.cache
 def _flex_attention(device_type: str) -> Any:
-    """Compiled, which is what it is for; on a CPU plain: to check it, in memory of the square."""
+    """Run flex attention compiled; on a CPU plain, to check it, in memory of the square."""
     if device_type == "cpu":
         return flex.flex_attention
     return torch.compile(flex.flex_attention, dynamic=False)
@@ -126,12 +129,15 @@ def attend(
     layer: int,
     flexes: bool = False,
 ) -> torch.Tensor:
-    """Scaled dot-product attention over the blocks of a plan.
+    """Compute scaled dot-product attention over the blocks of a plan.
 
     Args:
-        query, key, value: [b, heads, S, size], S as the plan's.
+        query: [b, heads, S, size], S as the plan's.
+        key: of the same shape.
+        value: of the same shape.
         numbers: int64 [b, S]: a query sees keys of its own number; none sees 0.
-        plan, layer: which blocks see which.
+        plan: which blocks see which.
+        layer: its number.
         flexes: whether `flex_attention` does it, where it can.
 
     Returns:
@@ -170,10 +176,12 @@ def _masked(
     own: torch.Tensor,
     seen: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention where the numbers of query and key are equal and not 0.
+    """Compute attention where the numbers of query and key are equal and not 0.
 
     Args:
-        query: [b, heads, ..., q, size]; key, value: [b, heads, ..., k, size].
+        query: [b, heads, ..., q, size].
+        key: [b, heads, ..., k, size].
+        value: of the same shape.
         own: int64 [b, ..., q], with a dimension of 1 for heads where there are more than two.
         seen: int64 [b, 1 or heads, ..., k].
     """
@@ -186,7 +194,7 @@ def _masked(
 
 
 def _settings(config: Any) -> Any:
-    """The settings that `pattern` reads, of a `BigBirdConfig` that `bigbird-ja export` wrote."""
+    """Return the settings that `pattern` reads, of a config that `bigbird-ja export` wrote."""
     names = ("attention_type", "block_size", "num_random_blocks", "num_attention_heads")
     stock = {name: getattr(config, name) for name in names}
     own = {name: config.bigbird_ja[name] for name in ("random_pattern", "pattern_seed")}
@@ -195,12 +203,13 @@ def _settings(config: Any) -> Any:
 
 
 class BigBirdJaModel(big_bird.BigBirdModel):
-    """transformers' `BigBirdModel` with the attention that the model was trained with."""
+    """Gives transformers' `BigBirdModel` the attention that the model was trained with."""
 
     _auto_class = "AutoModel"  # so that `save_pretrained` takes this file along
     _supports_sdpa = _supports_flex_attn = True
 
     def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
+        """Make the model, as transformers' class."""
         super().__init__(config, add_pooling_layer=add_pooling_layer)
         self.gradient_checkpointing = False
         self._plans: dict[tuple[int, torch.device], Plan] = {}  # of the lengths met last
@@ -217,7 +226,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> Any:
-        """As `BigBirdModel.forward`; `attention_mask` may number documents.
+        """Run as `BigBirdModel.forward`; `attention_mask` may number documents.
 
         Raises:
             ValueError: more tokens than the model has positions, or attention probabilities asked
@@ -238,22 +247,27 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         if attention_mask is None:
             attention_mask = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
         numbers = functional.pad(attention_mask.long(), (0, padded - length))
-        plan = self._plan(padded, hidden.device)
-        states = [hidden]
-        flexes = self.config._attn_implementation == "flex_attention"
-        for number, layer in enumerate(self.encoder.layer):
-            arguments = layer, hidden, numbers, plan, number, flexes
-            if self.gradient_checkpointing and self.training:
-                hidden = checkpoint(self._layer, *arguments, use_reentrant=False)
-            else:
-                hidden = self._layer(*arguments)
-            states.append(hidden)
+        states = self._states(hidden, numbers, self._plan(padded, hidden.device))
+        hidden, kept = states[-1], tuple(states) if output_hidden_states else None
         pooled = None if self.pooler is None else self.activation(self.pooler(hidden[:, 0]))
-        kept = tuple(states) if output_hidden_states else None
         output = BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=hidden, pooler_output=pooled, hidden_states=kept
         )
         return output.to_tuple() if return_dict is False else output
+
+    def _states(
+        self, hidden: torch.Tensor, numbers: torch.Tensor, plan: Plan
+    ) -> list[torch.Tensor]:
+        """Return the embeddings, and what comes out of each layer."""
+        states = [hidden]
+        flexes = self.config._attn_implementation == "flex_attention"
+        for number, layer in enumerate(self.encoder.layer):
+            arguments = layer, states[-1], numbers, plan, number, flexes
+            if self.gradient_checkpointing and self.training:
+                states.append(checkpoint(self._layer, *arguments, use_reentrant=False))
+            else:
+                states.append(self._layer(*arguments))
+        return states
 
     def _plan(self, length: int, device: torch.device) -> Plan:
         if (length, device) not in self._plans:
@@ -263,7 +277,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         return self._plans[length, device]
 
     def _padded(self, length: int) -> int:
-        """The shortest length from `length` on that the pattern can be laid over."""
+        """Return the shortest length from `length` on that the pattern can be laid over."""
         config = self.config
         if length > config.max_position_embeddings:
             most = config.max_position_embeddings
@@ -282,7 +296,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         number: int,
         flexes: bool,
     ) -> torch.Tensor:
-        """One of transformers' layers, with our attention."""
+        """Run one of transformers' layers with our attention."""
         own, (batch, length, width) = layer.attention.self, hidden.shape
         heads, missing = own.num_attention_heads, numbers.shape[1] - length
 
@@ -298,7 +312,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
 
 
 def _with_head(stock: Any) -> Any:
-    """transformers' model for a task, on `BigBirdJaModel`."""
+    """Make transformers' model for a task with `BigBirdJaModel` in it."""
 
     def begin(self: Any, config: Any, **options: Any) -> None:
         # The stock model, which makes room for ours here, knows one kind of attention alone.

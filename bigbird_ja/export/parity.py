@@ -1,4 +1,4 @@
-"""Does the exported folder compute what the trained model computes? Measured where PyTorch is.
+"""Compares the exported folder with the trained model, where PyTorch is installed.
 
 Compared: token ids, on generated articles and hard cases; and log-probabilities and masked-LM loss
 of the folder's code beside the weights, on held-out records or generated text.
@@ -32,7 +32,7 @@ _HARD_TEXTS = (
 
 
 def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
-    """The parity report of a folder: what was compared, with figures, and what was not and why.
+    """Return the parity report of a folder: figures, and what was not compared and why.
 
     Args:
         directory: the Hugging Face folder, complete but for report and card.
@@ -106,7 +106,7 @@ def _compare_scores(directory: str, model: TrainedModel, options: Options) -> di
 def our_scores(
     model: TrainedModel, batch: dict[str, np.ndarray], manifest: Manifest | None = None
 ) -> np.ndarray:
-    """The trained model's log-probabilities at the masked places: float32 [b, P, vocabulary]."""
+    """Return the trained model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
     from bigbird_ja.data.tfrecords import document_ids
     from bigbird_ja.evaluation.forward import Forward
 
@@ -122,7 +122,7 @@ def our_scores(
 def their_scores(
     directory: str, model: TrainedModel, batch: dict[str, np.ndarray], **loading: Any
 ) -> np.ndarray:
-    """The same by the exported folder's code; `loading` goes to its `from_pretrained`."""
+    """Return the same by the exported folder's code; `loading` goes to its `from_pretrained`."""
     import torch
     import transformers
 
@@ -146,8 +146,10 @@ def their_scores(
 
 
 def masked_records(model: TrainedModel, options: Options) -> dict[str, np.ndarray]:
-    """`options.parity_sequences` masked records: held-out ones, or generated text with every eighth
-    token masked."""
+    """Return `options.parity_sequences` masked records.
+
+    They are held-out ones, or generated text with every eighth token masked.
+    """
     count = options.parity_sequences
     if options.manifest and options.data_dir and _takes_records(model, options):
         from bigbird_ja.data import pipeline
@@ -178,15 +180,17 @@ def masked_records(model: TrainedModel, options: Options) -> dict[str, np.ndarra
 
 
 def _takes_records(model: TrainedModel, options: Options) -> bool:
-    """Whether held-out records are compared; transformers' ModernBERT cannot keep the documents of
-    a packed one apart."""
+    """Whether held-out records are compared.
+
+    Transformers' ModernBERT cannot keep the documents of a packed one apart.
+    """
     settings = model.config.model
     is_apart = settings.architecture == "modernbert" and not settings.attend_across_documents
     return options.manifest is not None and not is_apart
 
 
 def as_markdown(report: dict[str, Any]) -> str:
-    """The report for people."""
+    """Write the report for people."""
     versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items()) or "nothing"
     lines = [
         "# Parity report",

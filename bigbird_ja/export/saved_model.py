@@ -1,4 +1,4 @@
-"""A TensorFlow SavedModel: ids in, embeddings and log-probabilities out; no code of ours needed.
+"""Writes a SavedModel: ids in, embeddings and log-probabilities out; it needs no code of ours.
 
 The encoder is the trainer's own, which wants static shapes: the graph has a branch for each of some
 lengths, to which the rows of a batch are padded and in which they are encoded one by one. Nothing
@@ -25,7 +25,7 @@ _SHORTEST = 64  # tokens of the shortest branch
 
 
 def fill(directory: str, trained: TrainedModel) -> None:
-    """Writes the SavedModel and its tokenizer into an empty local directory."""
+    """Write the SavedModel and its tokenizer into an empty local directory."""
     model = ServedModel(inference_config(trained.config), trained.params)
     tf.saved_model.save(
         model,
@@ -43,9 +43,10 @@ def fill(directory: str, trained: TrainedModel) -> None:
 
 
 class ServedModel(tf.Module):
-    """The model of one checkpoint with free shapes, in float32."""
+    """Runs one checkpoint with free shapes, in float32."""
 
     def __init__(self, config: Config, params: dict[str, np.ndarray]) -> None:
+        """Take the parameters as variables."""
         super().__init__()
         self._config = config
         self._params = {
@@ -54,14 +55,14 @@ class ServedModel(tf.Module):
 
     @tf.function(input_signature=[_IDS, _IDS])
     def embed(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
-        """ids int32 [b, n], padded by the tokenizer's id -> `embeddings` float32 [b, n, hidden]."""
+        """Return embeddings of ids int32 [b, n], padded: `embeddings` float32 [b, n, hidden]."""
         return {"embeddings": self._encode(input_ids, segment_ids)}
 
     @tf.function(input_signature=[_IDS, _IDS, _IDS])
     def fill_mask(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, positions: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """ids int32 [b, n], positions int32 [b, p] -> embeddings and log-probabilities there.
+        """Return embeddings of ids int32 [b, n] and log-probabilities at positions int32 [b, p].
 
         `embeddings` float32 [b, n, hidden]; `log_probabilities` float32 [b, p, vocabulary].
         """
@@ -105,7 +106,7 @@ class ServedModel(tf.Module):
 
 
 def branch_lengths(config: Config) -> list[int]:
-    """The lengths that have a branch: doubling, up to the longest that the model takes."""
+    """Return the lengths that have a branch: doubling, up to the longest that the model takes."""
     model = config.model
     most = model.max_position_embeddings
     assert most is not None

@@ -1,4 +1,4 @@
-"""Charts as SVG inside the page, drawn by matplotlib; the page's style sheet gives the colours.
+"""Draws charts as SVG inside the page, by matplotlib; the page's style sheet gives the colours.
 
 The same run gives the same bytes: no dates, and names of SVG's parts that depend on their content
 alone. Text stays text, in the reader's fonts.
@@ -44,7 +44,7 @@ _STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart."""
+    """Describes one line of a chart."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -53,12 +53,12 @@ class Series:
 
 
 def colour(number: int) -> str:
-    """The colour of run `number`."""
+    """Return the colour of run `number`."""
     return _COLOURS[f"--c{number % NUM_COLOURS}"]
 
 
 def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> str:
-    """Lines over the step; a note where there is nothing to draw.
+    """Draw lines over the step; a note where there is nothing to draw.
 
     Args:
         title: of the chart.
@@ -84,7 +84,7 @@ def line_chart(title: str, series: Sequence[Series], is_share: bool = False) -> 
 
 
 def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Groups of bars: series -> label -> share; one group for each label."""
+    """Draw groups of bars: series -> label -> share; one group for each label."""
     from matplotlib.ticker import PercentFormatter
 
     labels = list(dict.fromkeys(label for table in tables.values() for label in table))
@@ -108,7 +108,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
 
 
 def timeline(title: str, runs: Sequence[Run]) -> str:
-    """When each run trained, saved and was stopped."""
+    """Draw the time in which each run trained, its checkpoints and its ends."""
     if not any(run.sessions for run in runs):
         return _card(title, '<p class="none">nothing has started yet</p>', "card wide")
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -139,7 +139,7 @@ def timeline(title: str, runs: Sequence[Run]) -> str:
 
 
 def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any:
-    """x and y of at most `most` points: means of equal parts, the last point kept as it is."""
+    """Reduce points to at most `most`, x and y: means of equal parts, and the last point itself."""
     rows = np.array(points, np.float64)
     rows = rows[np.isfinite(rows).all(axis=1)]
     if len(rows) > most:
@@ -154,7 +154,7 @@ def _draw(
     size: tuple[float, float] = (7.8, 3.4),
     kind: str = "card",
 ) -> str:
-    """A card of the page with what `draw` makes of some axes; `size` is in inches."""
+    """Make a card of the page with what `draw` does to some axes; `size` is in inches."""
     import matplotlib
 
     file = io.StringIO()

@@ -19,7 +19,7 @@ _FRESH_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Session:
-    """One stretch of training, from a start to an end."""
+    """Describes one stretch of training, from a start to an end."""
 
     start: float  # UNIX seconds
     end: float
@@ -28,7 +28,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Run:
-    """One MODEL_DIR."""
+    """Holds what one MODEL_DIR says of its run."""
 
     name: str
     model_dir: str
@@ -42,36 +42,36 @@ class Run:
 
     @property
     def step(self) -> int:
-        """The newest step in metrics or heartbeat."""
+        """Return the newest step in metrics or heartbeat."""
         logged = self.metrics[-1]["step"] if self.metrics else 0
         return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
 
     @property
     def total_steps(self) -> int | None:
-        """The length of the whole run."""
+        """Return the length of the whole run."""
         if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
             return stated
         return self.config.training.num_train_steps if self.config else None
 
     @property
     def seconds(self) -> float:
-        """Wall time of all sessions."""
+        """Return the wall time of all sessions."""
         return sum(session.end - session.start for session in self.sessions)
 
     @property
     def train_seconds(self) -> float:
-        """Time in which steps were made, as the model card states it."""
+        """Return the time in which steps were made, as the model card states it."""
         logged = self.metrics[-1].get("train_seconds") if self.metrics else None
         return self.seconds if logged is None else logged
 
     @property
     def interruptions(self) -> int:
-        """Ends other than `finished`, as the model card counts them."""
+        """Count ends other than `finished`, as the model card does."""
         return run_log.unfinished_starts(self.events) - self.is_running
 
     @property
     def eta_seconds(self) -> float | None:
-        """Seconds to the last step at the mean pace of training so far."""
+        """Return the seconds to the last step at the mean pace of training so far."""
         if not self.metrics or not self.total_steps or not self.metrics[-1]["step"]:
             return None
         return max(
@@ -80,21 +80,21 @@ class Run:
 
     @property
     def cost_usd(self) -> float | None:
-        """What the supervisor has counted; None where there was none."""
+        """Return the cost that the supervisor has counted; None where there was none."""
         return run_log.counted_usd(self.events)
 
     def times_of(self, *names: str) -> list[float]:
-        """When the events of these names were, UNIX seconds."""
+        """Return the times of the events of these names, UNIX seconds."""
         return [event["time"] for event in self.events if event["event"] in names]
 
     @property
     def breaks(self) -> list[float]:
-        """When training was interrupted, preempted or killed, or failed: UNIX seconds."""
+        """Return the times at which training was interrupted, preempted or killed, or failed."""
         return [s.end for s in self.sessions if s.ending not in (None, "finished")]
 
 
 def collect(model_dir: str, now: float) -> Run:
-    """Reads one MODEL_DIR.
+    """Read one MODEL_DIR.
 
     Raises:
         BadInput: it holds nothing of a run.
@@ -123,8 +123,10 @@ def collect(model_dir: str, now: float) -> Run:
 
 
 def distinct(runs: Sequence[Run]) -> list[Run]:
-    """The runs, each named by the shortest end of its path that no other has: a page shows no more
-    of the path."""
+    """Name each run by the shortest end of its path that no other has.
+
+    A page shows no more of the path.
+    """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
     length = next(
         (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1
@@ -137,7 +139,7 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
 def _sessions(
     events: list[EventRecord], metrics: list[MetricsRecord], newest: float, now: float | None
 ) -> list[Session]:
-    """The sessions, from the events; `now` is the end of the last one if it still runs.
+    """Find the sessions in the events; `now` is the end of the last one if it still runs.
 
     A kill leaves no event: such a session ends with the last log line before the next start, the
     last one with the heartbeat at `newest`.
@@ -162,6 +164,6 @@ def _sessions(
 
 
 def _by_step(lines: list[Evaluation]) -> list[Evaluation]:
-    """The newest line of each step, ascending."""
+    """Return the newest line of each step, ascending."""
     newest = {line["step"]: line for line in lines}
     return [newest[step] for step in sorted(newest)]

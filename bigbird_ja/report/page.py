@@ -1,4 +1,4 @@
-"""The report as one HTML page: everything inline, nothing fetched."""
+"""Writes the report as one HTML page: everything inline, nothing fetched."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bigbird_ja.settings.values import flatten
 
 
 def page(runs: Sequence[Run], now: float) -> str:
-    """The page.
+    """Return the page.
 
     Args:
         runs: in the order of their colours.
@@ -52,7 +52,7 @@ def _escape(value: Any) -> str:
 
 
 def _card(run: Run, index: int) -> str:
-    """The numbers that one looks for first."""
+    """Show the numbers that one looks for first."""
 
     def number(value: Any, form: str) -> str:
         return "-" if value is None else format(value, form)
@@ -85,7 +85,7 @@ def _card(run: Run, index: int) -> str:
 
 
 def _state(run: Run) -> tuple[str, str]:
-    """How a run is doing: the style sheet's class, and words."""
+    """Return the state of a run: the style sheet's class, and words."""
     state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
     if run.is_running:
         return "run", state
@@ -96,7 +96,7 @@ def _state(run: Run) -> tuple[str, str]:
 
 
 def _training(runs: Sequence[Run]) -> list[str]:
-    """Charts over the steps."""
+    """Draw charts over the steps."""
 
     def series(key: str, held_out: str = "") -> list[Series]:
         lines = []
@@ -118,12 +118,12 @@ def _training(runs: Sequence[Run]) -> list[str]:
 
 
 def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
-    """A quantity against the step, where it was measured and is a number."""
+    """Return a quantity against the step, where it was measured and is a number."""
     return [(float(line["step"]), line[key]) for line in lines if line.get(key) is not None]
 
 
 def _evaluation(runs: Sequence[Run]) -> list[str]:
-    """Accuracies of the newest evaluation of each run."""
+    """Draw accuracies of the newest evaluation of each run."""
     charts = []
     for title, key in (
         ("Accuracy by position in the sequence", "by_position"),
@@ -140,7 +140,7 @@ def _evaluation(runs: Sequence[Run]) -> list[str]:
 
 
 def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | None]:
-    """A column by the name of its bucket or corpus."""
+    """Return a column by the name of its bucket or corpus."""
 
     def label(row: Mapping[str, Any]) -> str:
         return (
@@ -151,7 +151,7 @@ def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | No
 
 
 def _examples(run: Run) -> str:
-    """Masked places of held-out text and the newest guesses."""
+    """Show masked places of held-out text and the newest guesses."""
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
         return ""
@@ -173,7 +173,7 @@ def _examples(run: Run) -> str:
 
 
 def _table(title: str, runs: Sequence[Run], get: Callable[[Run], Mapping[str, Any]]) -> str:
-    """One row per key, one column per run; rows that differ between runs stand out."""
+    """Write a row per key and a column per run; rows that differ between runs stand out."""
     columns = [get(run) for run in runs]
     head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
     rows = [f"<tr><th></th>{head}</tr>"]
@@ -187,7 +187,7 @@ def _table(title: str, runs: Sequence[Run], get: Callable[[Run], Mapping[str, An
 
 
 def _environment(run: Run) -> dict[str, Any]:
-    """Counts, and what the newest start logged about machine and packages."""
+    """Return counts, and what the newest start logged about machine and packages."""
     starts = [e for e in run.events if e["event"] in ("started", "resumed")]
     last: Mapping[str, Any] = starts[-1] if starts else {}
     left_out = ("event", "time", "global_step", "interruptions", "pid", "environment")
@@ -201,7 +201,10 @@ def _environment(run: Run) -> dict[str, Any]:
 
 
 def _changed_settings(run: Run) -> dict[str, Any]:
-    """Of those that a run uses: how its tokenizer and data were made is their own record's."""
+    """Return the settings that the run uses and that are not defaults.
+
+    Those of its tokenizer and its data are in their own records.
+    """
     defaults = flatten(Config())
     values = flatten(run.config) if run.config else {}
     return {
