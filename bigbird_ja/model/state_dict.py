@@ -1,7 +1,7 @@
 """State dicts of Hugging Face's models: names of parameters and settings there, and their files.
 
-Weights are read from safetensors or from PyTorch's zip format, in one file or several, without
-importing or running anything of a folder.
+Weights are read from safetensors or, where PyTorch is installed, from its own format, in one file
+or several; nothing of a folder is executed.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import hashlib
 import io
 import pickle
 import re
-import zipfile
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.model.params import WORDS
-from bigbird_ja.process.errors import BadInput, require
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import decode
 
@@ -145,8 +142,6 @@ def _read_files(
 ) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     state, checksums = {}, {}
     parse, kind, advice = _READERS[form]
-    if form == "model.safetensors":
-        require("safetensors")
     for name in names:
         path = storage.join(folder, name)
         with decode.made_by_others(path, kind, advice):
@@ -163,57 +158,24 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
     for name, tensor in deserialize(data):
         if tensor["dtype"] not in _SAFETENSORS_TYPES:
             raise ValueError(f"{name} holds {tensor['dtype']}, no plain numbers")
-        values = _numbers(tensor["data"], _SAFETENSORS_TYPES[tensor["dtype"]])
+        values = np.frombuffer(tensor["data"], _SAFETENSORS_TYPES[tensor["dtype"]])
+        if tensor["dtype"] == "BF16":  # the first half of a float32
+            values = (values.astype(np.uint32) << 16).view(np.float32)
         state[name] = values.reshape(tensor["shape"])
     return state
 
 
-def _numbers(data: bytes, dtype: str) -> np.ndarray:
-    """Return the numbers in a buffer; bfloat16, the first half of a float32, as that."""
-    if dtype == "bfloat16":
-        return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(data, dtype)
-
-
-class _StateDictReader(pickle.Unpickler):
-    """Reads a state dict's pickle as data: it makes dicts and arrays and calls nothing else."""
-
-    def __init__(self, archive: zipfile.ZipFile, root: str) -> None:
-        super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
-        self._archive, self._root = archive, root
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        if (module, name) in _REBUILD:
-            return _rebuilt
-        if module == "torch" and name in _TORCH_TYPES:
-            return _TORCH_TYPES[name]
-        raise pickle.UnpicklingError(f"it names {module}.{name}, which is no tensor")
-
-    def persistent_load(self, pid: Any) -> np.ndarray:
-        _, dtype, key, _, count = pid
-        return _numbers(self._archive.read(f"{self._root}/data/{key}"), dtype)[:count]
-
-
-def _rebuilt(storage_or_tensor: np.ndarray, *layout: Any) -> np.ndarray:
-    """Return what torch's `_rebuild_tensor_v2(storage, offset, size, stride, ...)` makes; a
-    parameter is its tensor."""
-    if len(layout) < 3:
-        return storage_or_tensor
-    offset, size, stride = layout[:3]
-    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
-    if min((offset, *size, *stride)) < 0 or (0 not in size and last >= storage_or_tensor.size):
-        raise pickle.UnpicklingError("a tensor lies outside its storage")
-    strides = [step * storage_or_tensor.itemsize for step in stride]
-    return np.lib.stride_tricks.as_strided(storage_or_tensor[offset:], size, strides)
-
-
 def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        (root,) = [n[:-9] for n in archive.namelist() if n.endswith("/data.pkl")]
-        state = _StateDictReader(archive, root).load()
-    return {str(name): np.array(value) for name, value in dict(state).items()}
+    import torch
+
+    try:
+        state = torch.load(io.BytesIO(data), "cpu", weights_only=True)
+    except pickle.UnpicklingError as error:  # whose text advises to execute what the file says
+        raise ValueError("it holds more than tensors") from error
+    return {
+        str(name): (value.float() if value.is_floating_point() else value).numpy()
+        for name, value in state.items()
+    }
 
 
 _MOST_BYTES = 64 << 30  # of a file of weights
@@ -222,22 +184,10 @@ _READERS = {
     "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),
     "pytorch_model.bin": (
         _parse_pytorch,
-        "a state dict in PyTorch's zip format",
+        "a state dict of PyTorch's",
         "save the model with safe_serialization=True, as model.safetensors",
     ),
 }
 _SAFETENSORS_TYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64",
-    "I32": "int32", "U8": "uint8",
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1",
 }  # fmt: skip
-# What a state dict's pickle may name, beside storages; anything else ends the reading.
-_REBUILD = {("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_parameter")}
-_TORCH_TYPES = {
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "DoubleStorage": "float64",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "BoolStorage": "bool",
-}

@@ -108,10 +108,11 @@ def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
 
     Raises:
         BadInput: missing, or reading it failed, whatever the reader raised.
+        ImportError: for want of a package.
     """
     try:
         yield
-    except (CommandError, MemoryError):
+    except (CommandError, ImportError, MemoryError):
         raise
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: {advice}") from error

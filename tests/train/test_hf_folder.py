@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import zipfile
 
 import numpy as np
 import pytest
@@ -139,13 +138,11 @@ class _Bad:
 
 def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w") as archive:
-        archive.writestr("x/data.pkl", pickle.dumps({"weight": _Bad()}))
-    with pytest.raises(BadInput, match=r"names posix\.mkdir, which is no tensor"):
+    torch.save({"weight": _Bad()}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(BadInput, match=r"not a state dict of PyTorch's \(it holds more than"):
         state_dict.read(str(tmp_path))
-    assert not (tmp_path / "executed").exists()
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": _Bad()}))
-    with pytest.raises(BadInput, match="not a state dict in PyTorch's zip format"):
+    with pytest.raises(BadInput, match="not a state dict of PyTorch's"):
         state_dict.read(str(tmp_path))
     assert not (tmp_path / "executed").exists()
 
