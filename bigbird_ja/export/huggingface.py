@@ -21,22 +21,20 @@ from bigbird_ja.settings.schema import ModelConfig
 _CODE = "modeling_bigbird_ja"
 _CODE_FILES = (f"{_CODE}.py", "pattern.py")
 _TASKS = (
-    "ForPreTraining", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
-    "ForMultipleChoice", "ForQuestionAnswering",
-)  # fmt: skip
+    "PreTraining MaskedLM SequenceClassification TokenClassification MultipleChoice"
+    " QuestionAnswering"
+)
 
 # Keys of config.json that are settings of `model`.
 _KEYS = (
-    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "max_position_embeddings", "initializer_range",
-)  # fmt: skip
-_BIGBIRD_KEYS: tuple[str, ...] = (
-    "hidden_act", "hidden_dropout_prob", "layer_norm_eps", "block_size", "num_random_blocks",
-)  # fmt: skip
-_MODERNBERT_KEYS: tuple[str, ...] = (
-    "hidden_activation", "mlp_dropout", "norm_eps", "local_attention",
-    "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta",
-)  # fmt: skip
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size"
+    " max_position_embeddings initializer_range"
+)
+_BIGBIRD_KEYS = "hidden_act hidden_dropout_prob layer_norm_eps block_size num_random_blocks"
+_MODERNBERT_KEYS = (
+    "hidden_activation mlp_dropout norm_eps local_attention global_attn_every_n_layers"
+    " global_rope_theta local_rope_theta"
+)
 
 
 def model_config(trained: TrainedModel) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def model_config(trained: TrainedModel) -> dict[str, Any]:
         keys, others = _BIGBIRD_KEYS, _bigbird_config(trained)
     return {
         **others,
-        **{key: getattr(model, SETTINGS.get(key, key)) for key in (*_KEYS, *keys)},
+        **{key: getattr(model, SETTINGS.get(key, key)) for key in f"{_KEYS} {keys}".split()},
         **{
             f"{part}_token_id": getattr(special, part)
             for part in ("pad", "bos", "eos", "cls", "sep")
@@ -81,7 +79,7 @@ def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
         "model_type": "big_bird",
         "auto_map": {
             "AutoModel": f"{_CODE}.BigBirdJaModel",
-            **{f"AutoModel{task}": f"{_CODE}.BigBirdJa{task}" for task in _TASKS},
+            **{f"AutoModelFor{task}": f"{_CODE}.BigBirdJaFor{task}" for task in _TASKS.split()},
         },
         # Ours drops nothing there; Hugging Face's would, in fine-tuning.
         "attention_probs_dropout_prob": 0.0,

@@ -240,10 +240,8 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         assert given is not None
         length = given.shape[1]
         padded = self._padded(length)
-        hidden = self.embeddings(
-            input_ids=input_ids, position_ids=position_ids, token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-        )  # fmt: skip
+        positions, segments = position_ids, token_type_ids
+        hidden = self.embeddings(input_ids, segments, positions, inputs_embeds)
         if attention_mask is None:
             attention_mask = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
         numbers = functional.pad(attention_mask.long(), (0, padded - length))

@@ -156,11 +156,13 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
 
     state = {}
     for name, tensor in deserialize(data):
-        if tensor["dtype"] not in _SAFETENSORS_TYPES:
+        known = re.fullmatch("(B?)([FIU])(8|16|32|64)", tensor["dtype"])
+        if not known:
             raise ValueError(f"{name} holds {tensor['dtype']}, no plain numbers")
-        values = np.frombuffer(tensor["data"], _SAFETENSORS_TYPES[tensor["dtype"]])
-        if tensor["dtype"] == "BF16":  # the first half of a float32
-            values = (values.astype(np.uint32) << 16).view(np.float32)
+        if known[1]:  # bfloat16, the first half of a float32
+            values = (np.frombuffer(tensor["data"], "u2").astype("u4") << 16).view("f4")
+        else:
+            values = np.frombuffer(tensor["data"], f"{known[2].lower()}{int(known[3]) // 8}")
         state[name] = values.reshape(tensor["shape"])
     return state
 
@@ -188,6 +190,3 @@ _READERS = {
         "save the model with safe_serialization=True, as model.safetensors",
     ),
 }
-_SAFETENSORS_TYPES = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1",
-}  # fmt: skip

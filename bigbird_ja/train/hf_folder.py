@@ -35,10 +35,9 @@ _ACTIVATIONS = {
 # Keys of config.json whose values the weights were trained with; where two stand for one setting,
 # the later is ModernBERT's, which ignores the other.
 _KEYS = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-    "hidden_activation", "layer_norm_eps", "norm_eps", "local_attention",
-    "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta",
-)  # fmt: skip
+    "hidden_size num_hidden_layers num_attention_heads intermediate_size layer_norm_eps norm_eps"
+    " local_attention global_attn_every_n_layers global_rope_theta local_rope_theta"
+)
 # Those of which only one value is supported, with that value. ModernBERT does not use the last,
 # which differs from model to model.
 _FIXED = {
@@ -105,10 +104,8 @@ def read_config(folder: str) -> Encoder:
             variant of one that is not supported.
     """
     path = storage.join(folder, "config.json")
-    try:
+    with decode.made_by_others(path, "a model's config", _ADVICE):
         content = decode.read_json(path, dict[str, Any], _ADVICE)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: missing: {_ADVICE}") from error
     config = decode.convert(content, FolderConfig, path, _ADVICE)
     if config.model_type not in _ARCHITECTURES:
         raise BadInput(
@@ -119,7 +116,7 @@ def read_config(folder: str) -> Encoder:
         content.pop("position_embedding_type", None)
     if problem := next(_problems(config, content), None):
         raise BadInput(f"{path}: {problem}")
-    stated = {key: content[key] for key in _KEYS if content.get(key) is not None}
+    stated = {key: content[key] for key in _KEYS.split() if content.get(key) is not None}
     settings = {state_dict.SETTINGS.get(key, key): value for key, value in stated.items()}
     settings["architecture"] = architecture
     settings["hidden_act"] = _ACTIVATIONS[_activations(config)[0]]
