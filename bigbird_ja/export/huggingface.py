@@ -137,7 +137,7 @@ def _untrained_pooler(model: ModelConfig) -> dict[str, np.ndarray]:
 def _code(name: str) -> bytes:
     """Return the text of a file that goes beside the weights: it imports nothing of bigbird-ja."""
     package = "model" if name == "pattern.py" else "export"
-    text = importlib.resources.files("bigbird_ja").joinpath(package, name).read_text("utf-8")
+    text = (importlib.resources.files("bigbird_ja") / package / name).read_text("utf-8")
     text = text.replace("from bigbird_ja.model.pattern import", "from .pattern import")
     # What else is imported from bigbird-ja names types only.
     lines = text.splitlines(keepends=True)
