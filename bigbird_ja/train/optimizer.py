@@ -68,15 +68,8 @@ def update(
     Returns:
         The new parameters and slots.
     """
-    count = tf.cast(global_step, tf.float32) + 1.0
-    beta1, beta2 = _BETA1, training.adam_beta2
-    rate, epsilon = learning_rate, training.adam_epsilon
-    if training.update_rule == "adamw":
-        # m_hat / (sqrt(v_hat) + epsilon), with both corrections drawn out of the loop over weights.
-        correction = tf.sqrt(1.0 - tf.pow(beta2, count))
-        rate = learning_rate * correction / (1.0 - tf.pow(beta1, count))
-        epsilon = training.adam_epsilon * correction
-    else:
+    rate, epsilon = _corrected(training, global_step, learning_rate)
+    if training.update_rule == "google":
         decayed = {name: not _NOT_DECAYED_BY_GOOGLE.search(name) for name in params}
     new_params: Tensors = {}
     new_slots: dict[str, Tensors] = {"m": {}, "v": {}}
@@ -88,8 +81,8 @@ def update(
             new = old - learning_rate * muons[name]
         else:
             v = slots["v"][name]
-            new_m = m + (1.0 - beta1) * (gradient - m)
-            new_v = v + (1.0 - beta2) * (tf.square(gradient) - v)
+            new_m = m + (1.0 - _BETA1) * (gradient - m)
+            new_v = v + (1.0 - training.adam_beta2) * (tf.square(gradient) - v)
             new = old - rate * new_m / (tf.sqrt(new_v) + epsilon)
             new_slots["v"][name] = tf.where(keep, new_v, v)
         if decayed[name] and training.weight_decay:
@@ -97,6 +90,17 @@ def update(
         new_params[name] = tf.where(keep, new, old)
         new_slots["m"][name] = tf.where(keep, new_m, m)
     return new_params, new_slots
+
+
+def _corrected(
+    training: TrainingConfig, global_step: tf.Tensor, rate: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor | float]:
+    """Return rate and epsilon that stand for m_hat / (sqrt(v_hat) + epsilon), where corrected."""
+    if training.update_rule == "google":
+        return rate, training.adam_epsilon
+    count = tf.cast(global_step, tf.float32) + 1.0
+    correction = tf.sqrt(1.0 - tf.pow(training.adam_beta2, count))
+    return rate * correction / (1.0 - tf.pow(_BETA1, count)), training.adam_epsilon * correction
 
 
 def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor:
