@@ -1,4 +1,4 @@
-"""Writes the supervisor's state machine into docs/design/launch.md, from its own comments.
+"""Write the supervisor's state machine into docs/design/launch.md, from its own comments.
 
 python -m scripts.make_state_tables
 """
@@ -18,7 +18,7 @@ PHASES = ("idle", "creating", "running", "removing")
 
 @dataclass(frozen=True)
 class Rule:
-    """A branch of a phase's function, and what the comment above it says."""
+    """A branch of a phase's function, and its comment taken apart."""
 
     lines: range  # of the branch, in decide.py
     observed: str
@@ -28,8 +28,10 @@ class Rule:
 
 
 def rules(phase: str) -> list[Rule]:
-    """The rules of a phase, in their order; a helper that a branch calls without a comment of its
-    own is a part of it."""
+    """Return the rules of a phase, in their order.
+
+    A helper that a branch calls without a comment of its own is a part of it.
+    """
     source = inspect.getsource(decide)
     functions = {f.name: f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef)}
     return _rules(phase, functions, source.splitlines())
@@ -51,7 +53,7 @@ def _rules(name: str, functions: dict[str, ast.FunctionDef], lines: list[str]) -
 
 
 def _comment_above(lines: list[str], number: int) -> str:
-    """The comment that ends above a line, as one line."""
+    """Join the comment that ends above a line."""
     words: list[str] = []
     while (line := lines[number - 2].strip()).startswith("#"):
         words.insert(0, line.lstrip("# "))
@@ -60,7 +62,7 @@ def _comment_above(lines: list[str], number: int) -> str:
 
 
 def _rule(comment: str, lines: range) -> Rule:
-    """See `decide.py` for the form.
+    """Take a comment of the form of `decide.py` apart.
 
     Raises:
         ValueError: it has another one.
@@ -74,7 +76,7 @@ def _rule(comment: str, lines: range) -> Rule:
 
 
 def tables() -> str:
-    """One table of Markdown per phase."""
+    """Write one table of Markdown per phase."""
     parts = []
     for phase in PHASES:
         rows = [
@@ -91,20 +93,20 @@ def tables() -> str:
 
 
 def page(text: str) -> str:
-    """The page with the tables of today.
+    """Put the tables of today into the page.
 
     Raises:
         ValueError: it has no place for them.
     """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    head, begin, later = text.partition(BEGIN)
+    _, end, tail = later.partition(END)
     if not begin or not end:
         raise ValueError(f"{PAGE}: {BEGIN} and {END} are missing")
     return f"{head}{BEGIN}\n{tables()}\n{END}{tail}"
 
 
 def main() -> None:
-    """See the module."""
+    """Write the page."""
     with open(PAGE, encoding="utf-8") as file:
         text = file.read()
     with open(PAGE, "w", encoding="utf-8") as file:

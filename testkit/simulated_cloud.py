@@ -77,7 +77,7 @@ class SimulatedCloud:
     delete_seconds: float = 30.0
     fast: bool = False
     service: str = "tpu"  # compute: the cloud itself deletes at the limit, and what it preempts
-    lease: float = 12 * 3600.0  # as the watcher is told
+    lease: float = 12 * 3600.0  # of the watcher
     ended_patience: float = 1200.0
     silence: float = STALLED_SECONDS
     watch_poll: float = 60.0

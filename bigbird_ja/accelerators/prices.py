@@ -1,4 +1,4 @@
-"""The dated table of prices by chip, zone and pricing, with overrides; what traffic costs."""
+"""Reads the dated table of prices by chip, zone and pricing, and prices traffic by it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Prices:
     egress_per_gb_other_continent: float = 0.0
 
     def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
-        """Zones with the price of the whole slice there, cheapest first, unknown prices last.
+        """List zones with the price of the whole slice there, cheapest first, unknown prices last.
 
         Args:
             accelerator: such as `v5e-8`.
@@ -74,7 +74,7 @@ class Prices:
         return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
 
     def per_hour(self, accelerator: str, pricing: str, zones: Sequence[str] = ()) -> float:
-        """US dollars per hour: of the dearest of `zones`, or of the cheapest zone without any.
+        """Return US dollars per hour in the dearest of `zones`, or in the cheapest of all.
 
         Raises:
             BadInput: no such machine, or no price of it there.
@@ -90,8 +90,9 @@ class Prices:
         return max(priced) if zones else min(priced)
 
     def usual_zones(self, accelerator: str, pricing: str) -> tuple[str, ...]:
-        """Where to look for capacity when the user names no zone: the cheapest in the US first,
-        where docs/cloud-setup.md puts the bucket. Traffic from another continent costs more than
+        """Choose zones where the user names none: the cheapest in the US first.
+
+        There docs/cloud-setup.md puts the bucket; traffic from another continent costs more than
         the difference between zones.
         """
         offers = self.by_zone(accelerator, pricing)
@@ -100,7 +101,7 @@ class Prices:
         return tuple(sorted(zones, key=lambda zone: not zone.startswith("us-"))[:USUAL_ZONES])
 
     def check_zone(self, zone: str, accelerator: str | None = None) -> None:
-        """Checks that a zone is in the table: for that machine, or for any.
+        """Check that a zone is in the table: for that machine, or for any.
 
         Raises:
             BadInput: it is not; the message names the nearest that are.
@@ -119,17 +120,17 @@ class Prices:
             )
 
     def age_days(self, today: datetime.date) -> int:
-        """How old the table is."""
+        """Return how old the table is."""
         return (today - self.as_of).days
 
     def describe_age(self, today: datetime.date) -> str:
-        """`prices of 2026-01-01, 325 days old: verify before renting`."""
+        """Say `prices of 2026-01-01, 325 days old: verify before renting`."""
         days = self.age_days(today)
         warning = ", warning: more than a year" if days > OLD_DAYS else ""
         return f"prices of {self.as_of}, {days} days old{warning}: verify before renting"
 
     def egress_per_gb(self, bucket_region: str, zone: str) -> float:
-        """What reading the bucket from a zone costs; regions are named `us-central1`, `eu`, ..."""
+        """Price the reading of a bucket from a zone; regions are `us-central1`, `eu`, ..."""
         bucket, zone_region = bucket_region.lower(), region_of(zone).lower()
         if bucket == zone_region:
             return 0.0
@@ -139,15 +140,15 @@ class Prices:
         return self.egress_per_gb_other_continent
 
 
-# Where people in East Asia say that they are.
+# Names of places in East Asia that people write for a region.
 _REGIONS = {
-    "tokyo": "asia-northeast1", "japan": "asia-northeast1", "osaka": "asia-northeast2",
-    "seoul": "asia-northeast3", "taiwan": "asia-east1", "singapore": "asia-southeast1",
-}  # fmt: skip
+    **{"tokyo": "asia-northeast1", "japan": "asia-northeast1", "osaka": "asia-northeast2"},
+    **{"seoul": "asia-northeast3", "taiwan": "asia-east1", "singapore": "asia-southeast1"},
+}
 
 
 def _nearest_zones(wanted: str, known: Iterable[str]) -> list[str]:
-    """Three zones: of the same region first, then of the same continent, then by letters."""
+    """Choose three zones: of the same region first, then of the same continent, then by letters."""
     region = _REGIONS.get(wanted.lower(), wanted.lower())
 
     def distance(zone: str) -> tuple[int, float]:
@@ -162,7 +163,7 @@ _MULTI_REGION = {"us": "us", "europe": "eu", "asia": "asia"}
 
 
 def load(override_path: str | None = None) -> Prices:
-    """Reads the package's table and merges a user's file into it.
+    """Read the package's table and merge a user's file into it.
 
     Args:
         override_path: a YAML file of the same form, on disk or gs://; it may be partial.
@@ -227,13 +228,14 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
 def traffic_warning(
     path: str, location: str, zone: str, prices: Prices, bytes_per_epoch: int = 0
 ) -> str | None:
-    """A warning with its price where a bucket and a TPU are in different regions, else None.
+    """Warn, with a price, where a bucket and a TPU are in different regions, else None.
 
     Args:
         path: a gs:// path on the bucket, for the message.
         location: the bucket's: a region (`europe-west4`), a pair of regions (`nam4`) or a
             multi-region (`us`), in any case.
         zone: the TPU's, such as `us-central1-b`.
+        prices: the table.
         bytes_per_epoch: what one pass over the data reads; 0 where that is not known.
     """
     per_gb = prices.egress_per_gb(location, zone)
@@ -253,12 +255,15 @@ def traffic_warning(
 def traffic_warnings(
     paths: Iterable[str], zone: str, prices: Prices, bytes_per_epoch: int = 0
 ) -> list[str]:
-    """`traffic_warning` for the first path on each bucket whose location can be read.
+    """Warn of traffic for the first path on each bucket whose location can be read.
 
     Never raises: the permission to read a bucket's location is not needed for training.
 
     Args:
         paths: the first one is read by `bytes_per_epoch` per pass over the data.
+        zone: the TPU's.
+        prices: the table.
+        bytes_per_epoch: of the first path.
     """
     warnings: list[str | None] = []
     seen: set[str] = set()

@@ -177,8 +177,8 @@ def regions(project: str) -> Iterator[Json]:
         BadInput: no credentials.
         ServiceFault: refused, or no answer.
     """
-    rest = connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE)
-    for page in rest.pages("regions"):
+    client = connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE)
+    for page in client.pages("regions"):
         yield from page.get("items", ())
 
 

@@ -160,14 +160,15 @@ class Tpus(Protocol):
     ) -> str:
         """Ask for a TPU; return the operation's name at once.
 
-        Args:
-            limit: seconds that it may live. Where the service knows such a limit it deletes the
-                machine then; else the machine's own watcher does.
+        It may live `limit` seconds. Where the service knows such a limit it deletes the machine
+        then; else the machine's own watcher does.
         """
 
     def delete(self, tpu: Tpu) -> str:
-        """Ask for the deletion of a machine by its full name, once it is proved to be the one that
-        was listed; return the operation's name."""
+        """Ask for the deletion of a machine by its full name; return the operation's name.
+
+        First it is proved to be the one that was listed.
+        """
 
     def operation(self, name: str) -> Operation:
         """Look at an operation, without waiting."""

@@ -97,10 +97,10 @@ class FakeCompute(Service):
                 case "POST", ["zones", zone, "instances"]:
                     return self._create(zone, body)
                 case _, ["zones", zone, "instances", name]:
-                    found = self.vms.get((zone, name))
-                    if found is None or method == "GET":
-                        return lookup(found and found.resource, name)
-                    found.resource["status"] = "STOPPING"
+                    vm = self.vms.get((zone, name))
+                    if vm is None or method == "GET":
+                        return lookup(vm and vm.resource, name)
+                    vm.resource["status"] = "STOPPING"
                     return self.operation(lambda: self._end((zone, name), 0.2))
             return lookup(None, path)
 

@@ -64,58 +64,15 @@ def test_files_of_another_version_are_refused(bucket: str, name: str) -> None:
 def test_what_0_1_0_launched_is_read(bucket: str) -> None:
     """Its record had three parts and a wheel; its state had more fields."""
     run = LaunchedRun(bucket, "run-1")
-    spec = {
-        "name": "run-1",
-        "accelerator_type": "v2-8",
-        "runtime_version": "image",
-        "run_id": "id-1",
-        "pricing": "on_demand",
-        "queued": False,
-        "service_account": None,
-        "network": None,
-        "subnetwork": None,
-        "external_ip": True,
-    }
-    settings = {
-        "zones": ["z"],
-        "target_step": 9,
-        "usd_per_hour": 1.5,
-        "project": "p",
-        "accelerator_type": "v2-8",
-        "run_id": "id-1",
-        "queued": False,
-        "max_usd": 7.0,
-        "hosts": 1,
-        "lease": 60.0,
-    }
-    launched = {
-        "bucket": "gs://moved",
-        "name": "run-1",
-        "project": "p",
-        "data_dir": "d",
-        "spec": spec,
-        "settings": settings,
-        "engine": "auto",
-        "wheel": "w.whl",
-        "wheel_sha256": "0",
-        "format_version": "0.1.0",
-    }
-    storage.write_text(run.supervisor("launch.json"), json.dumps(launched))
-    assert read_run(bucket, "run-1") == replace(
-        run,
-        run_id="id-1",
-        project="p",
-        data_dir="d",
-        target_step=9,
-        accelerator_type="v2-8",
-        runtime_version="image",
-        zones=("z",),
-        pricing="on_demand",
-        package="w.whl",
-        package_sha256="0",
-        usd_per_hour=1.5,
-        max_usd=7.0,
-        lease=60.0,
+    spec = '{"name": "run-1", "accelerator_type": "v2-8", "run_id": "id-1", "queued": false}'
+    settings = '{"zones": ["z"], "run_id": "id-1", "usd_per_hour": 1.5, "hosts": 1, "lease": 60.0}'
+    text = f'"data_dir": "d", "wheel": "w.whl", "spec": {spec}, "settings": {settings}'
+    place = '"bucket": "gs://moved", "name": "run-1", "project": "p", "format_version": "0.1.0"'
+    storage.write_text(run.supervisor("launch.json"), f"{{{place}, {text}}}")
+    read = read_run(bucket, "run-1")
+    assert read == replace(
+        replace(run, run_id="id-1", project="p", data_dir="d", accelerator_type="v2-8"),
+        **{"zones": ("z",), "package": "w.whl", "usd_per_hour": 1.5, "lease": 60.0},  # type: ignore[arg-type]
     )
     state = {"name": "run-1", "phase": "running", "zone": "z", "zone_index": 1, "cost_usd": 3.0}
     state |= {"cause": "leftover", "in_repair": False, "format_version": "0.1.0"}

@@ -120,11 +120,7 @@ def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
 
 
 class CounterFiles:
-    """The counters on disk, in each of some files that can be written; the largest are believed.
-
-    Args:
-        paths: of the files.
-    """
+    """The counters on disk, in each of some files; the largest that are whole are believed."""
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
@@ -155,12 +151,7 @@ class CounterFiles:
 
 
 class Host:
-    """This machine, as the watcher sees it: bucket, metadata server, service, disk.
-
-    Args:
-        terms: of its lease.
-        work_dir: where the start-up script works.
-    """
+    """This machine, as the watcher sees it: bucket, metadata server, service, disk."""
 
     def __init__(self, terms: Terms, work_dir: str) -> None:
         self._terms, self._work_dir = terms, work_dir
@@ -246,8 +237,7 @@ class Host:
         return str(json.loads(self._open(request, DEADLINE_SECONDS))["access_token"])
 
     def _open(self, request: urllib.request.Request, seconds: float) -> bytes:
-        parts: list[bytes] = []
-        until = time.monotonic() + seconds
+        parts, until = [], time.monotonic() + seconds
         with self._opener.open(request, timeout=min(CALL_SECONDS, seconds)) as answer:
             while True:  # a server that sends a byte now and then has a deadline, too
                 part = answer.read1(1 << 20)
@@ -263,12 +253,8 @@ class Host:
                 return file.read()
         bucket, _, name = url[5:].partition("/")
         quoted = urllib.parse.quote(name, safe="")
-        return self.request(
-            "GET",
-            f"{self._terms.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media",
-            None,
-            seconds,
-        )
+        address = f"{self._terms.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media"
+        return self.request("GET", address, None, seconds)
 
     def _write(self, name: str, data: bytes) -> None:
         url = f"{self._terms.supervisor_dir}/{name}"
