@@ -1,18 +1,17 @@
 """Watches over a rented machine and deletes it at the end of its lease, without the supervisor.
 
 Runs on the machine itself, started before anything is installed there, from the text of this file
-in the start-up script: so it uses the standard library of Python 3.8 and nothing else, and no word
-with an apostrophe in it. Its first argument is a verb, its second its terms (`Terms`, as JSON):
+in the start-up script: so it uses the standard library of Python 3.8 alone, and no apostrophe.
+Its first argument is a verb, its second its terms (`Terms`, as JSON):
 
-    watch            every `poll` seconds: counts, reports, and deletes the machine when it must go
+    watch            counts every `poll` seconds, and deletes the machine when it must go
     report STATUS    tells the supervisor how training ended
     get URL FILE     brings one file from the bucket
 
 Rules that cost money where they are broken:
 - Every request has a timeout and a deadline. Nothing is asked of `gcloud`, which may hang.
-- The counters are on disk, in a file that is written once and then overwritten in place, so that a
-  full disk does not stop them; where even that fails, in memory of the machine (`/run`). A watcher
-  that is started again goes on counting.
+- The counters are on disk, in a file that is overwritten in place, so that a full disk does not stop
+  them, and in memory (`/run`). A watcher that is started again goes on counting.
 - Only another `global_step` is progress. A heartbeat that merely says another time is none.
 - Seconds are counted by a clock that nobody sets.
 """
@@ -237,7 +236,8 @@ class Host:
         return str(json.loads(self._open(request, DEADLINE_SECONDS))["access_token"])
 
     def _open(self, request: urllib.request.Request, seconds: float) -> bytes:
-        parts, until = [], time.monotonic() + seconds
+        parts: list[bytes] = []
+        until = time.monotonic() + seconds
         with self._opener.open(request, timeout=min(CALL_SECONDS, seconds)) as answer:
             while True:  # a server that sends a byte now and then has a deadline, too
                 part = answer.read1(1 << 20)
