@@ -10,7 +10,7 @@ Its first argument is a verb, its second its terms (`Terms`, as JSON):
 
 Rules that cost money where they are broken:
 - Every request has a timeout and a deadline. Nothing is asked of `gcloud`, which may hang.
-- The counters are on disk, in a file that is overwritten in place, so that a full disk does not stop
+- The counters are in a file on disk that is overwritten in place, so that a full disk does not stop
   them, and in memory (`/run`). A watcher that is started again goes on counting.
 - Only another `global_step` is progress. A heartbeat that merely says another time is none.
 - Seconds are counted by a clock that nobody sets.
