@@ -157,6 +157,7 @@ class CheckpointStore:
         self.mark("between-files")
         for step in removable:
             if not self._ours.remove([_sidecar(step)]):
+                self.mark("between-files")
                 self._ours.remove(_names(step))
         return meta
 
