@@ -20,8 +20,8 @@ from typing import Any
 
 from bigbird_ja.data import prepare_tensorflow
 from bigbird_ja.process import console
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
+from testkit.configs import fitted, with_data
 
 prepare_tensorflow(os.environ)
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--saves", type=int, default=3)
     parser.add_argument("--directory", default=None)
     options = parser.parse_args()
-    config = complete_config(resolve_config()[0])
+    config = fitted()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=options.directory) as directory:
         size, waits, works = measure(config, directory, options.saves)
     wait, work = statistics.median(waits), statistics.median(works)
@@ -84,7 +84,7 @@ def _variables(config: Config) -> dict[str, Any]:
             use_resource=True,
         )
         for suffix in ("", "/adam_m", "/adam_v")
-        for name, spec in parameter_specs(config).items()
+        for name, spec in parameter_specs(*with_data(config)).items()
     }
 
 

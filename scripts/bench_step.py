@@ -26,8 +26,8 @@ from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan.rows import REACHED
 from bigbird_ja.process.console import log, table
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from scripts.kernel_code import LENGTHS, TOKENS
+from testkit.configs import fitted, with_data
 
 LAYERS = 12
 # AdamW, as the ancestor has; Muon's part is in docs/design/optimizer.md.
@@ -199,12 +199,13 @@ def by_length() -> Iterator[dict[str, Any]]:
                     for kind, count in kinds.items()
                 )
                 changed = [*sets, f"make_data.seq_length={length}"]
-                config = complete_config(resolve_config(preset, changed)[0])
+                config = fitted(preset, changed)
                 seconds = cycles / chip.clock_hz
                 yield {
                     "shape": shape, "chip": chip.name, "length": length,
                     "cycles_per_token": cycles / TOKENS, "temp_bytes": temporary,
-                    "mfu": model_flops(config, TOKENS // length) / seconds / chip.peak_flops,
+                    "mfu": model_flops(*with_data(config), TOKENS // length)
+                    / seconds / chip.peak_flops,
                     "dollars": seconds / REACHED / TOKENS * 1e9 / 3600 * spot,
                 }  # fmt: skip
 

@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 from bigbird_ja.model import pattern
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import Config
 
 _BLOCKS = 24
@@ -51,7 +51,7 @@ def _save(figure: plt.Figure, name: str) -> None:
 def _config(random_pattern: str, blocks: int = _BLOCKS) -> Config:
     sets = {"make_data.seq_length": blocks * 64, "model.random_pattern": random_pattern}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
-    return complete_config(config)
+    return config
 
 
 def kinds(config: Config, head: int) -> np.ndarray:
@@ -149,7 +149,7 @@ def _draw_pieces(axis: Axes) -> None:
 def _draw_walks() -> plt.Figure:
     """How the kernel walks the tiles, for two heads of a group."""
     figure, axes = plt.subplots(1, 2, figsize=(13, 5.6), sharey=True)
-    plans = pattern.random_plan(_config("rolled", 2 * _STEPS))
+    plans = pattern.random_plan(_config("rolled", 2 * _STEPS), 2 * _STEPS * 64)
     assert plans is not None and plans[0].shifts is not None
     for head, axis in enumerate(axes):
         shifts = plans[0].shifts[head]

@@ -30,12 +30,12 @@ def _bundles(chip: str, kind: str, length: int, directory: str, backward: bool) 
     from bigbird_ja.model.implementation import tile_rows
     from bigbird_ja.model.kernels import backward_kernel, forward_kernel
     from bigbird_ja.model.kernels.tiles import Shape
-    from bigbird_ja.settings.resolve import complete_config, resolve_config
+    from bigbird_ja.settings.resolve import resolve_config
 
     reach, shifts = (REACH if kind == "local" else None), None
     rows, apart = tile_rows(length, reach), kind != "rolled"
     config, _ = resolve_config("base-4096", [f"make_data.seq_length={length}"])
-    plans = pattern.random_plan(complete_config(config))
+    plans = pattern.random_plan(config, length)
     if kind == "rolled" and plans is not None:
         assert plans[0].shifts is not None
         shifts, rows = tuple(tuple(map(int, head)) for head in plans[0].shifts), 128

@@ -27,7 +27,7 @@ from bigbird_ja.evaluation.trained_model import load_model
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
 from bigbird_ja.run.checkpoints import write_variables
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.storage import plotting
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
@@ -185,7 +185,8 @@ def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
     key kernel are the same) and pass it on as it is (value and output kernels undo each other).
     """
     config, overrides = resolve_config(config_path)
-    config = complete_config(config, overrides, manifest.load(data_dir).as_settings())
+    data = manifest.load(data_dir)
+    config = fit_to_data(config, data, overrides)
     model, seed = config.model, config.training.seed
     size, columns = model.hidden_size, model.hidden_size // model.num_attention_heads
     count = model.max_position_embeddings or 0
@@ -213,7 +214,7 @@ def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
             values[f"{scope}/self/value/kernel"] = basis
             values[f"{scope}/output/dense/kernel"] = basis.T
         values |= {f"{scope}/self/key/kernel": key, f"{scope}/self/query/kernel": query}
-    first = initial_parameters(config, seed)
+    first = initial_parameters(config, data, seed)
     write_variables(prefix, first | {n: v.astype(np.float32) for n, v in values.items()})
 
 
@@ -235,7 +236,7 @@ def main() -> None:
         raise SystemExit("--input: no restated name: give text that `bigbird-ja sample` wrote")
     chosen = np.random.Generator(np.random.PCG64(0)).permutation(len(cases))[: options.cases]
     cases = [cases[i] for i in sorted(chosen)]
-    forward = Forward(model.config, model.params)
+    forward = Forward(model.config, model.data, model.params)
     rows = measure(forward, model.tokenizer, cases, masked_lm.batch_size(length))
     cells = [
         (masked_lm.row_name(row), row["count"], *(100 * row[key] for key in GUESSES))

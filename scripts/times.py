@@ -15,7 +15,8 @@ import yaml
 
 from bigbird_ja.accelerators import prices
 from bigbird_ja.plan import rows as plan
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.data import requested_data
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 
 ROOT = Path(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATH = ROOT / "docs/times.yaml"
@@ -53,11 +54,14 @@ def _minutes(seconds: float, unit: str) -> str:
 
 def _rented() -> dict[str, str]:
     """What `plan --config base-4096` says of spot TPUs."""
-    config = complete_config(resolve_config(_PRESET)[0])
+    config = resolve_config(_PRESET)[0]
+    data = requested_data(config)
+    config = fit_to_data(config, data)
     run = plan.Run(
         config,
+        data,
         config.training.num_train_steps,
-        plan.estimated_data(config),
+        plan.estimated_data(data),
         prices.load(),
         plan.Overheads(),
     )

@@ -86,13 +86,13 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
-    from bigbird_ja.settings.resolve import complete_config, resolve_config
+    from bigbird_ja.settings.resolve import fit_to_data, resolve_config
     from bigbird_ja.train import start
     from bigbird_ja.train.warm_start import first_state
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
     config = resolve_config(None, _settings(case))[0]
-    config = complete_config(config, (), manifest.as_settings())
+    config = fit_to_data(config, manifest)
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
         return start.batches(
@@ -101,23 +101,27 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
         )  # fmt: skip
 
     steps = config.training.num_train_steps
-    ours = theirs = first_state(config, None, None)
+    ours = theirs = first_state(config, manifest, None, None)
     our_losses: list[float] = []
     their_losses: list[float] = []
     if case.get("reference") == "estimator":
         from bigbird_ja.train.engines.estimator import EstimatorEngine
 
         first = theirs
-        engine = EstimatorEngine(config, lambda: first, batches, 1, str(directory), use_tpu=False)
+        engine = EstimatorEngine(
+            config, manifest, lambda: first, batches, 1, str(directory), use_tpu=False
+        )
         theirs, their_losses = run_engine(engine, steps)
     counts = [devices, *case.get("then", [])]
     for number, count in enumerate(counts):
         begin, end = steps * number // len(counts), steps * (number + 1) // len(counts)
         read = functools.partial(batches, start_step=begin)
-        ours, losses = run_engine(_pjrt(config, ours, read, count), end)
+        ours, losses = run_engine(_pjrt(config, manifest, ours, read, count), end)
         our_losses += losses
         if "reference" not in case:
-            theirs, losses = _replicas(config, theirs, read(0, 1), count, range(begin, end))
+            theirs, losses = _replicas(
+                config, manifest, theirs, read(0, 1), count, range(begin, end)
+            )
             their_losses += losses
     return _difference((ours, our_losses), (theirs, their_losses))
 
@@ -166,14 +170,14 @@ def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
     ]
 
 
-def _pjrt(config: Any, state: Any, batches: Any, count: int) -> Any:
+def _pjrt(config: Any, data: Any, state: Any, batches: Any, count: int) -> Any:
     from bigbird_ja.train.engines import devices as devices_lib
     from bigbird_ja.train.engines.pjrt import PjrtEngine
 
     available = devices_lib.find(use_tpu=False)
     used = dataclasses.replace(available, devices=available.devices[:count])
     assert len(used.devices) == count, available
-    return PjrtEngine(config, lambda: state, batches, used)
+    return PjrtEngine(config, data, lambda: state, batches, used)
 
 
 def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
@@ -195,7 +199,7 @@ def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
 
 
 def _replicas(
-    config: Any, state: Mapping[str, Any], batches: Any, replicas: int, steps: range
+    config: Any, data: Any, state: Mapping[str, Any], batches: Any, replicas: int, steps: range
 ) -> Run:
     """The same steps by TensorFlow alone: one replica after another, sums between."""
     import tensorflow as tf
@@ -206,22 +210,29 @@ def _replicas(
 
     config = deepcopy(config)
     config.model.attention_implementation = "xla"
-    names = list(parameter_specs(config))
+    names = list(parameter_specs(config, data))
     params = {name: tf.constant(state[name]) for name in names}
     slots = {
         slot: {n: tf.constant(state[slot_name(n, slot)]) for n in having}
-        for slot, having in slot_parameters(config).items()
+        for slot, having in slot_parameters(config, data).items()
     }
 
     @tf.function(autograph=False)
     def part(params: Any, batch: Any, step: Any, replica: Any, weight: Any) -> Any:
         return step_lib.replica_gradients(
-            config, params, batch, step, replica_id=replica, num_replicas=replicas, weight=weight
+            config,
+            data,
+            params,
+            batch,
+            step,
+            replica_id=replica,
+            num_replicas=replicas,
+            weight=weight,
         )
 
     @tf.function(autograph=False)
     def apply(params: Any, slots: Any, gradients: Any, sums: Any, step: Any) -> Any:
-        return step_lib.apply_gradients(config, params, slots, gradients, sums, step)
+        return step_lib.apply_gradients(config, data, params, slots, gradients, sums, step)
 
     losses = []
     for step, batch in zip(steps, batches, strict=False):

@@ -16,6 +16,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, in_words, is_used, near, suggestion
 
 if TYPE_CHECKING:
+    from bigbird_ja.settings.data import Data
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 
@@ -318,9 +319,13 @@ def resolve(
 
 
 def echo(
-    args: flags.FlagValues, config: Config, overrides: Sequence[Override], run: str | None = None
+    args: flags.FlagValues,
+    config: Config,
+    overrides: Sequence[Override],
+    run: str | None = None,
+    data: Data | None = None,
 ) -> str:
     """Words the settings of use here that differ from the preset, or from a resumed run's."""
     from bigbird_ja.settings.values import echo_settings
 
-    return echo_settings(config, overrides, declared(args["set"]).uses, run)
+    return echo_settings(config, overrides, declared(args["set"]).uses, run, data)

@@ -60,7 +60,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     model = load_model(args.model_dir, args.step)
     from bigbird_ja.evaluation.forward import Forward
 
-    masks = fill_mask(Forward(model.config, model.params), model.tokenizer, text, args.top_k)
+    masks = fill_mask(
+        Forward(model.config, model.data, model.params), model.tokenizer, text, args.top_k
+    )
     rows = [
         (number if place == 0 else "", candidate["token"], f"{candidate['probability']:.4f}")
         for number, candidates in enumerate(masks, start=1)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bigbird_ja.launch.state import RunState
     from bigbird_ja.launch.supervise import World
     from bigbird_ja.launch.terminal import Interrupts
+    from bigbird_ja.settings.data import Data
     from bigbird_ja.settings.schema import Config
     from bigbird_ja.storage.lease import Lease
 
@@ -118,13 +119,13 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if args.dry_run:
         return {**prepare.dry_run(run, config, vm, table), "warnings": warnings}
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    config = prepare.check_data(run, config, overrides)
+    config, data = prepare.check_data(run, config, overrides)
     for zone in run.zones:
         for warning in prices.traffic_warnings([run.bucket], zone, table):
             log(f"warning: {warning}")
     tpus = backends.MODULES[service].connect(run.project)
     prepare.check_name_is_free(run, tpus)
-    state = _supervise(args, run, config, vm, tpus)
+    state = _supervise(args, run, config, data, vm, tpus)
     return _result(run, state) if state else {"name": run.name, "state": "detached"}
 
 
@@ -132,6 +133,7 @@ def _supervise(
     args: absl_flags.FlagValues,
     run: LaunchedRun,
     config: Config,
+    data: Data,
     vm: Emulation,
     tpus: Tpus,
 ) -> RunState | None:
@@ -156,7 +158,7 @@ def _supervise(
     lease = supervisor_lease(run, log, wall=lambda: supervise.service_clock(tpus) or time.time())
     lease.acquire()
     try:
-        stored = startup.store(run, config, args.update_package)
+        stored = startup.store(run, config, data, args.update_package)
         with (
             Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
             streams.guard_stderr(interrupts.nobody_reads),

@@ -34,6 +34,7 @@ from bigbird_ja.settings.schema import PLAN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.plan.rows import DataFacts, Figures
+    from bigbird_ja.settings.data import Data
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
@@ -94,26 +95,26 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     table = prices.load(args.price_file)
     for zone in args.zones:
         table.check_zone(zone)
-    config, data = _read(args)
-    steps = rows.steps_for(config, args.tokens, args.epochs, data)
+    config, data, epoch = _read(args)
+    steps = rows.steps_for(config, data, args.tokens, args.epochs, epoch)
     overheads = rows.Overheads(
         args.preemptions_per_hour, 60 * (config.checkpoints.save_every_minutes or 60.0)
     )
     planned = rows.Run(
-        config, steps, data, table, overheads, args.bucket_region, args.zones,
-        _figures(args, config), args.mfu, _measure_here(time.perf_counter),
+        config, data, steps, epoch, table, overheads, args.bucket_region, args.zones,
+        _figures(args, config, data), args.mfu, _measure_here(time.perf_counter),
     )  # fmt: skip
     names = args.accelerator_type
     made = rows.make_rows(planned, names)
-    batch, per_step = config.training.global_batch_size, rows.tokens_per_step(config)
-    epochs = steps * batch / data.sequences if data.sequences else None
+    batch, per_step = config.training.global_batch_size, rows.tokens_per_step(config, data)
+    epochs = steps * batch / epoch.sequences if epoch.sequences else None
     result: dict[str, Any] = {
         "tokens_per_step": per_step,
-        "steps_per_epoch": data.sequences / batch if data.sequences else None,
+        "steps_per_epoch": epoch.sequences / batch if epoch.sequences else None,
         "steps": steps,
         "tokens": steps * per_step,
         "epochs": epochs,
-        "assumption": data.assumption,
+        "assumption": epoch.assumption,
         "warnings": comparison.warnings_of_length(epochs, steps),
         "rows": [dataclasses.asdict(row) for row in made],
         "prices_as_of": str(table.as_of),
@@ -150,11 +151,12 @@ def _measure_here(clock: Callable[[], float]) -> float:
     return 2 * side**3 / best
 
 
-def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
+def _read(args: absl_flags.FlagValues) -> tuple[Config, Data, DataFacts]:
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.plan import rows
-    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.data import requested_data
+    from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.settings.values import config_warnings
 
     config, overrides = command_flags.resolve(args)
@@ -165,15 +167,15 @@ def _read(args: absl_flags.FlagValues) -> tuple[Config, DataFacts]:
     for warning in config_warnings(config):
         log(f"warning: {warning}")
     if not args.data_dir:
-        config = complete_config(config, overrides)
-        return config, rows.estimated_data(config)
+        data = requested_data(config)
+        return fit_to_data(config, data, overrides), data, rows.estimated_data(data)
     manifest = manifest_lib.load(args.data_dir)
     where = storage.join(args.data_dir, "manifest.json")
-    config = complete_config(config, overrides, manifest.as_settings(), where)
-    return config, rows.manifest_data(manifest)
+    config = fit_to_data(config, manifest, overrides, where)
+    return config, manifest, rows.manifest_data(manifest)
 
 
-def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
+def _figures(args: absl_flags.FlagValues, config: Config, data: Data) -> Figures:
     from bigbird_ja.plan.rows import Figures
 
     if not args.preflight:
@@ -183,10 +185,10 @@ def _figures(args: absl_flags.FlagValues, config: Config) -> Figures:
     results = figures.load(args.preflight)
     training = config.training
     for entry in (*results.chips, *results.topologies):
-        if entry.get("seq_length") not in (None, config.make_data.seq_length):
+        if entry.get("seq_length") not in (None, data.seq_length):
             raise BadInput(
                 f"--preflight {args.preflight} is of sequences of {entry['seq_length']} tokens, the"
-                f" config of {config.make_data.seq_length}: run preflight with this config"
+                f" config of {data.seq_length}: run preflight with this config"
             )
         devices = int(entry.get("devices") or config.tpu.num_cores)
         batch, wanted = entry.get("batch_per_core"), training.global_batch_size // devices

@@ -29,6 +29,7 @@ from bigbird_ja.settings.schema import STEP_SETTINGS
 if TYPE_CHECKING:
     from bigbird_ja.preflight.estimate import CompileOptions
     from bigbird_ja.preflight.targets import Target
+    from bigbird_ja.settings.data import Data
     from bigbird_ja.settings.schema import Config
     from bigbird_ja.train.engines.lowering import LoweredStep
 
@@ -71,7 +72,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures, targets
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.data import requested_data
+    from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.settings.values import config_fingerprint, flatten
     from bigbird_ja.storage import outputs
 
@@ -84,8 +86,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     names = [] if only_slices else list(dict.fromkeys(args.chip))
     wanted = [targets.of_chip(name) for name in names]
     config, overrides = command_flags.resolve(args)
-    config = complete_config(config, overrides)
-    estimate.check_length(config)
+    data = requested_data(config)
+    config = fit_to_data(config, data, overrides)
+    estimate.check_length(config, data)
     batches = [args.batch_per_core or estimate.batch_per_core(config, target) for target in wanted]
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
     batches += [args.batch_per_core or estimate.batch_per_core(config, target) for target in slices]
@@ -101,15 +104,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     steps: dict[tuple[int, int, str], LoweredStep] = {}
     results = []
     for target, batch in zip(wanted, batches, strict=True):
-        result = _examine(config, target, batch, options, steps, args.search_batch)
+        result = _examine(config, data, target, batch, options, steps, args.search_batch)
         results.append(result)
         print(figures.describe(result), "\n")
-    print(figures.limitations(config, count_parameters(config), results, versions))
+    print(figures.limitations(config, count_parameters(config, data), results, versions))
     output = {
         "chips": [result for result in results if "topology" not in result],
         "topologies": [result for result in results if "topology" in result],
-        "config_fingerprint": config_fingerprint(config),
-        "config": flatten(config),
+        "config_fingerprint": config_fingerprint(config, data),
+        "config": flatten(config, data),
         "versions": versions,
     }
     if args.output:
@@ -119,6 +122,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 def _examine(
     config: Config,
+    data: Data,
     target: Target,
     batch: int,
     options: CompileOptions,
@@ -140,22 +144,22 @@ def _examine(
     ) -> dict[str, Any]:
         takes = "minutes, and some 7.5 GB of memory for a base model"
         with waiting(f"compiling {what}for {target.name} ({takes})"):
-            return estimate.examine(resolved, target, batch, options, step)
+            return estimate.examine(resolved, data, target, batch, options, step)
 
     def examine(resolved: Config) -> dict[str, Any]:
         key = batch, target.devices, resolved.model.attention_implementation
         if key not in steps:
             with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
-                steps[key] = estimate.trace(resolved, batch, target.devices)
+                steps[key] = estimate.trace(resolved, data, batch, target.devices)
         return compiled(resolved, batch, options, "", steps[key])
 
-    resolved = implementation.resolved(config, "tpu", target.chip.name)
+    resolved = implementation.resolved(config, data, "tpu", target.chip.name)
     try:
         result = examine(resolved)
     except CompilerFailed as error:
         resolved = implementation.without_kernels(config, resolved, error)
         result = examine(resolved)
-    result["lacking"] = implementation.lacking(config, "tpu", target.chip.name)
+    result["lacking"] = implementation.lacking(config, data, "tpu", target.chip.name)
     if search_batch:
         only_memory = dataclasses.replace(options, machine_code=False)
 

@@ -165,21 +165,20 @@ def _settings(
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
-    from bigbird_ja.settings.resolve import complete_config
+    from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.settings.values import config_warnings
     from bigbird_ja.train.warm_start import adopted_settings
 
     settings_of_run = None
-    if args.config is None and run_dir.config is not None:
+    if args.config is None and run_dir.settings is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
         settings_of_run = args["config"].value = run_dir.join("config.yaml")
     manifest, guard = verify.fast_check(args.data_dir)
-    adopted = adopted_settings(args.init_from, run_dir.config, manifest) if args.init_from else []
+    so_far = run_dir.settings[0] if run_dir.settings else None
+    adopted = adopted_settings(args.init_from, so_far, manifest) if args.init_from else []
     config, overrides = command_flags.resolve(args, adopted)
-    config = complete_config(
-        config, overrides, manifest.as_settings(), f"{args.data_dir}/manifest.json"
-    )
-    log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run)}")
+    config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
+    log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")
     warnings = config_warnings(config)
     if zone := config.tpu.zone:
         size = sum(shard.bytes for shard in manifest.train_shards)

@@ -22,8 +22,8 @@ from bigbird_ja import storage
 from bigbird_ja.data import order, tfrecords
 from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data import Data, Id, Positive, predictions_of
 from bigbird_ja.settings.schema import MakeDataConfig
-from bigbird_ja.settings.values import predictions_of
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 
@@ -43,8 +43,6 @@ MOST_FRAGMENTS = 64
 _NOT_CONTENT = ("created_by", "sources")
 _ADVICE = "make the data again"
 
-_Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-_Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Sha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 
 
@@ -56,31 +54,21 @@ class Portion(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSpec:
-    """Every choice that changes a byte; neither workers nor paths do. Picklable."""
+class DataSpec(Data):
+    """Every choice that changes a byte; neither workers nor paths do. Picklable.
 
-    seq_length: _Positive  # tokens per record
-    max_predictions_per_seq: _Positive
-    masked_lm_prob: Annotated[float, Meta(gt=0, lt=1)]
-    masking: Literal["dynamic", "static"]
-    mask_unit: Literal["subword", "whole_word", "span"]
+    `special_ids` has pad, cls, sep, mask and the others that are never predicted.
+    """
+
     word_boundaries: Literal["script", "mecab"]
-    nsp: bool
-    vocab_size: _Positive
-    special_ids: dict[str, _Id]  # pad, cls, sep, mask and the others that are never predicted
-    dupe_factor: _Positive  # copies with other masks: 1 for dynamic
+    dupe_factor: Positive  # copies with other masks: 1 for dynamic
     eval_fraction: Annotated[float, Meta(ge=0, lt=1)]
-    num_shards: _Id  # of the train split, as requested; 0: by size
+    num_shards: Id  # of the train split, as requested; 0: by size
     seed: int
     input_mask: bool  # static records also hold `input_mask`
     tokenizer_sha256: _Sha256  # empty: records that no tokenizer made
     corpus: str  # fingerprint
     mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, taken once
-
-    @property
-    def pad_id(self) -> int:
-        """The id that fills a record's end."""
-        return self.special_ids["pad"]
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
@@ -298,19 +286,6 @@ class Manifest(DataSpec):
         for corpus in values["corpora"]:
             del corpus["name"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-    def as_settings(self) -> dict[str, Any]:
-        """The values of the settings in `FIXED_BY_DATA`."""
-        return {
-            "tokenize.vocab_size": self.vocab_size,
-            "make_data.seq_length": self.seq_length,
-            "make_data.masking": self.masking,
-            "make_data.max_predictions_per_seq": self.max_predictions_per_seq,
-            "make_data.masked_lm_prob": self.masked_lm_prob,
-            "make_data.mask_unit": self.mask_unit,
-            "make_data.nsp": self.nsp,
-            "make_data.pad_id": self.pad_id,
-        }
 
     def shards(self, split: str) -> tuple[Shard, ...]:
         """The shards of `train` or `eval`."""

@@ -112,7 +112,7 @@ class Evaluator:
         total = -(-self._manifest.eval.sequences // masked_lm.batch_size(self._manifest.seq_length))
         with Progress(min(total, self._max_batches or total), "batches") as progress:
             measured = masked_lm.evaluate_model(
-                Forward(model.config, model.params),
+                Forward(model.config, model.data, model.params),
                 self._data_dir,
                 self._manifest,
                 max_batches=self._max_batches,

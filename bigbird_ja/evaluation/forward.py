@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.heads import encode
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 
@@ -38,6 +39,7 @@ def padded_length(config: Config, num_tokens: int) -> int:
 
 def masked_log_probabilities(
     config: Config,
+    data: Data,
     params: Mapping[str, tf.Tensor],
     input_ids: tf.Tensor,
     positions: tf.Tensor,
@@ -46,7 +48,7 @@ def masked_log_probabilities(
     """What the model expects at some positions.
 
     Args:
-        config: of the model, completed.
+        config, data: of the run.
         params: by name, float32.
         input_ids: int32 [b, S], padded as the attention pattern needs it.
         positions: int32 [b, P].
@@ -56,12 +58,12 @@ def masked_log_probabilities(
         float32 [b, P, vocabulary], natural logarithms.
     """
     segments = tf.zeros_like(input_ids)
-    hidden = encode(params, config, input_ids, segments, documents, positions=positions)
+    hidden = encode(params, config, data, input_ids, segments, documents, positions=positions)
     logits = heads.masked_lm_logits(params, config, hidden)
     return tf.nn.log_softmax(tf.cast(logits, tf.float32))
 
 
-def padded(config: Config, input_ids: np.ndarray) -> np.ndarray:
+def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
     """int32 [b, S]: ids with padding up to a length that the attention pattern can be laid over.
 
     Raises:
@@ -73,8 +75,7 @@ def padded(config: Config, input_ids: np.ndarray) -> np.ndarray:
     assert most is not None
     if missing < 0 or given > most:
         raise ValueError(f"{given} tokens; the model takes {most}")
-    fill = config.make_data.pad_id
-    return np.pad(input_ids.astype(np.int32), [(0, 0), (0, missing)], constant_values=fill)
+    return np.pad(input_ids.astype(np.int32), [(0, 0), (0, missing)], constant_values=data.pad_id)
 
 
 class Model(Protocol):
@@ -91,7 +92,7 @@ class Forward:
     """A `Model` that TensorFlow runs.
 
     Args:
-        config: completed by a data set.
+        config, data: of the run.
         params: by name, float32.
         find_documents: int32 [b, S] input ids to document ids of that shape, for
             `log_probabilities` of packed records; None: each row is one document.
@@ -100,10 +101,11 @@ class Forward:
     def __init__(
         self,
         config: Config,
+        data: Data,
         params: Mapping[str, np.ndarray],
         find_documents: Callable[[tf.Tensor], tf.Tensor] | None = None,
     ) -> None:
-        self.config = inference_config(config)
+        self.config, self._data = inference_config(config), data
         self._find_documents = find_documents
         self._params = {name: tf.constant(value) for name, value in params.items()}
         self._metrics = tf.function(self._batch_metrics, autograph=False)
@@ -126,13 +128,15 @@ class Forward:
         Raises:
             ValueError: longer than the model.
         """
-        ids = tf.constant(padded(self.config, input_ids))
+        ids = tf.constant(padded(self.config, self._data, input_ids))
         scores = self._log_probabilities(ids, tf.constant(np.asarray(positions, np.int32)))
         return np.asarray(scores.numpy())
 
     def _batch_metrics(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return heads.pretraining_metrics(self._params, self.config, batch)
+        return heads.pretraining_metrics(self._params, self.config, self._data, batch)
 
     def _masked_lm(self, input_ids: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         documents = self._find_documents(input_ids) if self._find_documents else None
-        return masked_log_probabilities(self.config, self._params, input_ids, positions, documents)
+        return masked_log_probabilities(
+            self.config, self._data, self._params, input_ids, positions, documents
+        )

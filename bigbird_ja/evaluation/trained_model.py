@@ -18,6 +18,7 @@ from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.settings.data import Data, requested_data
 from bigbird_ja.settings.resolve import validate_config
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import set_value
@@ -37,6 +38,7 @@ class TrainedModel:
 
     folder: str
     config: Config
+    data: Data
     params: dict[str, np.ndarray]
     tokenizer: Tokenizer
     step: int
@@ -59,17 +61,17 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
         return load_run(folder, step)
     if step is not None:
         raise BadInput(f"--step: {folder} is an export, of one step: leave it out")
-    config, trained = _read_config(folder)
+    config, data, trained = _read_config(folder)
     path = storage.join(folder, "model.safetensors")
     state, _ = state_dict.read(folder)
     params = {
         name: np.ascontiguousarray(value.T if state_dict.is_transposed(name) else value)
-        for name in parameter_specs(config)
+        for name in parameter_specs(config, data)
         if (value := state.get(state_dict.hugging_face_name(config.model, name))) is not None
     }
-    check_parameters(params, config, path, _ADVICE)
+    check_parameters(params, config, data, path, _ADVICE)
     tokenizer = tokenizer_lib.load_any(folder)
-    return TrainedModel(folder, config, params, tokenizer, trained, None)
+    return TrainedModel(folder, config, data, params, tokenizer, trained, None)
 
 
 def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
@@ -78,22 +80,22 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
     Raises:
         BadInput: no checkpoint, no tokenizer, or files that do not belong together.
     """
-    config, params, meta = run_model.load_parameters(model_dir, step)
+    config, data, params, meta = run_model.load_parameters(model_dir, step)
     where = f"{model_dir}: the checkpoint of step {meta.step}"
-    check_parameters(params, config, where, "take another checkpoint, by --step")
+    check_parameters(params, config, data, where, "take another checkpoint, by --step")
     tokenizer = run_model.load_tokenizer(model_dir, config, meta)
-    return TrainedModel(model_dir, config, params, tokenizer, meta.step, meta)
+    return TrainedModel(model_dir, config, data, params, tokenizer, meta.step, meta)
 
 
 def check_parameters(
-    params: Mapping[str, np.ndarray], config: Config, where: str, advice: str
+    params: Mapping[str, np.ndarray], config: Config, data: Data, where: str, advice: str
 ) -> None:
     """Refuses values that are not all parameters of a model.
 
     Raises:
         BadInput: one is missing, has another shape or type, or holds numbers that are not finite.
     """
-    for name, spec in parameter_specs(config).items():
+    for name, spec in parameter_specs(config, data).items():
         value = params.get(name)
         if value is None:
             problem = "is missing"
@@ -114,8 +116,8 @@ def to_config_json(model: TrainedModel) -> dict[str, Any]:
     return {"format_version": decode.FORMAT_VERSION, "step": model.step, **pattern}
 
 
-def _read_config(folder: str) -> tuple[Config, int]:
-    """The config of an exported model, and the step of its checkpoint."""
+def _read_config(folder: str) -> tuple[Config, Data, int]:
+    """Read config and data of an exported model, and the step of its checkpoint."""
     path = storage.join(folder, _CONFIG)
     content = decode.read_json(path, dict[str, Any], "is this a folder that `export` wrote?")
     ours = content.get(OURS)
@@ -129,8 +131,12 @@ def _read_config(folder: str) -> tuple[Config, int]:
             set_value(config, name, OPTIONS[name].read(value, path))
     config.make_data.nsp = "BigBirdForPreTraining" in content.get("architectures", [])
     config.make_data.seq_length = config.model.max_position_embeddings or 0
-    config.make_data.pad_id = OPTIONS["make_data.pad_id"].read(content.get("pad_token_id", 0), path)
+    config.tokenize.vocab_size = config.model.vocab_size or 0
     config.training.dtype = "float32"
     validate_config(config)
+    pad_id = content.get("pad_token_id", 0)
+    if type(pad_id) is not int or pad_id < 0:
+        raise BadInput(f"{path}: pad_token_id={pad_id!r} is no id of a piece: {_ADVICE}")
     step = ours.get("step")
-    return config, step if isinstance(step, int) else 0
+    data = requested_data(config, pad_id)
+    return config, data, step if isinstance(step, int) else 0

@@ -73,9 +73,7 @@ def _modernbert_config(trained: TrainedModel) -> dict[str, Any]:
 
 def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
     return {
-        "architectures": [
-            "BigBirdForPreTraining" if trained.config.make_data.nsp else "BigBirdForMaskedLM"
-        ],
+        "architectures": ["BigBirdForPreTraining" if trained.data.nsp else "BigBirdForMaskedLM"],
         "model_type": "big_bird",
         "auto_map": {
             "AutoModel": f"{_CODE}.BigBirdJaModel",

@@ -111,7 +111,7 @@ def our_scores(
     from bigbird_ja.evaluation.forward import Forward
 
     documents = functools.partial(document_ids, manifest) if manifest else None
-    forward = Forward(model.config, model.params, documents)
+    forward = Forward(model.config, model.data, model.params, documents)
     ids, places = batch["input_ids"], batch["masked_lm_positions"]
     rows = range(len(ids))  # one at a time: base models at 4,096 are large
     return np.concatenate(
@@ -159,7 +159,7 @@ def masked_records(model: TrainedModel, options: Options) -> dict[str, np.ndarra
         return {name: value.numpy() for name, value in next(iter(batches)).items()}
     from bigbird_ja.text import articles
 
-    special, length = model.tokenizer.special, model.config.make_data.seq_length
+    special, length = model.tokenizer.special, model.data.seq_length
     texts = itertools.chain.from_iterable(
         articles.documents(50, seed=seed) for seed in itertools.count(3)
     )

@@ -18,6 +18,7 @@ from bigbird_ja.evaluation.forward import inference_config, padded_length
 from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.heads import encode
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 _IDS = tf.TensorSpec([None, None], tf.int32)
@@ -26,7 +27,7 @@ _SHORTEST = 64  # tokens of the shortest branch
 
 def fill(directory: str, trained: TrainedModel) -> None:
     """Write the SavedModel and its tokenizer into an empty local directory."""
-    model = ServedModel(inference_config(trained.config), trained.params)
+    model = ServedModel(inference_config(trained.config), trained.data, trained.params)
     tf.saved_model.save(
         model,
         directory,
@@ -45,10 +46,10 @@ def fill(directory: str, trained: TrainedModel) -> None:
 class ServedModel(tf.Module):
     """Runs one checkpoint with free shapes, in float32."""
 
-    def __init__(self, config: Config, params: dict[str, np.ndarray]) -> None:
+    def __init__(self, config: Config, data: Data, params: dict[str, np.ndarray]) -> None:
         """Take the parameters as variables."""
         super().__init__()
-        self._config = config
+        self._config, self._data = config, data
         self._params = {
             name: tf.Variable(value, trainable=False, name=name) for name, value in params.items()
         }
@@ -92,13 +93,13 @@ class ServedModel(tf.Module):
         given = tf.shape(input_ids)[1]
         padding = [[0, 0], [0, length - given]]
         rows = (
-            tf.pad(input_ids, padding, constant_values=self._config.make_data.pad_id),
+            tf.pad(input_ids, padding, constant_values=self._data.pad_id),
             tf.pad(segment_ids, padding),
         )
 
         def encode_row(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
             ids, segments = (tf.ensure_shape(part, [length])[None] for part in row)
-            return encode(self._params, self._config, ids, segments)[0]
+            return encode(self._params, self._config, self._data, ids, segments)[0]
 
         width = self._config.model.hidden_size
         signature = tf.TensorSpec([length, width], tf.float32)

@@ -25,7 +25,8 @@ from bigbird_ja.launch.state import RunState
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import Override, complete_config
+from bigbird_ja.settings.data import Data, requested_data
+from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config
 
 # Flags that are stored on a bucket and sent to a machine under their own names.
@@ -152,11 +153,13 @@ def _price(
         return 0.0, [f"{error}: costs are not counted{more}"]
 
 
-def check_data(run: LaunchedRun, config: Config, overrides: Sequence[Override]) -> Config:
+def check_data(
+    run: LaunchedRun, config: Config, overrides: Sequence[Override]
+) -> tuple[Config, Data]:
     """Read the data set's manifest, so that a contradiction is found before it is paid for.
 
     Returns:
-        The config of a run on that data.
+        The config of a run on that data, and the data.
 
     Raises:
         BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
@@ -164,10 +167,10 @@ def check_data(run: LaunchedRun, config: Config, overrides: Sequence[Override]) 
     """
     manifest = manifest_lib.load(run.data_dir)
     where = storage.join(run.data_dir, "manifest.json")
-    complete = complete_config(config, overrides, manifest.as_settings(), where)
+    fitted = fit_to_data(config, manifest, overrides, where)
     if run.hosts > 1:
         order.check_hosts(manifest.num_readers, config.training.global_batch_size, run.hosts, 0)
-    return complete
+    return fitted, manifest
 
 
 def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
@@ -260,12 +263,14 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
 
 def cost_plan(run: LaunchedRun, config: Config, table: Prices) -> dict[str, Any]:
     """Compute what the run would cost: `cost` of `launch --dry_run --json`."""
-    config = complete_config(config)
+    data = requested_data(config)
+    config = fit_to_data(config, data)
     overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     planned = plan.Run(
         config,
+        data,
         config.training.num_train_steps,
-        plan.estimated_data(config),
+        plan.estimated_data(data),
         table,
         overheads,
         zones=run.zones[:1],

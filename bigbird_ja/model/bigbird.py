@@ -9,6 +9,7 @@ from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
 from bigbird_ja.model.params import SEGMENTS, WORDS, layer_parameter_names
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 # Where dropout is applied, for its random stream: the embeddings, then two places in each layer.
@@ -20,6 +21,7 @@ _PLACES_PER_LAYER = 2
 def encode(
     params: Parameters,
     config: Config,
+    data: Data,
     input_ids: tf.Tensor,
     segment_ids: tf.Tensor,
     document_ids: tf.Tensor | None = None,
@@ -33,8 +35,8 @@ def encode(
 
     Args:
         params: as `parameter_specs` lists them, float32.
-        config: completed by a data set.
-        input_ids: int32 [b, S] with static shape; `make_data.pad_id` is padding, to which nothing
+        config, data: of the run.
+        input_ids: int32 [b, S] with static shape; `data.pad_id` is padding, to which nothing
             attends.
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S]; used only where `attend_across_documents` is off.
@@ -56,7 +58,7 @@ def encode(
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
         documents = None if documents is None else tf.roll(documents, offset, 1)
-    input_mask = tf.cast(tf.not_equal(input_ids, config.make_data.pad_id), tf.float32)
+    input_mask = tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32)
     hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
     rows = rows_of_tiles(config, length)
     if rows:

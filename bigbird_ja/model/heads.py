@@ -10,19 +10,23 @@ from bigbird_ja.model import bigbird, modernbert
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import WORDS
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 
-def encode(params: Parameters, config: Config, *inputs: tf.Tensor, **more: tf.Tensor) -> tf.Tensor:
+def encode(
+    params: Parameters, config: Config, data: Data, *inputs: tf.Tensor, **more: tf.Tensor
+) -> tf.Tensor:
     """Hidden states by the encoder of `model.architecture`; see `bigbird.encode`."""
     encoder = modernbert if config.model.architecture == "modernbert" else bigbird
-    return encoder.encode(params, config, *inputs, **more)
+    return encoder.encode(params, config, data, *inputs, **more)
 
 
 @tf.autograph.experimental.do_not_convert
 def pretraining_metrics(
     params: Parameters,
     config: Config,
+    data: Data,
     batch: Mapping[str, tf.Tensor],
     *,
     dropout_key: tf.Tensor | None = None,
@@ -31,7 +35,7 @@ def pretraining_metrics(
 
     Args:
         params: float32 tensors.
-        config: completed by a data set.
+        config, data: of the run.
         batch: input_ids, segment_ids, (document_ids,) int32 [b, S]; masked_lm_positions,
             masked_lm_ids int32 [b, P]; (next_sentence_labels int32 [b]).
         dropout_key: as of `encode`.
@@ -42,21 +46,22 @@ def pretraining_metrics(
         and next_sentence_correct.
     """
     positions = batch["masked_lm_positions"]
-    if config.make_data.nsp:  # it reads the first position
+    if data.nsp:  # it reads the first position
         positions = tf.pad(positions, [[0, 0], [1, 0]])
     hidden = encode(
         params,
         config,
+        data,
         batch["input_ids"],
         batch["segment_ids"],
         batch.get("document_ids"),
         positions=positions,
         dropout_key=dropout_key,
     )
-    masked = hidden[:, 1:] if config.make_data.nsp else hidden
+    masked = hidden[:, 1:] if data.nsp else hidden
     losses, correct = masked_lm_losses(params, config, masked, batch["masked_lm_ids"])
     metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
-    if config.make_data.nsp:
+    if data.nsp:
         labels = batch["next_sentence_labels"]
         logits = next_sentence_logits(params, hidden[:, 0])
         metrics["next_sentence_losses"] = cross_entropy(logits, labels)

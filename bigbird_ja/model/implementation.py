@@ -15,6 +15,7 @@ from copy import deepcopy
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
@@ -32,7 +33,7 @@ _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE
 _OTHER_MEMORY = "memory space hbm"  # where buffers, of kernels too, are listed by name
 
 
-def resolved(config: Config, platform: str, chip: str | None) -> Config:
+def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Config:
     """The config with `xla` or `kernel` in the place of `auto`.
 
     Args:
@@ -48,19 +49,19 @@ def resolved(config: Config, platform: str, chip: str | None) -> Config:
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
         changed.model.attention_implementation = "xla"
         return changed
-    why_not = _why_not(config, platform, chip)
+    why_not = _why_not(config, data.seq_length, platform, chip)
     if why_not and wanted == "kernel":
         raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
     changed.model.attention_implementation = "xla" if why_not else "kernel"
     return changed
 
 
-def lacking(config: Config, platform: str, chip: str | None) -> str | None:
+def lacking(config: Config, data: Data, platform: str, chip: str | None) -> str | None:
     """Which version this machine lacks of what the step is compiled with on that chip, where it
     takes another way for want of it; None where the step is the same."""
     if config.model.attention_implementation != "auto" or chip not in _CHEAPER_ON:
         return None
-    why_not = _why_not(config, platform, chip) or ""
+    why_not = _why_not(config, data.seq_length, platform, chip) or ""
     return why_not if why_not.startswith("it needs jax") else None
 
 
@@ -113,10 +114,9 @@ def tile_rows(length: int, reach: int | None) -> int:
     return next(fitting, 0)
 
 
-def _why_not(config: Config, platform: str, chip: str | None) -> str | None:
-    """Why this cannot be computed by kernels; None where it can."""
+def _why_not(config: Config, length: int, platform: str, chip: str | None) -> str | None:
+    """Why sequences of that length cannot be computed by kernels; None where they can."""
     model = config.model
-    length = config.make_data.seq_length
     if model.architecture == "modernbert":
         reach = model.local_attention // 2
         tiles = [tile_rows(length, None), tile_rows(length, reach)]

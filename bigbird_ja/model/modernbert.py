@@ -18,6 +18,7 @@ from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
 from bigbird_ja.model.params import WORDS, layer_parameter_names
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 # Cosines and sines, float32 [tiles, 1, size / 2, rows].
@@ -28,6 +29,7 @@ _Angles = tuple[tf.Tensor, tf.Tensor]
 def encode(
     params: Parameters,
     config: Config,
+    data: Data,
     input_ids: tf.Tensor,
     segment_ids: tf.Tensor | None = None,
     document_ids: tf.Tensor | None = None,
@@ -41,7 +43,7 @@ def encode(
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    input_mask = tf.cast(tf.not_equal(input_ids, config.make_data.pad_id), tf.float32)
+    input_mask = tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32)
     places = None
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])

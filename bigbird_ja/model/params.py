@@ -16,6 +16,7 @@ import numpy as np
 
 from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 
@@ -37,8 +38,23 @@ class ParameterSpec:
     decay: bool  # False for biases and layer norms
 
 
-def parameter_specs(config: Config) -> dict[str, ParameterSpec]:
-    """Every parameter in order of use, all float32."""
+def parameter_specs(config: Config, data: Data) -> dict[str, ParameterSpec]:
+    """List every parameter in order of use, all float32.
+
+    The pooler and `cls/seq_relationship` exist only with next-sentence prediction.
+    """
+    specs = _specs(config)
+    if data.nsp:
+        hidden = config.model.hidden_size
+        _add_dense(specs, "bert/pooler/dense", hidden, hidden)
+        scope = "cls/seq_relationship"
+        specs[f"{scope}/output_weights"] = ParameterSpec((2, hidden), "normal", decay=True)
+        specs[f"{scope}/output_bias"] = ParameterSpec((2,), "zeros", decay=False)
+    return specs
+
+
+def _specs(config: Config) -> dict[str, ParameterSpec]:
+    """List the parameters of the encoder and the masked-LM head."""
     if config.model.architecture == "modernbert":
         return _modernbert_specs(config)
     return _bigbird_specs(config)
@@ -58,24 +74,24 @@ def muon_matrices(config: Config) -> dict[str, MatrixSpec]:
     if config.training.optimizer != "muon":
         return {}
     matrices = {}
-    for name, spec in parameter_specs(config).items():
+    for name, spec in _specs(config).items():
         if name.startswith("bert/encoder/layer_") and name.endswith("/kernel"):
             count, (rows, columns) = _SIDE_BY_SIDE.get(name.split("/")[-2], 1), spec.shape
             matrices[name] = MatrixSpec(count, rows, columns // count)
     return matrices
 
 
-def slot_parameters(config: Config) -> dict[str, list[str]]:
+def slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
     """The parameters that have each slot of the optimiser's state: all have a running mean of their
     gradients (m), and all but Muon's one of their squares (v)."""
-    names, matrices = list(parameter_specs(config)), muon_matrices(config)
+    names, matrices = list(parameter_specs(config, data)), muon_matrices(config)
     return {"m": names, "v": [name for name in names if name not in matrices]}
 
 
 def layer_parameter_names(config: Config, layer: int) -> list[str]:
     """The parameters of one layer, in order of use."""
     scope = f"bert/encoder/layer_{layer}/"
-    return [name for name in parameter_specs(config) if name.startswith(scope)]
+    return [name for name in _specs(config) if name.startswith(scope)]
 
 
 def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
@@ -107,7 +123,7 @@ def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
 
 
 def _bigbird_specs(config: Config) -> dict[str, ParameterSpec]:
-    """The pooler and `cls/seq_relationship` exist only with next-sentence prediction."""
+    """BigBird's, named as in Google's checkpoints."""
     model = config.model
     hidden = model.hidden_size
     specs: dict[str, ParameterSpec] = {}
@@ -131,12 +147,6 @@ def _bigbird_specs(config: Config) -> dict[str, ParameterSpec]:
     _add_dense(specs, "cls/predictions/transform", hidden, hidden)
     _add_layer_norm(specs, "cls/predictions/transform", hidden)
     specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros", decay=False)
-    if config.make_data.nsp:
-        _add_dense(specs, "bert/pooler/dense", hidden, hidden)
-        specs["cls/seq_relationship/output_weights"] = ParameterSpec(
-            (2, hidden), "normal", decay=True
-        )
-        specs["cls/seq_relationship/output_bias"] = ParameterSpec((2,), "zeros", decay=False)
     return specs
 
 
@@ -150,11 +160,11 @@ def _add_layer_norm(specs: dict[str, ParameterSpec], scope: str, size: int) -> N
     specs[f"{scope}/beta"] = ParameterSpec((size,), "zeros", decay=False)
 
 
-def initial_parameters(config: Config, seed: int) -> dict[str, np.ndarray]:
+def initial_parameters(config: Config, data: Data, seed: int) -> dict[str, np.ndarray]:
     """First values, float32: each parameter's depend on (seed, its name, its shape) alone."""
     params = {
         name: initial_value(config, name, spec, seed)
-        for name, spec in parameter_specs(config).items()
+        for name, spec in parameter_specs(config, data).items()
     }
     if config.model.initializer == "subspaces":
         _separate_positions(params, config, seed)
@@ -254,19 +264,19 @@ def _rotation(rates: np.ndarray, distance: int) -> np.ndarray:
     return np.block([[cosine, -sine], [sine, cosine]])
 
 
-def count_parameters(config: Config) -> int:
+def count_parameters(config: Config, data: Data) -> int:
     """Number of scalars in all parameters."""
-    return sum(math.prod(spec.shape) for spec in parameter_specs(config).values())
+    return sum(math.prod(spec.shape) for spec in parameter_specs(config, data).values())
 
 
-def count_state(config: Config) -> int:
+def count_state(config: Config, data: Data) -> int:
     """Number of scalars in all parameters and the optimiser's slots: what a checkpoint holds."""
-    specs = parameter_specs(config)
-    slots = (name for names in slot_parameters(config).values() for name in names)
+    specs = parameter_specs(config, data)
+    slots = (name for names in slot_parameters(config, data).values() for name in names)
     return sum(math.prod(specs[name].shape) for name in (*specs, *slots))
 
 
-def model_flops(config: Config, batch_per_core: int) -> float:
+def model_flops(config: Config, data: Data, batch_per_core: int) -> float:
     """FLOPs that one core's step needs: forward once, backward twice.
 
     Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP (3 h i where it is
@@ -275,12 +285,12 @@ def model_flops(config: Config, batch_per_core: int) -> float:
     2 x (h^2 + 2 h) per sequence. Sparse attention counts the pairs that its pattern lets see each
     other, and nothing else. Additions, softmax, norms and the optimiser count nothing.
     """
-    model, data = config.model, config.make_data
+    model = config.model
     hidden, length = model.hidden_size, data.seq_length
-    predictions = train_predictions(config)
+    predictions = train_predictions(config, data)
     is_gated = model.architecture == "modernbert"
     projections = model.num_layers * length * 2 * 4 * hidden**2
-    pairs = sum(visible_pairs(config, layer) for layer in range(model.num_layers))
+    pairs = sum(visible_pairs(config, layer, length) for layer in range(model.num_layers))
     tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
     mlps = tokens * 2 * (3 if is_gated else 2) * hidden * model.intermediate_size
     head = predictions * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
@@ -289,14 +299,14 @@ def model_flops(config: Config, batch_per_core: int) -> float:
     return 3.0 * batch_per_core * forward
 
 
-def visible_pairs(config: Config, layer: int) -> int:
-    """Pairs of query and key that one head of a layer lets see each other in a sequence, padding
-    aside.
+def visible_pairs(config: Config, layer: int, length: int) -> int:
+    """Pairs of query and key that one head of a layer lets see each other in a sequence of
+    `length` tokens, padding aside.
 
     Raises:
         BadInput: a sequence length that the attention pattern cannot be laid over.
     """
-    length, model = config.make_data.seq_length, config.model
+    model = config.model
     if model.architecture == "modernbert" and not pattern.is_global(model, layer):
         reach = min(model.local_attention // 2, length - 1)
         return length * (2 * reach + 1) - reach * (reach + 1)

@@ -80,25 +80,23 @@ def num_shifts(model: ModelConfig) -> int:
     return (model.num_random_blocks + 1) // 2
 
 
-def random_plan(config: Config, seq_length: int | None = None) -> list[LayerPlan] | None:
+def random_plan(config: Config, seq_length: int) -> list[LayerPlan] | None:
     """The static random connections of every layer, or None where attention is full.
 
     A pure function of (pattern_seed, layer, head, number of blocks): drawn by numpy's legacy
     generator, whose stream is frozen for good, through an instance of our own.
 
     Args:
-        config: completed by a data set.
-        seq_length: in tokens; the data's by default.
+        config: of the run.
+        seq_length: in tokens.
     """
     model = config.model
-    length = seq_length or config.make_data.seq_length
-    assert length is not None
-    if is_full(config, length):
+    if is_full(config, seq_length):
         return None
     independent = model.random_pattern == "independent"
     draw = _independent if independent else _rolled
     count = model.num_random_blocks if independent else num_shifts(model)
-    heads, num_blocks = model.num_attention_heads, length // model.block_size
+    heads, num_blocks = model.num_attention_heads, seq_length // model.block_size
     return list(draw(model.pattern_seed, model.num_layers, heads, count, num_blocks))
 
 

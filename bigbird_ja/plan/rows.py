@@ -12,6 +12,7 @@ from bigbird_ja.accelerators.hardware import Machine
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.model.params import count_state, model_flops
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 SECONDS_PER_HOUR = 3600.0
@@ -39,10 +40,10 @@ class DataFacts:
     assumption: str | None  # None where the figures are a manifest's
 
 
-def estimated_data(config: Config) -> DataFacts:
+def estimated_data(data: Data) -> DataFacts:
     """Wiki40b Japanese, as far as its size is known without the data."""
     tokens = WIKI40B_JA_BYTES / BYTES_PER_TOKEN
-    length = config.make_data.seq_length
+    length = data.seq_length
     return DataFacts(
         math.ceil(tokens / length),
         tokens * 2.25,  # two bytes per token, and word boundaries
@@ -129,7 +130,9 @@ class Rate:
     other_source: str = ""
 
 
-def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
+def rate_of(
+    machine: Machine, config: Config, data: Data, figures: Figures, mfu: float | None
+) -> Rate:
     """Tokens per second: by preflight where the step was compiled and fits, else by the share of
     the peak that it counts for a base model. By machine code, of which `REACHED` is taken, where
     there is any, else by BigBird's priced cycles. A whole slice is compiled with the sums over its
@@ -138,14 +141,16 @@ def rate_of(machine: Machine, config: Config, figures: Figures, mfu: float | Non
     Args:
         mfu: `--mfu`, for all machines, and taken whole; None: the table's value for each.
     """
-    most = tokens_per_step(config) / LEAST_STEP_SECONDS
-    rate = _rate(machine, config, figures, mfu)
+    most = tokens_per_step(config, data) / LEAST_STEP_SECONDS
+    rate = _rate(machine, config, data, figures, mfu)
     if rate.tokens_per_second <= most:
         return rate
     return Rate(most, f"{LEAST_STEP_SECONDS * 1e3:.0f} ms a step, assumed", rate.fits)
 
 
-def _rate(machine: Machine, config: Config, figures: Figures, mfu: float | None) -> Rate:
+def _rate(
+    machine: Machine, config: Config, data: Data, figures: Figures, mfu: float | None
+) -> Rate:
     entries = [e for e in figures.slices if hardware.of_topology(str(e["topology"])) == machine]
     entries += [e for e in figures.chips if e["chip"] == machine.chip]
     fits = bool(entries[0].get("fits", True)) if entries else None
@@ -154,14 +159,14 @@ def _rate(machine: Machine, config: Config, figures: Figures, mfu: float | None)
     code_mfu = hardware.CODE_MFU[config.model.architecture].get(machine.chip)
     by_code = code_mfu is not None and not mfu
     share = mfu or (REACHED * code_mfu if code_mfu else machine.priced_mfu)
-    flops = model_flops(config, 1) / config.make_data.seq_length  # per token
-    rate = machine.peak_flops * share / flops
+    flops = model_flops(config, data, 1) / data.seq_length  # per token
+    speed = machine.peak_flops * share / flops
     basis = f"{REACHED:g} x machine code" if by_code else "priced cycles"
     if not machine.chip:
         basis = f"what NumPy multiplies now, {machine.peak_flops / 1e9:,.0f} GFLOP/s"
     source = f"MFU {share:.0%}, " + ("assumed" if mfu else basis)
-    other = (rate * machine.priced_mfu / share, "priced cycles") if by_code else (None, "")
-    return Rate(rate, source, fits, *other)
+    other = (speed * machine.priced_mfu / share, "priced cycles") if by_code else (None, "")
+    return Rate(speed, source, fits, *other)
 
 
 def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
@@ -199,8 +204,9 @@ class Run:
     """
 
     config: Config
+    data: Data
     steps: int
-    data: DataFacts
+    epoch: DataFacts
     prices: Prices
     overheads: Overheads
     bucket_region: str | None = None
@@ -294,7 +300,7 @@ def _row(
         free_note: of a free machine, for which there is no date of completion: its provider
             limits the hours per week.
     """
-    rate = rate_of(machine, run.config, run.figures, run.mfu)
+    rate = rate_of(machine, run.config, run.data, run.figures, run.mfu)
     training = training_hours(run, rate)
     time = run_time(training, run.overheads, preemptible=pricing == "spot")
     hours = time.rented_hours if time else None
@@ -327,7 +333,7 @@ def _row(
 
 def training_hours(run: Run, rate: Rate) -> float:
     """Hours of training alone."""
-    tokens = tokens_per_step(run.config) * run.steps
+    tokens = tokens_per_step(run.config, run.data) * run.steps
     return tokens / rate.tokens_per_second / SECONDS_PER_HOUR
 
 
@@ -341,25 +347,29 @@ def _storage_usd(run: Run, wall_hours: float) -> float:
     every = checkpoints.keep_every_steps
     forever = run.steps // every if every else 0
     count = checkpoints.keep_last + 1 + forever / 2  # one is being written
-    stored = run.data.bytes + 4 * count_state(run.config) * count
+    stored = run.epoch.bytes + 4 * count_state(run.config, run.data) * count
     return stored / 1e9 * run.prices.storage_per_gb_month * wall_hours / HOURS_PER_MONTH
 
 
 def _egress_usd(run: Run, zone: str | None) -> float:
     """US dollars for reading every epoch's records from another region; 0 within one region."""
-    if run.bucket_region is None or zone is None or not run.data.sequences:
+    if run.bucket_region is None or zone is None or not run.epoch.sequences:
         return 0.0
-    epochs = run.steps * run.config.training.global_batch_size / run.data.sequences
-    return epochs * run.data.bytes / 1e9 * run.prices.egress_per_gb(run.bucket_region, zone)
+    epochs = run.steps * run.config.training.global_batch_size / run.epoch.sequences
+    return epochs * run.epoch.bytes / 1e9 * run.prices.egress_per_gb(run.bucket_region, zone)
 
 
-def tokens_per_step(config: Config) -> int:
+def tokens_per_step(config: Config, data: Data) -> int:
     """Positions per optimiser step; with full sequences (99 %) they are tokens."""
-    return config.training.global_batch_size * config.make_data.seq_length
+    return config.training.global_batch_size * data.seq_length
 
 
 def steps_for(
-    config: Config, token_budget: float | None, epochs: float | None, data: DataFacts
+    config: Config,
+    data: Data,
+    token_budget: float | None,
+    epochs: float | None,
+    epoch: DataFacts,
 ) -> int:
     """Steps to a token budget, to a number of epochs, or the config's.
 
@@ -367,9 +377,9 @@ def steps_for(
         BadInput: epochs of a data set of unknown size.
     """
     if token_budget is not None:
-        return max(1, math.ceil(token_budget / tokens_per_step(config)))
+        return max(1, math.ceil(token_budget / tokens_per_step(config, data)))
     if epochs is not None:
-        if not data.sequences:
+        if not epoch.sequences:
             raise BadInput("--epochs needs --data_dir")
-        return max(1, math.ceil(epochs * data.sequences / config.training.global_batch_size))
+        return max(1, math.ceil(epochs * epoch.sequences / config.training.global_batch_size))
     return config.training.num_train_steps

@@ -14,6 +14,7 @@ from bigbird_ja.preflight import breakdown, costs, hlo, roofline
 from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
@@ -61,19 +62,19 @@ def batch_per_core(config: Config, target: Target) -> int:
     return batch // (count * accumulated)
 
 
-def check_length(config: Config) -> None:
+def check_length(config: Config, data: Data) -> None:
     """Refuses a sequence length that attention cannot be computed for, before anything is traced.
 
     Raises:
         BadInput: naming the nearest lengths that fit.
     """
     try:
-        pattern.is_full(config, config.make_data.seq_length)
+        pattern.is_full(config, data.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error
 
 
-def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
+def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
     """Trace the step that `pretrain --engine pjrt` runs on that many devices.
 
     Of one device, its part of the step that runs on `tpu.num_cores`.
@@ -86,13 +87,14 @@ def trace(config: Config, batch: int, devices: int = 1) -> LoweredStep:
     sequences = batch * config.training.gradient_accumulation_steps
     priced_as_one_of = config.tpu.num_cores if devices == 1 else 1
     try:
-        return Program(config, sequences, devices, priced_as_one_of).lower()
+        return Program(config, data, sequences, devices, priced_as_one_of).lower()
     except ValueError as error:
         raise BadInput(str(error)) from error
 
 
 def examine(
     config: Config,
+    data: Data,
     target: Target,
     batch: int,
     options: CompileOptions,
@@ -101,7 +103,7 @@ def examine(
     """Return one target's results, with the keys of `--json`.
 
     Args:
-        config: completed.
+        config, data: of the run.
         target: one device or a slice.
         batch: sequences per device and micro-batch.
         options: of the compilation.
@@ -111,7 +113,7 @@ def examine(
         BadInput: shapes that the step refuses; the extra is not installed.
         CompilerFailed: the compiler crashed or took too long.
     """
-    step = trace(config, batch, target.devices) if step is None else step
+    step = trace(config, data, batch, target.devices) if step is None else step
     compiled = compile_for(step, target, options.cache_dir, options.timeout, options.machine_code)
     if options.dump_dir:
         _dump(options.dump_dir, target, batch, step, compiled.hlo)
@@ -121,12 +123,12 @@ def examine(
         "chip": target.chip.name,
         "attention_implementation": config.model.attention_implementation,
         "batch_per_core": batch,
-        "seq_length": config.make_data.seq_length,
-        "predictions_per_seq": train_predictions(config),
+        "seq_length": data.seq_length,
+        "predictions_per_seq": train_predictions(config, data),
         "gradient_accumulation_steps": accumulated,
         "fits": compiled.shortage is None,
         "hbm_limit_bytes": target.chip.hbm_bytes,
-        "model_flops": model_flops(config, batch) * accumulated,
+        "model_flops": model_flops(config, data, batch) * accumulated,
     }
     if compiled.shortage is not None:
         keys = [*_KEYS.split(), *breakdown.CODE_KEYS]
@@ -139,7 +141,7 @@ def examine(
         }
     module = hlo.parse(compiled.hlo)
     priced = costs.costs(module)
-    tokens = batch * accumulated * config.make_data.seq_length
+    tokens = batch * accumulated * data.seq_length
     figures = _priced(target, tokens, common["model_flops"], module, priced, compiled.stats)
     figures |= _by_code(module, priced, compiled, target.chip)
     if target.is_slice:

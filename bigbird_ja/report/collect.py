@@ -9,6 +9,7 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.records import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 
@@ -32,7 +33,7 @@ class Run:
 
     name: str
     model_dir: str
-    config: Config | None
+    settings: tuple[Config, Data] | None
     metrics: list[MetricsRecord]
     evaluations: list[Evaluation]
     events: list[EventRecord]
@@ -51,7 +52,7 @@ class Run:
         """Return the length of the whole run."""
         if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
             return stated
-        return self.config.training.num_train_steps if self.config else None
+        return self.settings[0].training.num_train_steps if self.settings else None
 
     @property
     def seconds(self) -> float:
@@ -100,10 +101,10 @@ def collect(model_dir: str, now: float) -> Run:
         BadInput: it holds nothing of a run.
     """
     config_path = storage.join(model_dir, "config.yaml")
-    config = read_config(config_path) if storage.exists(config_path) else None
+    settings = read_config(config_path) if storage.exists(config_path) else None
     metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
     events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
-    if config is None and not metrics and not events:
+    if settings is None and not metrics and not events:
         raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
     heartbeat = run_log.read_heartbeat(model_dir)
     newest = heartbeat["time"] if heartbeat else 0.0
@@ -112,7 +113,7 @@ def collect(model_dir: str, now: float) -> Run:
     return Run(
         name=storage.base_name(model_dir),
         model_dir=model_dir,
-        config=config,
+        settings=settings,
         metrics=metrics,
         evaluations=_by_step(run_log.read_evaluations(model_dir)),
         events=events,

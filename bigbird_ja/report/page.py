@@ -206,7 +206,7 @@ def _changed_settings(run: Run) -> dict[str, Any]:
     Those of its tokenizer and its data are in their own records.
     """
     defaults = flatten(Config())
-    values = flatten(run.config) if run.config else {}
+    values = flatten(*run.settings) if run.settings else {}
     return {
         key: value
         for key, value in values.items()

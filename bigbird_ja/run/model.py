@@ -23,6 +23,7 @@ from bigbird_ja.run.checkpoints import (
     parameters_of,
     read_variables,
 )
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
@@ -39,7 +40,7 @@ CONTINUED = "continued_with"  # the event of a run whose settings were changed
 
 def load_parameters(
     model_dir: str, step: int | None = None
-) -> tuple[Config, dict[str, np.ndarray], Meta]:
+) -> tuple[Config, Data, dict[str, np.ndarray], Meta]:
     """The model of a checkpoint, without the optimiser's state; nothing is changed.
 
     Args:
@@ -47,7 +48,7 @@ def load_parameters(
         step: which; the newest by default.
 
     Returns:
-        The resolved config, parameters by name (float32), the sidecar.
+        The run's config and data, parameters by name (float32), the sidecar.
 
     Raises:
         BadInput: no checkpoint there, or that one is damaged, or `config.yaml` is not its config.
@@ -64,11 +65,11 @@ def load_parameters(
             f"note: {model_dir}: checkpoint {newer[-1]} is not used, as it has no sidecar"
             f" (model.ckpt-{newer[-1]}.json): it is being written, or not whole; taken is {step}"
         )
-    config = _load_config(model_dir, store.read_meta(step))
+    config, data = _load_config(model_dir, store.read_meta(step))
     with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
         values = read_checkpoint(checkpoint)
-    return config, parameters_of(values), checkpoint.meta
+    return config, data, parameters_of(values), checkpoint.meta
 
 
 def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -95,17 +96,17 @@ def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     return values
 
 
-def _load_config(model_dir: str, meta: Meta) -> Config:
-    """The resolved config, checked against the checkpoint."""
+def _load_config(model_dir: str, meta: Meta) -> tuple[Config, Data]:
+    """Read the run's config and data, checked against the checkpoint."""
     path = storage.join(model_dir, CONFIG)
     try:
-        config = read_config(path)
+        config, data = read_config(path)
     except BadInput as error:
         if not storage.exists(path):
             raise BadInput(f"{path}: missing: restore it from a copy of the run") from error
         raise
-    check_config(config, meta, path, earlier_configs(run_log.read_events(model_dir)))
-    return config
+    check_config(config, data, meta, path, earlier_configs(run_log.read_events(model_dir)))
+    return config, data
 
 
 def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -114,11 +115,13 @@ def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
     return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
 
 
-def check_config(config: Config, meta: Meta, where: str, earlier: Collection[str] = ()) -> None:
-    """Refuses a config that is not the checkpoint's.
+def check_config(
+    config: Config, data: Data, meta: Meta, where: str, earlier: Collection[str] = ()
+) -> None:
+    """Refuse a config that is not the checkpoint's.
 
     Args:
-        config: the run's.
+        config, data: the run's.
         meta: the checkpoint's sidecar.
         where: the config's file, for the message.
         earlier: fingerprints of configs that the run had before; see `earlier_configs`.
@@ -126,7 +129,7 @@ def check_config(config: Config, meta: Meta, where: str, earlier: Collection[str
     Raises:
         BadInput: the fingerprints differ.
     """
-    ours = config_fingerprint(config)
+    ours = config_fingerprint(config, data)
     if meta.config_fingerprint not in {ours, *earlier}:
         raise BadInput(
             f"{where} is not the config that checkpoint {meta.step} was trained with (fingerprint"

@@ -1,8 +1,8 @@
 """From what the user says to a config: defaults, a file, `--set`, flags; then the data set.
 
-The last wins. How a run's data were made (`FIXED_BY_DATA`) is taken from its manifest
-(`complete_config`); a value given explicitly that disagrees with the manifest is an error. Without
-a data set, the config's `make_data` stands for one to be made.
+The last wins. How a run's data were made is known from its data set (`Data`), and a value given
+explicitly that disagrees with it is an error (`fit_to_data`). Without a data set, the config's
+`make_data` describes one to be made (`requested_data`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data import PAD_ID, Data, data_entries, requested_data
 from bigbird_ja.settings.option import in_words, is_used, nearest, shortened
 from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, REMOVED, SECTIONS, Config
-from bigbird_ja.settings.values import get_value, predictions_of, set_value
+from bigbird_ja.settings.values import flatten, get_value, set_value
 
 _LONGEST = 1024  # characters of a text
 _TOGETHER = (  # a setting and the one that it needs
@@ -73,15 +74,15 @@ def resolve_config(
         BadInput: an unknown key (near ones are named), one that the command does not use, a value
             of the wrong type, range or choice.
     """
-    overrides = [] if config_path is None else _read_file(*_locate(config_path))
+    overrides = [] if config_path is None else _without_facts(_read_file(*_locate(config_path)))
     overrides += [*adopted, *(_read_set(text, uses) for text in sets), *flags]
     config = Config()
     overrides = _of_architecture(_without_final_rate(_read_all(overrides)))
     for override in overrides:
         set_value(config, override.key, override.value)
     validate_config(config)
-    # What depends on the data that a run reads is checked by `complete_config`.
-    _check_effective(config, [o for o in overrides if not _depends_on_data(o.key)])
+    # What depends on the data that a run reads is checked by `fit_to_data`.
+    _check_effective(flatten(config), [o for o in overrides if not _depends_on_data(o.key)])
     return config, overrides
 
 
@@ -127,45 +128,38 @@ def _depends_on_data(key: str) -> bool:
     return option.section != "make_data" and depends
 
 
-def complete_config(
-    config: Config,
-    overrides: Iterable[Override] = (),
-    manifest: Mapping[str, Any] | None = None,
-    where: str = "the data set",
+def fit_to_data(
+    config: Config, data: Data, overrides: Iterable[Override] = (), where: str = ""
 ) -> Config:
-    """The config of a run: with what its data set fixes, and what follows from that.
+    """Check a config against its data set, and settle the defaults that follow the data.
 
     Args:
         config: as `resolve_config` returns it.
+        data: of the run; `requested_data` where there is no data set.
         overrides: what the user set; one that disagrees is an error.
-        manifest: a value for each of `FIXED_BY_DATA`; None where there is no data set, whose place
-            then takes one that is made as the config says.
-        where: the manifest's path, for the message.
+        where: the manifest's path, for the message; empty without a data set.
 
     Raises:
         BadInput: an explicit value disagrees with the data set, or has no effect on it.
     """
     config = copy.deepcopy(config)
     last = {override.key: override for override in overrides}
-    for key, value in (manifest or {}).items():
+    for key, value in data_entries(data).items():
         stated = last[key].value if key in last and last[key].is_explicit else None
-        if stated is not None and stated != value:
+        if where and stated is not None and stated != value:
             raise _disagrees(key, stated, last[key].source, where, value)
-        set_value(config, key, value)
-    model, data = config.model, config.make_data
-    data.max_predictions_per_seq = predictions_of(data)
-    pieces = config.tokenize.vocab_size
+    model, pieces = config.model, data.vocab_size
     rows = last.get("model.vocab_size", Override("", None, ""))
     model.vocab_size = model.vocab_size or pieces
     is_other = model.vocab_size != pieces and rows.is_explicit
-    if manifest and (is_other or model.vocab_size < pieces):  # an encoder may have rows to spare
+    if where and (is_other or model.vocab_size < pieces):  # an encoder may have rows to spare
         raise _disagrees("model.vocab_size", model.vocab_size, rows.source, where, pieces)
     model.max_position_embeddings = model.max_position_embeddings or data.seq_length
     config.data.mask_unit = config.data.mask_unit or data.mask_unit
-    _leave_rates_to_data(config, last)
-    _check_effective(config, last.values())
+    _leave_rates_to_data(config, data, last)
+    _check_effective(flatten(config, data), last.values())
     validate_config(config)
-    validate_on_data(config)
+    validate_on_data(config, data)
     return config
 
 
@@ -176,23 +170,23 @@ def _disagrees(key: str, stated: Any, source: str, where: str, value: Any) -> Ba
     )
 
 
-def _leave_rates_to_data(config: Config, last: Mapping[str, Override]) -> None:
+def _leave_rates_to_data(config: Config, data: Data, last: Mapping[str, Override]) -> None:
     """Drops a preset's mask rates, meant for dynamic masks at the usual rate, for other data."""
     usual = OPTIONS["make_data.masked_lm_prob"].default
-    if config.make_data.masking == "dynamic" and config.make_data.masked_lm_prob == usual:
+    if data.masking == "dynamic" and data.masked_lm_prob == usual:
         return
     for key in ("training.masked_lm_prob", "training.final_masked_lm_prob"):
         if key in last and last[key].is_of_preset:
             set_value(config, key, None)
 
 
-def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
-    """Refuses what the command line says and what has no effect with the other settings."""
+def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -> None:
+    """Refuse what the command line says and what has no effect with the other settings."""
     for override in overrides:
         if not override.is_explicit:
             continue
         for key, needed in OPTIONS[override.key].conditions:
-            value = get_value(config, key)
+            value = values[key]
             if value not in needed:
                 is_set = override.source == "--set"
                 given = f"{override.key}=" if is_set else f"{override.source} "
@@ -202,17 +196,23 @@ def _check_effective(config: Config, overrides: Iterable[Override]) -> None:
                 )
 
 
-def read_config(path: str) -> Config:
-    """Reads a `config.yaml` that `config_to_yaml` wrote.
+def read_config(path: str) -> tuple[Config, Data]:
+    """Read a `config.yaml` that `config_to_yaml` wrote.
 
     Raises:
         BadInput: no such file, not a config, or one of another format.
     """
-    config = Config()
-    for override in _read_all(_read_file(path, path, is_ours=True)):
+    config, entries = Config(), _read_file(path, path, is_ours=True)
+    pad_ids = [override.value for override in entries if override.key == PAD_ID]
+    for override in _read_all(_without_facts(entries)):
         set_value(config, override.key, override.value)
     validate_config(config)
-    return config
+    pad_id = pad_ids[0] if pad_ids and type(pad_ids[0]) is int else 0
+    return config, requested_data(config, pad_id)
+
+
+def _without_facts(overrides: Iterable[Override]) -> list[Override]:
+    return [o for o in overrides if not (o.key == PAD_ID and o.is_complete)]
 
 
 def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
@@ -368,13 +368,13 @@ def validate_config(config: Config) -> None:
         )
 
 
-def validate_on_data(config: Config) -> None:
-    """Checks what must hold between a run's settings and its data, whose `make_data` are known.
+def validate_on_data(config: Config, data: Data) -> None:
+    """Check what must hold between a run's settings and its data.
 
     Raises:
         BadInput: naming the settings and what to do.
     """
-    model, data = config.model, config.make_data
+    model = config.model
     if (model.max_position_embeddings or 0) < data.seq_length:
         raise BadInput(
             f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"

@@ -73,10 +73,6 @@ class MakeDataConfig:
     nsp: bool = option(
         False, "Pairs of segments (A and B), for next-sentence prediction.", fixed_by_data=True,
     )  # fmt: skip
-    pad_id: int = option(
-        0, "Id of the padding, which is the tokenizer's.", fixed_by_data=True, low=0,
-        high=10_000_000,
-    )  # fmt: skip
     eval_fraction: float = option(
         0.01, "Share of the documents held out for evaluation.", low=0.0, high=0.5,
     )  # fmt: skip
@@ -352,9 +348,9 @@ def _all_but(section: str, *unused: str) -> tuple[str, ...]:
     return tuple(key for key in keys if key.partition(".")[2] not in unused)
 
 
-# `make-data`: the tokenizer decides what the padding is; what a length must divide by.
+# `make-data`: what a length must divide by, too.
 MAKING_SETTINGS: tuple[str, ...] = (
-    *_all_but("make_data", "pad_id"),
+    *_all_but("make_data"),
     *("model.attention_type", "model.block_size", "model.num_random_blocks"),
     "model.random_pattern",
 )

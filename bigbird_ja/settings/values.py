@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bigbird_ja.settings.data import PAD_ID, Data, data_entries, places_for
 from bigbird_ja.settings.option import format_value, is_used
-from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config, MakeDataConfig
+from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
@@ -22,13 +23,15 @@ _USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
 _FAR_OFF = 30
 
 
-def flatten(config: Config) -> dict[str, Any]:
-    """`section.key` to value, in the order of definition."""
-    return {
+def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
+    """Return `section.key` to value, in the order of definition; with `data`, the facts of the data
+    set stand in for what the config asks of `make-data`."""
+    values = {
         f"{section}.{key}": value
         for section, values in dataclasses.asdict(config).items()
         for key, value in values.items()
     }
+    return values | dict(data_entries(data)) if data else values
 
 
 def get_value(config: Config, key: str) -> Any:
@@ -43,13 +46,16 @@ def set_value(config: Config, key: str, value: Any) -> None:
     setattr(getattr(config, section), name, value)
 
 
-def config_to_yaml(config: Config) -> str:
-    """The resolved config as YAML, as `MODEL_DIR/config.yaml` holds it."""
+def config_to_yaml(config: Config, data: Data | None = None) -> str:
+    """Write a run as YAML, as `MODEL_DIR/config.yaml` holds it."""
     import yaml
 
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(config)}
+    values: dict[str, Any] = {"format_version": FORMAT_VERSION}
+    for key, value in flatten(config, data).items():
+        section, _, name = key.partition(".")
+        values.setdefault(section, {})[name] = value
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
@@ -63,28 +69,15 @@ def mask_rates(config: Config) -> tuple[float, float, int] | None:
     return first, first if last is None else last, training.num_train_steps
 
 
-def train_predictions(config: Config) -> int:
+def train_predictions(config: Config, data: Data) -> int:
     """Places for predictions in a sequence that is trained on: enough for the highest rate."""
     rates = mask_rates(config)
     if rates is None:
-        return predictions_of(config.make_data)
-    return _enough(config.make_data.seq_length, max(rates[:2]))
+        return data.max_predictions_per_seq
+    return places_for(data.seq_length, max(rates[:2]))
 
 
-def predictions_of(making: MakeDataConfig) -> int:
-    """Most predictions in a sequence: as stated, else what a full sequence needs for its share."""
-    if making.max_predictions_per_seq is not None:
-        return making.max_predictions_per_seq
-    if (making.seq_length, making.masked_lm_prob) == (4096, 0.15):
-        return 600  # of the run that this began with; a full sequence would need 615
-    return _enough(making.seq_length, making.masked_lm_prob)
-
-
-def _enough(seq_length: int, prob: float) -> int:
-    return max(1, math.ceil(round(seq_length * prob, 6)))
-
-
-def config_fingerprint(config: Config) -> str:
+def config_fingerprint(config: Config, data: Data) -> str:
     """SHA-256 (hex) of all that must stay the same between restarts of one run.
 
     A value at its default does not count, so that a new option leaves the fingerprints of earlier
@@ -92,30 +85,29 @@ def config_fingerprint(config: Config) -> str:
     """
     counted = {
         key: value
-        for key, value in flatten(config).items()
-        if not is_free(key) and value != OPTIONS[key].default
+        for key, value in flatten(config, data).items()
+        if not is_free(key) and value != (0 if key == PAD_ID else OPTIONS[key].default)
     }
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
 
-def differences(old: Config, new: Config) -> list[str]:
-    """`key: old -> new` for every setting that a `model_dir` does not accept a change of."""
-    before, after = flatten(old), flatten(new)
-    return [
-        f"{key}: {before[key]} -> {after[key]}"
-        for key in before
-        if before[key] != after[key] and not is_free(key)
-    ]
+def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
+    """Return setting -> [old, new] of every change between two runs that a run does not accept
+    without a flag."""
+    old, new = flatten(*before), flatten(*now)
+    return {key: [old[key], new[key]] for key in old if old[key] != new[key] and not is_free(key)}
 
 
 def may_change_in_mid_run(key: str) -> bool:
     """Whether a resumed run may be given another value by --set: what neither its state nor the
     order of its data depends on."""
-    return OPTIONS[key].section == "training" and key not in _OF_THE_WHOLE_RUN
+    return key.startswith("training.") and key not in _OF_THE_WHOLE_RUN
 
 
 def is_free(key: str) -> bool:
     """Whether a resumed run may have another value of this setting."""
+    if key == PAD_ID:
+        return False
     option = OPTIONS[key]
     makes_data = option.section in ("tokenize", "make_data") and not option.fixed_by_data
     return option.changeable or makes_data
@@ -148,6 +140,7 @@ def echo_settings(
     overrides: Iterable[Override],
     uses: Sequence[str] = SECTIONS,
     run: str | None = None,
+    data: Data | None = None,
 ) -> str:
     """One line per setting that takes effect and differs from the preset, or from the default.
 
@@ -157,8 +150,9 @@ def echo_settings(
         uses: sections and keys that the command uses; others take no effect.
         run: the `config.yaml` of a run that goes on with its settings, which then stand in for a
             preset's.
+        data: of the run, where there is a data set.
     """
-    final = flatten(config)
+    final = flatten(config, data)
     last: dict[str, Override] = {}
     preset: dict[str, Override] = {}
     for override in overrides:

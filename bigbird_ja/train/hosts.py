@@ -54,7 +54,7 @@ def _shared(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
         **package_versions(),
         "fingerprint of the data": manifest.fingerprint[:16],
         **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
-        **{key: str(value) for key, value in flatten(config).items()},
+        **{key: str(value) for key, value in flatten(config, manifest).items()},
     }
 
 

@@ -13,8 +13,6 @@ from typing import Any, TextIO
 from bigbird_ja import storage
 from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import flatten
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
@@ -236,20 +234,23 @@ class WandbLog:
         library: the wandb package.
         run_id: of MODEL_DIR's mark.
         name: for people, the last part of MODEL_DIR.
-        config: shown beside the curves; it holds no credentials.
+        settings: shown beside the curves; it holds no credentials.
         log: for failures.
     """
 
     def __init__(
-        self, library: Any, run_id: str, name: str, config: Config, log: Callable[[str], None]
+        self,
+        library: Any,
+        run_id: str,
+        name: str,
+        settings: Mapping[str, Any],
+        log: Callable[[str], None],
     ) -> None:
         self._log, self._failed = log, False
         about = {"project": "bigbird-ja", "id": run_id, "name": name, "resume": "allow"}
         # Neither what the program prints nor its files and their remote address are sent.
-        settings = {"console": "off", "disable_git": True, "disable_code": True}
-        self._run = self._try(
-            lambda: library.init(**about, config=flatten(config), settings=settings)
-        )
+        private = {"console": "off", "disable_git": True, "disable_code": True}
+        self._run = self._try(lambda: library.init(**about, config=settings, settings=private))
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
         """Sends the numbers among `values`, as `prefix/key`."""

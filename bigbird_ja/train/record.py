@@ -14,11 +14,12 @@ from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import config_fingerprint
+from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.progress import EventWriter, Pace, TrainProgress, WandbLog, load_wandb
-from bigbird_ja.train.run_dir import Resumption, RunDir, changes
+from bigbird_ja.train.run_dir import Resumption, RunDir
 from bigbird_ja.train.start import Job
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
@@ -61,13 +62,13 @@ class Recorder:
 
     def _pace(self) -> Pace:
         """What speed and remaining time are computed from."""
-        config, engine = self._job.config, self._job.engine
+        config, data, engine = self._job.config, self._job.manifest, self._job.engine
         sequences = config.training.global_batch_size
         return Pace(
             num_train_steps=config.training.num_train_steps,
-            tokens_per_step=sequences * config.make_data.seq_length * self._job.manifest.density,
+            tokens_per_step=sequences * data.seq_length * data.density,
             cores=engine.replicas,
-            flops_per_core_step=model_flops(config, sequences) / engine.replicas,
+            flops_per_core_step=model_flops(config, data, sequences) / engine.replicas,
             peak_flops=engine.peak_flops,
         )
 
@@ -84,15 +85,16 @@ class Recorder:
         job, engine, resumption = self._job, self._job.engine, self._resumption
         run_dir = self._run_dir
         before = run_dir.last_start()
-        if run_dir.config is not None and resumption.checkpoint is not None:
-            self._record_other_settings(run_dir.config)
-        run_dir.write_settings(job.config, storage.join(job.data_dir, "tokenizer.model"))
+        if run_dir.settings is not None and resumption.checkpoint is not None:
+            self._record_other_settings(run_dir.settings)
+        tokenizer = storage.join(job.data_dir, "tokenizer.model")
+        run_dir.write_settings(job.config, job.manifest, tokenizer)
         # What a resume may change: results are equal to rounding then, and no longer bit for bit.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,
-            config=config_fingerprint(job.config)[:16],
+            config=config_fingerprint(job.config, job.manifest)[:16],
             data=job.manifest.fingerprint[:16],
             engine_why=engine.why,
             environment={  # no host names, paths or variables
@@ -112,19 +114,19 @@ class Recorder:
                 self.event(f"{key}_changed", was=was, now=now)
         self.heartbeat(write=True, state="starting")
 
-    def _record_other_settings(self, before: Config) -> None:
+    def _record_other_settings(self, before: tuple[Config, Data]) -> None:
         """Logs and records with what other settings the run continues; before they are written."""
-        config = self._job.config
-        if changed := changes(before, config):
+        config, data = self._job.config, self._job.manifest
+        if changed := changes(before, (config, data)):
             named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
             self._deps.log(f"from step {self.step:,} on with {named}")
             self.event(
                 CONTINUED,
                 settings=changed,
-                was=config_fingerprint(before),
-                now=config_fingerprint(config),
+                was=config_fingerprint(*before),
+                now=config_fingerprint(config, data),
             )
-        old, new = before.training.num_train_steps, config.training.num_train_steps
+        old, new = before[0].training.num_train_steps, config.training.num_train_steps
         if old != new:
             schedule = config.training.schedule
             self._deps.log(f"the {schedule} schedule ends at step {new:,}, no longer at {old:,}")
@@ -135,9 +137,10 @@ class Recorder:
             return
         self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
         if self._job.wandb:
-            name, config = storage.base_name(self._dir), self._job.config
+            name = storage.base_name(self._dir)
+            settings = flatten(self._job.config, self._job.manifest)
             self._wandb = WandbLog(
-                load_wandb(), self._run_dir.owned.id, name, config, self._deps.log
+                load_wandb(), self._run_dir.owned.id, name, settings, self._deps.log
             )
 
     def began(self) -> None:
@@ -229,7 +232,7 @@ class Recorder:
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,
-            config_fingerprint=config_fingerprint(config),
+            config_fingerprint=config_fingerprint(config, manifest),
             data_fingerprint=manifest.fingerprint,
             train_seconds=round(self.progress.train_seconds(), 3),
             tokens_seen=self._tokens_seen(),

@@ -23,12 +23,13 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.run.records import EventRecord
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import (
+    changes,
     config_to_yaml,
     flatten,
-    is_free,
     may_change_in_mid_run,
 )
 from bigbird_ja.storage import outputs
@@ -61,7 +62,7 @@ class RunDir:
 
     Attributes:
         files: what it holds, by name.
-        config: the settings of the run in it; None where there is no run.
+        settings: config and data of the run in it; None where there is no run.
         events: of that run.
 
     Raises:
@@ -73,11 +74,11 @@ class RunDir:
         outputs.check_folder_place(path, "--model_dir")
         self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
-        self.config: Config | None = None
+        self.settings: tuple[Config, Data] | None = None
         self._names: Collection[str] | None = None  # listed with the lock held
         self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
         if not overwrite and CONFIG in self.files and self.has_work:
-            self.config = read_config(self.join(CONFIG))
+            self.settings = read_config(self.join(CONFIG))
         self.events = run_log.EventLog(path, overwrite or run_log.EVENTS not in self.files)
 
     def join(self, name: str) -> str:
@@ -114,19 +115,19 @@ class RunDir:
 
     # Checks, before anything is written.
 
-    def check_settings(self, config: Config, changed: Collection[str] = ()) -> None:
+    def check_settings(self, config: Config, data: Data, changed: Collection[str] = ()) -> None:
         """Refuses settings other than those of the run that is there.
 
         Args:
-            config: to continue with.
+            config, data: to continue with.
             changed: keys that may differ: those of `training` that the command line sets.
 
         Raises:
             BadInput: names each setting that differs, and the flag that would change it.
         """
-        if self.config is None:
+        if self.settings is None:
             return
-        different = changes(self.config, config)
+        different = changes(self.settings, (config, data))
         different = {key: value for key, value in different.items() if key not in changed}
         if not different:
             return
@@ -142,13 +143,13 @@ class RunDir:
         )
 
     def find_resumption(
-        self, store: CheckpointStore, config: Config, data_fingerprint: str
+        self, store: CheckpointStore, config: Config, data: Data, data_fingerprint: str
     ) -> Resumption:
         """The newest good checkpoint, checked against config and data. Call with the lock held.
 
         Args:
             store: of MODEL_DIR.
-            config: to continue with; `check_settings` allowed it.
+            config, data: to continue with; `check_settings` allowed it.
             data_fingerprint: of the data set.
 
         Raises:
@@ -167,8 +168,8 @@ class RunDir:
                 " --data_dir, or another --model_dir, or --overwrite to move that run aside"
             )
         # The new settings were compared with the run's, and those must be the checkpoint's.
-        own = self.config or config
-        check_config(own, meta, self.join(CONFIG), earlier_configs(self.events.records))
+        own = self.settings or (config, data)
+        check_config(*own, meta, self.join(CONFIG), earlier_configs(self.events.records))
         return Resumption(
             checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
         )
@@ -314,15 +315,16 @@ class RunDir:
         self.files, self._owned = {}, None
         return moved
 
-    def write_settings(self, config: Config, tokenizer: str) -> None:
+    def write_settings(self, config: Config, data: Data, tokenizer: str) -> None:
         """Writes the resolved config, where it is another than before, and the tokenizer.
 
         Args:
-            config: of the run.
+            config, data: of the run.
             tokenizer: the data set's file.
         """
-        if config != self.config:
-            self.owned.write(CONFIG, config_to_yaml(config).encode())
+        before = flatten(*self.settings) if self.settings else {}
+        if flatten(config, data) != before:
+            self.owned.write(CONFIG, config_to_yaml(config, data).encode())
         if TOKENIZER not in self.files and storage.exists(tokenizer):
             self.owned.write(TOKENIZER, storage.read_bytes(tokenizer))
 
@@ -335,12 +337,6 @@ class RunDir:
                 storage.delete(self.join(name))
         if not storage.is_remote(self.path) and not self._had_programs:
             shutil.rmtree(self.join(COMPILED), ignore_errors=True)
-
-
-def changes(before: Config, now: Config) -> dict[str, list[Any]]:
-    """Setting -> [old, new] of every change that a run does not accept without a flag."""
-    old, new = flatten(before), flatten(now)
-    return {key: [old[key], new[key]] for key in old if old[key] != new[key] and not is_free(key)}
 
 
 def next_batch(meta: Meta, config: Config) -> int:

@@ -17,6 +17,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.process import console
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import Checkpoint
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
 from bigbird_ja.train.engines import Engine, devices, memory
@@ -108,7 +109,7 @@ def check(job: Job) -> None:
         config.training.gradient_accumulation_steps,
     )
     try:
-        pattern.is_full(config, config.make_data.seq_length)
+        pattern.is_full(config, job.manifest.seq_length)
     except ValueError as error:
         raise BadInput(str(error)) from error
     if job.wandb:
@@ -116,10 +117,10 @@ def check(job: Job) -> None:
 
         load_wandb()
     # Refuses a mask unit or a rate that static data does not have.
-    job.manifest.rule(config.data.mask_unit, train_predictions(config))
+    job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
     is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
     if is_on_host and engine.name == "estimator":  # the other engine asks its compiler
-        memory.refuse_if_too_large(memory.state_bytes(config))
+        memory.refuse_if_too_large(memory.state_bytes(config, job.manifest))
 
 
 def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
@@ -131,7 +132,7 @@ def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
         return None
     from bigbird_ja.train.warm_start import load_initial
 
-    first = load_initial(job.init_from, job.config, job.manifest.tokenizer_sha256)
+    first = load_initial(job.init_from, job.config, job.manifest, job.manifest.tokenizer_sha256)
     job.deps.log(first.table)
     return first
 
@@ -152,7 +153,7 @@ def make_engine(
     config, choice = job.config, job.engine
 
     def state() -> Mapping[str, Any]:
-        return first_state(config, resumption.checkpoint, warm_start)
+        return first_state(config, job.manifest, resumption.checkpoint, warm_start)
 
     def read(host: int, count: int) -> Any:
         job.deps.mark("input")
@@ -173,18 +174,22 @@ def make_engine(
 
         place = storage.join(job.model_dir, COMPILED)
         programs = CompiledPrograms(place, scratch, choice.devices.platform, job.deps.log)
-        return PjrtEngine(config, state, read, choice.devices, programs)
+        return PjrtEngine(config, job.manifest, state, read, choice.devices, programs)
     from bigbird_ja.train.engines.estimator import EstimatorEngine
 
-    return EstimatorEngine(config, state, read, choice.replicas, scratch, choice.use_tpu)
+    return EstimatorEngine(
+        config, job.manifest, state, read, choice.replicas, scratch, choice.use_tpu
+    )
 
 
-def trained_model(choice: Choice, config: Config, parameters: Mapping[str, np.ndarray]) -> Model:
+def trained_model(
+    choice: Choice, config: Config, data: Data, parameters: Mapping[str, np.ndarray]
+) -> Model:
     """Bring a trained model to where the engine evaluates, when nothing is left to train.
 
     Args:
         choice: of `choose`.
-        config: completed by a data set.
+        config, data: of the run.
         parameters: by name, float32.
     """
     if choice.devices is not None:
@@ -194,12 +199,12 @@ def trained_model(choice: Choice, config: Config, parameters: Mapping[str, np.nd
         )
 
         keep_tensorflow_off_the_devices()
-        forward = PjrtForward(config, choice.devices.of_process())
+        forward = PjrtForward(config, data, choice.devices.of_process())
         forward.place(parameters)
         return forward
     from bigbird_ja.evaluation.forward import Forward
 
-    return Forward(config, parameters)
+    return Forward(config, data, parameters)
 
 
 def batches(
@@ -216,7 +221,7 @@ def batches(
     """Read `data.pipeline.batches` as a run with this config does, masked at its rates.
 
     Args:
-        config: completed by the manifest.
+        config: fitted to the manifest.
         manifest, data_dir: the data set.
         start_step: the number of the first batch.
         first_step: the global step of that batch; after a change of batch size the two differ.
@@ -237,7 +242,7 @@ def batches(
         shuffle_window=config.data.shuffle_window,
         mask_unit=config.data.mask_unit,
         mask_rate=MaskRate(*rates) if rates else None,
-        max_predictions=train_predictions(config),
+        max_predictions=train_predictions(config, manifest),
         num_hosts=num_hosts,
         host_index=host_index,
     )

@@ -12,6 +12,7 @@ import tensorflow as tf
 from bigbird_ja.model.dropout import fold_in, make_key
 from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.model.params import muon_matrices, parameter_specs
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import muon
 from bigbird_ja.train.optimizer import clip_factor, global_norm, learning_rate, update
@@ -23,6 +24,7 @@ Slots = dict[str, Tensors]
 @tf.autograph.experimental.do_not_convert
 def train_step(
     config: Config,
+    data: Data,
     params: Mapping[str, tf.Tensor],
     slots: Mapping[str, Mapping[str, tf.Tensor]],
     global_step: tf.Tensor,
@@ -38,7 +40,7 @@ def train_step(
     plus, with next-sentence prediction, that loss's mean over the sequences.
 
     Args:
-        config: completed by a data set.
+        config, data: of the run.
         params: float32, as `parameter_specs` lists them.
         slots: the optimiser's state, by name as `slot_parameters` lists it; zeros at first.
         global_step: integer scalar, steps made so far; keys dropout and the learning rate.
@@ -61,6 +63,7 @@ def train_step(
     weight = cross_replica_sum(prediction_weight(batch))
     gradients, sums = replica_gradients(
         config,
+        data,
         params,
         batch,
         global_step,
@@ -78,7 +81,7 @@ def train_step(
             orthogonalized = [muon.orthogonalized_together(stack, *how) for stack in stacks]
     sums = cross_replica_sum(sums)
     return apply_gradients(
-        config, params, slots, gradients, sums, global_step, orthogonalized=orthogonalized
+        config, data, params, slots, gradients, sums, global_step, orthogonalized=orthogonalized
     )
 
 
@@ -90,6 +93,7 @@ def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
 @tf.autograph.experimental.do_not_convert
 def replica_gradients(
     config: Config,
+    data: Data,
     params: Mapping[str, tf.Tensor],
     batch: Mapping[str, tf.Tensor],
     global_step: tf.Tensor,
@@ -101,23 +105,24 @@ def replica_gradients(
     """One replica's part of the global batch's gradients; the sum over the replicas is all of them.
 
     Args:
-        config, params, batch, global_step, replica_id, num_replicas: as `train_step`.
+        config, data, params, batch, global_step, replica_id, num_replicas: as `train_step`.
         weight: `prediction_weight`, summed over the replicas.
 
     Returns:
         float32 gradients by name, and this replica's part of the reported means, float32 [4].
     """
-    params = {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config)}
+    params = {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config, data)}
     sequences = int(batch["input_ids"].shape[0]) * num_replicas
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
     # With nothing to predict the loss is zero, not 0 / 0.
     divisor = tf.where(weight > 0, weight, 1.0)
-    return _accumulate(config, params, batch, key, divisor, float(sequences))
+    return _accumulate(config, data, params, batch, key, divisor, float(sequences))
 
 
 @tf.autograph.experimental.do_not_convert
 def apply_gradients(
     config: Config,
+    data: Data,
     params: Mapping[str, tf.Tensor],
     slots: Mapping[str, Mapping[str, tf.Tensor]],
     gradients: Mapping[str, tf.Tensor],
@@ -130,7 +135,7 @@ def apply_gradients(
     """The update that the whole batch's gradients make.
 
     Args:
-        config, params, slots, global_step: as `train_step`; params and slots may be parts.
+        config, data, params, slots, global_step: as `train_step`; params and slots may be parts.
         gradients, sums: of `replica_gradients`, summed over the replicas; the same parts of them.
         squares: the sum of all gradients' squares, needed where `gradients` are parts.
         orthogonalized: `muon_directions`, orthogonalised, where replicas do it together; needed
@@ -151,7 +156,7 @@ def apply_gradients(
             "learning_rate": rate,
             "grad_norm": norm,
         }
-        if config.make_data.nsp:
+        if data.nsp:
             metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
         if orthogonalized is None:
             stacks = muon_directions(config, slots["m"], gradients, norm)
@@ -159,10 +164,10 @@ def apply_gradients(
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
-            {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config)},
+            {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config, data)},
             slots,
             gradients,
-            decayed={name: spec.decay for name, spec in parameter_specs(config).items()},
+            decayed={name: spec.decay for name, spec in parameter_specs(config, data).items()},
             muons=muon.updates(muon_matrices(config), orthogonalized, params),
             global_step=global_step,
             learning_rate=rate,
@@ -190,6 +195,7 @@ NUM_SUMS = 4
 
 def _accumulate(
     config: Config,
+    data: Data,
     params: Tensors,
     batch: Mapping[str, tf.Tensor],
     key: tf.Tensor,
@@ -199,7 +205,7 @@ def _accumulate(
     """This replica's share of the gradients and of the sums, over micro-batches."""
     steps, size = config.training.gradient_accumulation_steps, int(batch["input_ids"].shape[0])
     if steps == 1:
-        return _gradients(config, params, batch, fold_in(key, 0), divisor, sequences)
+        return _gradients(config, data, params, batch, fold_in(key, 0), divisor, sequences)
     parts = {  # [steps, b / steps, ...]
         name: tf.reshape(value, [steps, size // steps, *value.shape[1:]])
         for name, value in batch.items()
@@ -208,7 +214,9 @@ def _accumulate(
 
     def add(index: tf.Tensor, totals: list[tf.Tensor], sums: tf.Tensor):  # type: ignore[no-untyped-def]
         part = {name: tf.gather(value, index) for name, value in parts.items()}
-        gradients, more = _gradients(config, params, part, fold_in(key, index), divisor, sequences)
+        gradients, more = _gradients(
+            config, data, params, part, fold_in(key, index), divisor, sequences
+        )
         totals = [total + gradients[name] for name, total in zip(names, totals, strict=True)]
         return index + 1, totals, sums + more
 
@@ -225,6 +233,7 @@ def _accumulate(
 
 def _gradients(
     config: Config,
+    data: Data,
     params: Tensors,
     batch: Mapping[str, tf.Tensor],
     key: tf.Tensor,
@@ -235,13 +244,13 @@ def _gradients(
     means that are reported."""
     with tf.GradientTape() as tape:
         tape.watch(list(params.values()))
-        metrics = pretraining_metrics(params, config, batch, dropout_key=key)
+        metrics = pretraining_metrics(params, config, data, batch, dropout_key=key)
         weights = tf.cast(batch["masked_lm_weights"], tf.float32) / divisor
         # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
         loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
         correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
         sums = [loss, correct, tf.zeros([]), tf.zeros([])]
-        if config.make_data.nsp:
+        if data.nsp:
             sums[2] = tf.reduce_sum(metrics["next_sentence_losses"]) / sequences
             sums[3] = tf.reduce_sum(metrics["next_sentence_correct"]) / sequences
             loss += sums[2]

@@ -85,7 +85,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
 
     deps.mark("start-up")
     if not job.overwrite:
-        run_dir.check_settings(config, job.changed)
+        run_dir.check_settings(config, job.manifest, job.changed)
     check(job)
     warm_start = load_warm_start(job, run_dir.has_checkpoints)
     pod.barrier("checked")
@@ -94,7 +94,9 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
         if pod.is_writer:
             lease, scratch = stack.enter_context(run_dir.locked(deps))
             store = CheckpointStore(job.model_dir, scratch, report, deps.mark, run_dir.owned)
-            resumption = run_dir.find_resumption(store, config, job.manifest.fingerprint)
+            resumption = run_dir.find_resumption(
+                store, config, job.manifest, job.manifest.fingerprint
+            )
             if resumption.checkpoint is not None:
                 deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
             start = lease.owner.id, resumption.interruptions, resumption.next_batch
@@ -327,7 +329,7 @@ class Trainer:
             return self._ended("finished", is_new=not self.run_dir.is_recorded_as_finished())
         with self._recorded_failure(), self._threads():
             parameters = parameters_of(read_checkpoint(checkpoint))
-            model = trained_model(self.job.engine, self.config, parameters)
+            model = trained_model(self.job.engine, self.config, self.job.manifest, parameters)
             results = self.evaluations.evaluate(step, model)
             if results is not None:
                 self.recorder.evaluated(step, results)

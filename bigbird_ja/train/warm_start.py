@@ -42,6 +42,7 @@ from bigbird_ja.run.checkpoints import (
     slot_name,
 )
 from bigbird_ja.run.model import CONFIG, load_parameters, read_checkpoint
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import scratch_directory
@@ -69,12 +70,12 @@ State = dict[str, np.ndarray]
 
 
 def first_state(
-    config: Config, checkpoint: Checkpoint | None, warm_start: FirstValues | None
+    config: Config, data: Data, checkpoint: Checkpoint | None, warm_start: FirstValues | None
 ) -> State:
     """Every variable where training begins, by the names of a checkpoint.
 
     Args:
-        config: completed by a data set.
+        config, data: of the run.
         checkpoint: where training continues, or None.
         warm_start: what replaces the random parameters of a new run.
 
@@ -82,18 +83,18 @@ def first_state(
         BadInput: the checkpoint is of another model.
     """
     if checkpoint is None:
-        params: State = initial_parameters(config, config.training.seed)
+        params: State = initial_parameters(config, data, config.training.seed)
         params.update(warm_start.values if warm_start else {})
         slots = {
             slot_name(name, slot): np.zeros_like(params[name])
-            for slot, names in slot_parameters(config).items()
+            for slot, names in slot_parameters(config, data).items()
             for name in names
         }
         step: Any = np.int64(0)
         return {**params, **slots, STEP: step}
     state = read_checkpoint(checkpoint)
-    expected = {name: spec.shape for name, spec in parameter_specs(config).items()}
-    for slot, names in slot_parameters(config).items():
+    expected = {name: spec.shape for name, spec in parameter_specs(config, data).items()}
+    for slot, names in slot_parameters(config, data).items():
         expected |= {slot_name(name, slot): expected[name] for name in names}
     for name, wanted in {**expected, STEP: ()}.items():
         shape = np.shape(state[name]) if name in state else "missing"
@@ -132,12 +133,14 @@ class Source:
     origin: dict[str, Any] | None = None  # of a run that began from other weights itself
 
 
-def load_initial(source: str, config: Config, tokenizer_sha256: str = "") -> FirstValues:
+def load_initial(
+    source: str, config: Config, data: Data, tokenizer_sha256: str = ""
+) -> FirstValues:
     """First values from another model.
 
     Args:
         source: a folder or a checkpoint's prefix, on disk or gs://.
-        config: of the new run, completed by a data set.
+        config, data: of the new run.
         tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, pieces
             that were added to that get random rows behind the source's.
 
@@ -148,8 +151,9 @@ def load_initial(source: str, config: Config, tokenizer_sha256: str = "") -> Fir
     Raises:
         BadInput: nothing there, not readable, or of another architecture.
     """
-    specs = parameter_specs(config)
-    model = _with_added_pieces(_read(source, config, specs), source, config, tokenizer_sha256)
+    specs = parameter_specs(config, data)
+    model = _read(source, config, specs)
+    model = _with_added_pieces(model, source, config, specs, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     rows = []
     for name, spec in specs.items():
@@ -197,13 +201,19 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
 
 
-def _with_added_pieces(model: Source, source: str, config: Config, tokenizer_sha256: str) -> Source:
+def _with_added_pieces(
+    model: Source,
+    source: str,
+    config: Config,
+    specs: Mapping[str, ParameterSpec],
+    tokenizer_sha256: str,
+) -> Source:
     """The source with random rows for pieces that `make-data --tokenizer` added to its tokenizer's;
     they are the last ones."""
     # Of Hugging Face's folders alone.
     if not model.settings or tokenizer.pieces_of(source, tokenizer_sha256) is None:
         return model
-    values, names, specs = dict(model.values), dict(model.names), parameter_specs(config)
+    values, names = dict(model.values), dict(model.names)
     for name in (n for n in _BY_PIECE if n in values):
         old, new = values[name], initial_value(config, name, specs[name], config.training.seed)
         if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
@@ -291,7 +301,7 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
     if state_dict.has_weights(source):
         return _read_hugging_face(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
-        _, params, meta = load_parameters(source)
+        _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
         origin = run_log.origin(run_log.read_events(source))
         kind = f"a run of ours, step {meta.step:,}"

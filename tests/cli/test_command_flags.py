@@ -111,9 +111,8 @@ def test_config_knows_the_commands_with_settings_and_those_are_there() -> None:
 
 
 def test_each_setting_of_making_has_a_flag_of_its_own() -> None:
-    """But for the padding id, which is the tokenizer's."""
     for command, section in (("tokenize", "tokenize"), ("make-data", "make_data")):
-        flags = {declared(flag).setting for flag in flags_of(command)} | {"make_data.pad_id"}
+        flags = {declared(flag).setting for flag in flags_of(command)}
         assert {key for key, option in OPTIONS.items() if option.section == section} <= flags
 
 

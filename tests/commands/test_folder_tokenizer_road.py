@@ -46,7 +46,6 @@ def test_padding_and_random_tokens_are_the_tokenizers(made, folder) -> None:
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     manifest = manifest_lib.load(made[0])
     assert manifest.pad_id == theirs.pad_token_id > 0
-    assert manifest.as_settings()["make_data.pad_id"] == theirs.pad_token_id
     drawn = {theirs.convert_ids_to_tokens(int(i)) for i in manifest.rule().ordinary_ids()}
     assert not drawn & {*theirs.all_special_tokens, "[unused0]", "[unused1]"}
     batch = next(iter(pipeline.eval_batches(manifest, made[0], batch_size=64)))

@@ -254,5 +254,6 @@ def test_the_machine_gets_no_settings_of_a_preset_for_other_data(
     arguments = support.command(root, "--config=base-4096", steps=10)
     support.write_manifest(f"{root}/data", masking="static")
     assert support.run(arguments, fake_tpu)[0] == 0
-    config = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
+    config, data = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
+    assert data.masking == "static"
     assert (config.training.schedule, mask_rates(config)) == ("wsd", None)

@@ -11,8 +11,8 @@ import pytest
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.preflight import breakdown, figures
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.storage.ownership import MARK
+from testkit.configs import fitted, with_data
 from tests.preflight import small_steps
 from tests.preflight.test_compile import DETAILED
 
@@ -84,8 +84,8 @@ def test_a_slice_is_compiled_with_its_sums(preflight):
     assert (results["topology"], results["chip"], results["devices"]) == ("v5e:2x2", "v5e", 4)
     assert results["batch_per_core"] == 2  # of 8 sequences on 4 devices
     assert results["tokens_per_second"] == pytest.approx(4 * results["tokens_per_second_per_core"])
-    config = complete_config(resolve_config(None, TINY[1::2])[0])
-    parameter_bytes = 4 * count_parameters(config)
+    config = fitted(None, TINY[1::2])
+    parameter_bytes = 4 * count_parameters(*with_data(config))
     assert parameter_bytes < results["collective_bytes"] < 2 * parameter_bytes  # padded arrays
     assert 0 < results["collective_cycles"] < results["priced_cycles"]
     assert results["by_kind"]["between devices"] == pytest.approx(

@@ -50,7 +50,7 @@ def test_a_run_leaves_what_the_contract_names(runs: Runs) -> None:
     assert {"config.yaml", "tokenizer.model", "checkpoint", "heartbeat.json"} <= names
     assert [name for name in names if name.startswith(".") or name == "lock.json"] == [MARK]
     assert CheckpointStore(model).steps() == [25, STEPS]
-    _, params, meta = load_parameters(model)
+    _, _, params, meta = load_parameters(model)
     assert meta.tokens_seen > 0 and meta.train_seconds > 0 and len(params) > 20
     assert not [name for name in params if "adam" in name or name == "global_step"]
     err = runs.ended.err
@@ -82,9 +82,9 @@ def test_evaluation_on_the_way_is_evaluation(runs: Runs, inputs: tuple[str, str]
 
     lines = run_log.read_evaluations(str(runs.finished))
     assert [line["step"] for line in lines] == [16, STEPS]
-    config, params, _ = load_parameters(str(runs.finished), STEPS)
+    config, data, params, _ = load_parameters(str(runs.finished), STEPS)
     manifest = manifest_lib.load(inputs[1])
-    expected = masked_lm.evaluate_model(Forward(config, params), inputs[1], manifest)
+    expected = masked_lm.evaluate_model(Forward(config, data, params), inputs[1], manifest)
     assert lines[-1]["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-5)
     assert lines[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 

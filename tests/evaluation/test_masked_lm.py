@@ -21,8 +21,8 @@ from tests.model.tiny import tiny_config
 
 @pytest.fixture(scope="module")
 def forward(small_run):
-    config, params, _ = load_parameters(small_run.model_dir)
-    return Forward(config, params)
+    config, data, params, _ = load_parameters(small_run.model_dir)
+    return Forward(config, data, params)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_padding_changes_no_prediction(forward):
 
 
 def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(small_run):
-    config, params, _ = load_parameters(small_run.model_dir)
+    config, data, params, _ = load_parameters(small_run.model_dir)
     config.model.attend_across_documents = False
     sep = 3
 
@@ -139,9 +139,9 @@ def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(s
     ids[:, 100] = sep
     ids[1, 101:] = ids[0, 101:]  # the second documents are the same, the first ones are not
     positions = np.tile([150, 200, 255], (2, 1))
-    measured = Forward(config, params, find_documents).log_probabilities(ids, positions)
+    measured = Forward(config, data, params, find_documents).log_probabilities(ids, positions)
     np.testing.assert_allclose(measured[1], measured[0], atol=1e-5)
-    mixed = Forward(config, params).log_probabilities(ids, positions)
+    mixed = Forward(config, data, params).log_probabilities(ids, positions)
     assert np.abs(mixed[1] - mixed[0]).max() > 1e-4
 
 

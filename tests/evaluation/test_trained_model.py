@@ -16,6 +16,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import STEP, CheckpointStore, read_variables, write_variables
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.warm_start import load_initial
+from testkit.configs import with_data
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -33,7 +34,7 @@ def test_an_export_is_the_model_that_was_exported_and_training_begins_from_it(fo
     assert theirs.params.keys() == ours.params.keys()
     assert all((theirs.params[name] == value).all() for name, value in ours.params.items())
     assert vars(theirs.config.model) == vars(ours.config.model)
-    first = load_initial(folder, ours.config)
+    first = load_initial(folder, *with_data(ours.config))
     initial, table = first.values, first.table
     assert all((initial[name] == value).all() for name, value in ours.params.items())
     assert "a Hugging Face folder" in table

@@ -18,6 +18,7 @@ from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.params import initial_parameters
+from testkit.configs import with_data
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -57,7 +58,9 @@ def test_transformers_own_class_fills_short_texts_as_we_do(exported, trained):
     fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
     assert type(fill.model).__name__ == "BigBirdForMaskedLM"
     assert fill.model.config.attention_type == "block_sparse"
-    (ours,) = fill_mask(Forward(trained.config, trained.params), trained.tokenizer, text, 5)
+    (ours,) = fill_mask(
+        Forward(trained.config, trained.data, trained.params), trained.tokenizer, text, 5
+    )
     for mine, other in zip(ours, fill(text), strict=True):
         assert mine["token_id"] == other["token"]
         assert mine["probability"] == pytest.approx(other["score"], rel=1e-3)
@@ -106,7 +109,7 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     random = np.random.default_rng(5)
     params = {
         name: value + random.normal(0, 0.2, value.shape).astype(np.float32)
-        for name, value in initial_parameters(config, seed=1).items()
+        for name, value in initial_parameters(*with_data(config), seed=1).items()
     }
     changed = dataclasses.replace(trained, config=config, params=params)
     huggingface.fill(str(tmp_path), changed, model_card.Options("x", parity_sequences=0))
@@ -118,7 +121,7 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     theirs = getattr(transformers, kind).from_pretrained(str(tmp_path)).eval()
     with torch.no_grad():
         outputs = theirs(*map(torch.from_numpy, (ids, tokens.astype(int), segments)))
-    hidden = encode(params, config, ids.astype(np.int32), segments.astype(np.int32))
+    hidden = encode(params, *with_data(config), ids.astype(np.int32), segments.astype(np.int32))
     logits = masked_lm_logits(params, config, hidden).numpy()
     expected = outputs[0].numpy()
     np.testing.assert_allclose(logits[tokens], expected[tokens], atol=1e-4, rtol=1e-4)

@@ -41,7 +41,7 @@ def test_scores_are_ours(loaded, model, batch, length):
     positions = random.integers(0, length * 2 // 3, (batch, 2)).astype(np.int32)
     inputs = {"input_ids": tf.constant(ids), "segment_ids": tf.zeros_like(ids)}
     filled = loaded.signatures["fill_mask"](**inputs, positions=tf.constant(positions))
-    expected = Forward(model.config, model.params).log_probabilities(ids, positions)
+    expected = Forward(model.config, model.data, model.params).log_probabilities(ids, positions)
     np.testing.assert_allclose(filled["log_probabilities"], expected, atol=1e-5)
     assert filled["embeddings"].shape == (batch, length, 32)
     same = loaded.signatures["serving_default"](**inputs, positions=tf.constant(positions))

@@ -28,7 +28,7 @@ SETTINGS = (
 def weights(model_dir: str, steps: int) -> dict[str, bytes]:
     from bigbird_ja.run.model import load_parameters
 
-    _, parameters, meta = load_parameters(model_dir)
+    _, _, parameters, meta = load_parameters(model_dir)
     assert meta.step == steps
     return {name: value.tobytes() for name, value in parameters.items()}
 

@@ -9,13 +9,14 @@ import tensorflow as tf
 from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.dropout import make_key
 from bigbird_ja.model.params import initial_parameters
+from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
 
 def _encode(config, batch, key=None, positions=None):
-    params = initial_parameters(config, seed=0)
+    params = initial_parameters(*with_data(config), seed=0)
     inputs = (batch[name] for name in ("input_ids", "segment_ids", "document_ids"))
-    return encode(params, config, *inputs, positions=positions, dropout_key=key).numpy()
+    return encode(params, *with_data(config), *inputs, positions=positions, dropout_key=key).numpy()
 
 
 def _changed_by(config, position):

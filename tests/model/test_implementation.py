@@ -8,16 +8,16 @@ import pytest
 
 from bigbird_ja.model import implementation
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import config_fingerprint, differences
+from bigbird_ja.settings.values import changes, config_fingerprint
+from testkit.configs import fitted, with_data
 
 KEY = "model.attention_implementation"
 MODERNBERT = "model.architecture=modernbert"
 
 
 def _config(*settings: str) -> Config:
-    return complete_config(resolve_config("base-4096", list(settings))[0])
+    return fitted("base-4096", list(settings))
 
 
 @pytest.fixture
@@ -28,7 +28,9 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def _resolved(config: Config, platform: str, chip: str | None) -> str:
-    return implementation.resolved(config, platform, chip).model.attention_implementation
+    return implementation.resolved(
+        *with_data(config), platform, chip
+    ).model.attention_implementation
 
 
 @pytest.mark.parametrize(
@@ -65,11 +67,13 @@ def test_full_and_local_attention_have_kernels_too(versions, settings) -> None:
 
 
 def test_what_an_older_jax_lacks_of_the_step_that_v5e_runs_is_known(versions) -> None:
-    assert implementation.lacking(_config(), "tpu", "v5e") is None
+    assert implementation.lacking(*with_data(_config()), "tpu", "v5e") is None
     versions["jax"] = (0, 4)
-    assert "jax 0." in str(implementation.lacking(_config(), "tpu", "v5e"))
-    assert implementation.lacking(_config(), "tpu", "v3") is None, "has no kernels anywhere"
-    assert implementation.lacking(_config(f"{KEY}=xla"), "tpu", "v5e") is None
+    assert "jax 0." in str(implementation.lacking(*with_data(_config()), "tpu", "v5e"))
+    assert implementation.lacking(*with_data(_config()), "tpu", "v3") is None, (
+        "has no kernels anywhere"
+    )
+    assert implementation.lacking(*with_data(_config(f"{KEY}=xla")), "tpu", "v5e") is None
 
 
 MOSAIC = "INTERNAL: Failed to deserialize the Mosaic module: Unsupported version: expected <= 4"
@@ -92,7 +96,7 @@ def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
     versions, settings, message, continues, capsys
 ) -> None:
     asked = _config(*settings)
-    taken = implementation.resolved(asked, "tpu", "v5e")
+    taken = implementation.resolved(*with_data(asked), "tpu", "v5e")
     if continues:
         result = implementation.without_kernels(asked, taken, ValueError(message))
         assert result.model.attention_implementation == "xla"
@@ -130,5 +134,5 @@ def test_elsewhere_auto_stays_with_xla_and_kernel_is_refused(
 
 def test_no_fingerprint_and_no_run_depends_on_it() -> None:
     ours, theirs = _config(), _config(f"{KEY}=xla")
-    assert config_fingerprint(ours) == config_fingerprint(theirs)
-    assert not differences(ours, theirs)
+    assert config_fingerprint(*with_data(ours)) == config_fingerprint(*with_data(theirs))
+    assert not changes(with_data(ours), with_data(theirs))

@@ -13,6 +13,7 @@ from bigbird_ja.model.heads import encode
 from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.settings.schema import Config
+from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
 jax = pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
@@ -113,11 +114,11 @@ def _gradients(config: Config) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:
             tape.watch(params)
             key = tf.constant([1, 2], tf.uint32)  # no dropout by default
-            hidden = encode(params, config, *inputs, dropout_key=key)
+            hidden = encode(params, *with_data(config), *inputs, dropout_key=key)
             total = tf.reduce_sum(hidden[:, : config.make_data.seq_length // 2] ** 3)
         return tape.gradient(total, params)
 
-    params = {k: tf.constant(v) for k, v in initial_parameters(config, seed=1).items()}
+    params = {k: tf.constant(v) for k, v in initial_parameters(*with_data(config), seed=1).items()}
     return {k: tf.convert_to_tensor(v) for k, v in run(params).items() if v is not None}
 
 

@@ -9,6 +9,7 @@ import tensorflow as tf
 from bigbird_ja.model import heads
 from bigbird_ja.model.layers import activate, recompute
 from bigbird_ja.model.params import initial_parameters
+from testkit.configs import with_data
 from tests.model.tiny import tiny_config
 
 
@@ -100,7 +101,7 @@ def test_cross_entropy_is_finite_for_extreme_scores_and_sums_bfloat16_in_float32
 
 def test_masked_lm_scores_are_tied_to_the_word_embeddings():
     config = tiny_config(32, **{"model.hidden_act": "relu"})
-    params = initial_parameters(config, seed=0)
+    params = initial_parameters(*with_data(config), seed=0)
     params["cls/predictions/output_bias"] = _random(60, seed=2)
     hidden = _random(2, 3, 32)
     logits = heads.masked_lm_logits(params, config, tf.constant(hidden))

@@ -9,6 +9,7 @@ import tensorflow as tf
 from bigbird_ja.model.heads import encode, masked_lm_logits
 from bigbird_ja.model.params import initial_parameters, parameter_specs
 from bigbird_ja.model.state_dict import hugging_face_name, is_transposed, to_hugging_face
+from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
 torch = pytest.importorskip("torch", reason="parity with Hugging Face needs PyTorch")
@@ -27,7 +28,7 @@ def weights_of(config):
     random = np.random.default_rng(5)
     return {
         name: value + random.normal(0, 0.1, value.shape).astype(np.float32)
-        for name, value in initial_parameters(config, seed=1).items()
+        for name, value in initial_parameters(*with_data(config), seed=1).items()
     }
 
 
@@ -87,7 +88,7 @@ def test_logits_are_those_of_transformers(length, sets):
     ids = tiny_batch(config, batch_size=2)["input_ids"].numpy()  # the first row ends in padding
     with torch.no_grad():
         expected = their_logits(reference(config, params), ids).numpy()
-    hidden = encode(params, config, tf.constant(ids))
+    hidden = encode(params, *with_data(config), tf.constant(ids))
     logits = masked_lm_logits(params, config, hidden).numpy()
     gap = np.abs(logits - expected)[ids != 0].max()
     print(f"{length} tokens {sets}: {gap:.1e}, transformers {transformers.__version__}")
@@ -145,16 +146,20 @@ def test_documents_apart_are_as_if_each_stood_alone(length):
     cut = length // 3
     documents = np.where(np.arange(length) < cut, 1, 2)[None].astype(np.int32)
     zeros = tf.zeros_like(tf.constant(ids))
-    together = encode(params, config, tf.constant(ids), zeros, tf.constant(documents)).numpy()
+    together = encode(
+        params, *with_data(config), tf.constant(ids), zeros, tf.constant(documents)
+    ).numpy()
     for part in (slice(0, cut), slice(cut, length)):
-        alone = encode(params, config, tf.constant(ids[:, part]), zeros[:, part]).numpy()
+        alone = encode(
+            params, *with_data(config), tf.constant(ids[:, part]), zeros[:, part]
+        ).numpy()
         np.testing.assert_allclose(together[:, part], alone, atol=1e-5)
 
 
 def test_first_values_have_the_deviations_of_transformers():
     config = modernbert(64, **{"model.hidden_size": 64, "model.intermediate_size": 128})
     theirs = {k: v.detach().numpy() for k, v in reference(config).named_parameters()}
-    for name, value in initial_parameters(config, seed=1).items():
+    for name, value in initial_parameters(*with_data(config), seed=1).items():
         there = theirs[hugging_face_name(config.model, name)]
         assert value.std() == pytest.approx(there.std(), rel=0.1, abs=1e-6), name
-        assert parameter_specs(config)[name].decay == (value.ndim > 1)
+        assert parameter_specs(*with_data(config))[name].decay == (value.ndim > 1)

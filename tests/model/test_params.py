@@ -13,7 +13,8 @@ from bigbird_ja.model.params import (
     visible_pairs,
 )
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.resolve import resolve_config
+from testkit.configs import fitted, with_data
 from tests.model.tiny import tiny_config
 
 
@@ -26,30 +27,30 @@ def test_bert_base_has_the_known_number_of_parameters():
     head = 768 * 768 + 3 * 768 + 32000
     next_sentence = 768 * 768 + 768 + 2 * 768 + 2
     config = tiny_config(4096, **sets)
-    assert count_parameters(config) == encoder + embeddings + head
+    assert count_parameters(*with_data(config)) == encoder + embeddings + head
     config.make_data.nsp = True
-    assert count_parameters(config) == encoder + embeddings + head + next_sentence
+    assert count_parameters(*with_data(config)) == encoder + embeddings + head + next_sentence
 
 
 def test_biases_and_layer_norms_are_not_decayed():
-    for name, spec in parameter_specs(tiny_config(**{"make_data.nsp": True})).items():
+    for name, spec in parameter_specs(*with_data(tiny_config(**{"make_data.nsp": True}))).items():
         assert spec.decay == (not name.endswith(("bias", "gamma", "beta"))), name
 
 
 def test_first_values_depend_on_seed_and_name_alone():
-    small = initial_parameters(tiny_config(**{"model.num_layers": 1}), seed=4)
+    small = initial_parameters(*with_data(tiny_config(**{"model.num_layers": 1})), seed=4)
     np.random.seed(0)
-    large = initial_parameters(tiny_config(**{"model.num_layers": 2}), seed=4)
+    large = initial_parameters(*with_data(tiny_config(**{"model.num_layers": 2})), seed=4)
     for name, value in small.items():
         np.testing.assert_array_equal(large[name], value)
     kernel = "bert/encoder/layer_0/attention/self/query/kernel"
     assert (large[kernel] != large[kernel.replace("layer_0", "layer_1")]).any()
-    assert (initial_parameters(tiny_config(), seed=5)[kernel] != large[kernel]).any()
+    assert (initial_parameters(*with_data(tiny_config()), seed=5)[kernel] != large[kernel]).any()
 
 
 def test_first_values_are_a_truncated_normal():
     config = tiny_config(**{"tokenize.vocab_size": 5000})
-    values = initial_parameters(config, seed=0)
+    values = initial_parameters(*with_data(config), seed=0)
     words = values["bert/embeddings/word_embeddings"]
     assert words.dtype == np.float32 and words.shape == (5000, 32)
     assert np.abs(words).max() <= 0.04
@@ -84,7 +85,7 @@ def _shares(scores: np.ndarray) -> np.ndarray:
 
 
 def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance():
-    values = initial_parameters(tiny_config(LENGTH, **SETTINGS), seed=-1)
+    values = initial_parameters(*with_data(tiny_config(LENGTH, **SETTINGS)), seed=-1)
     distances = [-1, 1, -2, 2, -3, 3, -4, 4]
     for number, distance in enumerate(distances):
         shares = _shares(_scores(values, number // 4, number % 4))
@@ -93,8 +94,10 @@ def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance()
 
 def test_in_subspaces_positions_and_pieces_share_no_number_and_keep_their_size():
     config = tiny_config(LENGTH, **SETTINGS)
-    values = initial_parameters(config, seed=3)
-    shapes = {name: (spec.shape, np.float32) for name, spec in parameter_specs(config).items()}
+    values = initial_parameters(*with_data(config), seed=3)
+    shapes = {
+        name: (spec.shape, np.float32) for name, spec in parameter_specs(*with_data(config)).items()
+    }
     assert shapes == {name: (value.shape, value.dtype) for name, value in values.items()}
     embeddings = "bert/embeddings"
     for name in ("word_embeddings", "token_type_embeddings"):
@@ -111,9 +114,9 @@ def test_in_subspaces_positions_and_pieces_share_no_number_and_keep_their_size()
         output = values[f"{scope}/output/dense/kernel"]
         np.testing.assert_allclose(output.T @ output, 1.5**2 * np.eye(128), atol=1e-5)
     fewer = {**SETTINGS, "model.num_layers": 1}
-    for name, value in initial_parameters(tiny_config(LENGTH, **fewer), seed=3).items():
+    for name, value in initial_parameters(*with_data(tiny_config(LENGTH, **fewer)), seed=3).items():
         np.testing.assert_array_equal(value, values[name])
-    other = initial_parameters(config, seed=4)
+    other = initial_parameters(*with_data(config), seed=4)
     kernel = "bert/encoder/layer_1/attention/self/key/kernel"
     assert (other[kernel] != values[kernel]).any()
 
@@ -140,13 +143,15 @@ def test_model_flops_of_full_attention_by_hand() -> None:
     # The last layer's MLP runs for the 5 predictions alone.
     mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
     head = 5 * 2 * (8 * 8 + 8 * 100)
-    assert model_flops(config, batch_per_core=2) == 3 * 2 * (3 * attention + mlps + head)
+    assert model_flops(*with_data(config), batch_per_core=2) == 3 * 2 * (
+        3 * attention + mlps + head
+    )
 
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
 def test_sparse_attention_counts_what_its_pattern_lets_see(pattern: str, per_row: int) -> None:
-    config = complete_config(resolve_config(None, [f"model.random_pattern={pattern}"])[0])
+    config = fitted(None, [f"model.random_pattern={pattern}"])
     blocks = 64
     # Rows next to a global block see it once; the two global rows see everything.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
-    assert visible_pairs(config, 0) == by_hand * 64 * 64
+    assert visible_pairs(config, 0, 4096) == by_hand * 64 * 64

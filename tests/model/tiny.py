@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model.params import slot_parameters
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, Config
+from testkit.configs import with_data
 
 _TINY: dict[str, Any] = {
     "tokenize.vocab_size": 60,
@@ -35,14 +36,14 @@ def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
         blocks = [k for k in values if "model.attention_type" in dict(OPTIONS[k].conditions)]
         values = {k: v for k, v in values.items() if k not in blocks}
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in values.items()])
-    return complete_config(config)
+    return fit_to_data(*with_data(config))
 
 
 def initial_slots(config: Config, params: dict[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
     """The optimiser's state before the first step."""
     return {
         slot: {name: tf.zeros_like(params[name]) for name in names}
-        for slot, names in slot_parameters(config).items()
+        for slot, names in slot_parameters(*with_data(config)).items()
     }
 
 

@@ -12,25 +12,27 @@ from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.data import requested_data
 from bigbird_ja.settings.schema import Config
+from testkit.configs import fitted, with_data
 
-CONFIG = complete_config(resolve_config("base-4096")[0])
+CONFIG = fitted("base-4096")
 
 
 def run_of(steps: int = 10_000, config: Config = CONFIG, **more: Any) -> plan.Run:
-    more = {"overheads": plan.Overheads(), "data": plan.estimated_data(config), **more}
-    return plan.Run(config, steps, prices=prices.load(), **more)
+    data = requested_data(config)
+    more = {"overheads": plan.Overheads(), "epoch": plan.estimated_data(data), **more}
+    return plan.Run(config, data, steps, prices=prices.load(), **more)
 
 
 def test_tokens_and_steps() -> None:
     data = plan.DataFacts(1600, 1e9, None)
-    assert plan.tokens_per_step(CONFIG) == 16 * 4096
-    assert plan.steps_for(CONFIG, None, None, data) == CONFIG.training.num_train_steps
-    assert plan.steps_for(CONFIG, 1e9, None, data) == math.ceil(1e9 / 65536)
-    assert plan.steps_for(CONFIG, None, 3, data) == 300
+    assert plan.tokens_per_step(*with_data(CONFIG)) == 16 * 4096
+    assert plan.steps_for(*with_data(CONFIG), None, None, data) == CONFIG.training.num_train_steps
+    assert plan.steps_for(*with_data(CONFIG), 1e9, None, data) == math.ceil(1e9 / 65536)
+    assert plan.steps_for(*with_data(CONFIG), None, 3, data) == 300
     with pytest.raises(BadInput):
-        plan.steps_for(CONFIG, None, 3, plan.DataFacts(None, 0, None))
+        plan.steps_for(*with_data(CONFIG), None, 3, plan.DataFacts(None, 0, None))
 
 
 def test_rates_come_from_preflight_where_it_was_run() -> None:
@@ -38,7 +40,7 @@ def test_rates_come_from_preflight_where_it_was_run() -> None:
     figures = plan.Figures(chips)
 
     def rate(name: str, mfu: float | None = None) -> plan.Rate:
-        return plan.rate_of(hardware.find(name), CONFIG, figures, mfu)
+        return plan.rate_of(hardware.find(name), *with_data(CONFIG), figures, mfu)
 
     assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles", True)
     assert rate("v2-8").source == "MFU 34%, priced cycles"
@@ -61,7 +63,7 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
     keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
     entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
     whole = entry | {"topology": "v5e:2x4", "chip": "v5e"}
-    rate = plan.rate_of(hardware.find("v5e-8"), CONFIG, plan.Figures((), [whole]), None)
+    rate = plan.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), plan.Figures((), [whole]), None)
     other = (80e3, "priced cycles") if factor != 1 else (None, "")
     expected = pytest.approx(80e3 * factor)
     assert rate == plan.Rate(expected, f"preflight v5e:2x4, {basis}", True, *other)
@@ -69,27 +71,29 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
 
 def test_tables_rates_are_by_machine_code_too_and_keep_the_other_basis() -> None:
     """v5e's 65 % are counted by machine code, its 25 % priced."""
-    rate = plan.rate_of(hardware.find("v5e-8"), CONFIG, plan.Figures(), None)
+    rate = plan.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), plan.Figures(), None)
     assert rate.source == "MFU 39%, 0.6 x machine code" and rate.other_source == "priced cycles"
     assert rate.other is not None
     assert rate.tokens_per_second / rate.other == pytest.approx(0.6 * 0.65 / 0.25)
-    whole = plan.rate_of(hardware.find("v5e-8"), CONFIG, plan.Figures(), 0.65)
+    whole = plan.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), plan.Figures(), 0.65)
     assert whole.tokens_per_second == pytest.approx(rate.tokens_per_second / 0.6)
 
 
 def test_each_architecture_has_its_own_share_of_the_peak() -> None:
-    modern = complete_config(resolve_config("modernbert-8192")[0])
+    modern = fitted("modernbert-8192")
     machine = hardware.find("v5e-8")
-    rate = plan.rate_of(machine, modern, plan.Figures(), None)
-    reached = rate.tokens_per_second * model_flops(modern, 1) / 8192 / machine.peak_flops
+    rate = plan.rate_of(machine, *with_data(modern), plan.Figures(), None)
+    reached = (
+        rate.tokens_per_second * model_flops(*with_data(modern), 1) / 8192 / machine.peak_flops
+    )
     assert reached == pytest.approx(0.6 * hardware.CODE_MFU["modernbert"]["v5e"])
     assert reached < 0.6 * hardware.CODE_MFU["bigbird"]["v5e"]
 
 
 def test_no_step_is_shorter_than_a_host_takes_to_start_it() -> None:
-    tiny = complete_config(resolve_config("tiny-cpu")[0])
-    rate = plan.rate_of(hardware.find("v6e-8"), tiny, plan.Figures(), None)
-    assert rate == plan.Rate(plan.tokens_per_step(tiny) / 0.005, "5 ms a step, assumed")
+    tiny = fitted("tiny-cpu")
+    rate = plan.rate_of(hardware.find("v6e-8"), *with_data(tiny), plan.Figures(), None)
+    assert rate == plan.Rate(plan.tokens_per_step(*with_data(tiny)) / 0.005, "5 ms a step, assumed")
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row() -> None:
@@ -153,7 +157,7 @@ def test_egress_is_paid_per_epoch_and_only_between_regions() -> None:
     shards = [SimpleNamespace(records=600, bytes=2e9), SimpleNamespace(records=1000, bytes=3e9)]
     data = plan.manifest_data(SimpleNamespace(train_shards=shards))
     for zone, usd in (("us-central1-b", 0), ("us-central1-a", 0), ("europe-west4-a", 10 * 0.08)):
-        run = run_of(200, data=data, bucket_region="us-central1", zones=(zone,))
+        run = run_of(200, epoch=data, bucket_region="us-central1", zones=(zone,))
         rows = plan.make_rows(run, ("v2-8", "v5e-8"))
         assert [row.egress_usd for row in rows] == [pytest.approx(usd)] * len(rows)
 

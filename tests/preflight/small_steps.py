@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.preflight import estimate, machine_code, targets
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from testkit.configs import fitted, with_data
 
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
 
@@ -47,8 +47,10 @@ STEPS: dict[str, tuple[str, ...]] = {
 
 def measure(name: str) -> dict[str, int]:
     """Priced cycles and temporary bytes of one of `STEPS` on v3, two sequences."""
-    config = complete_config(resolve_config(None, [*_SIZE, *STEPS[name]])[0])
-    result = estimate.examine(config, targets.of_chip("v3"), 2, estimate.CompileOptions())
+    config = fitted(None, [*_SIZE, *STEPS[name]])
+    result = estimate.examine(
+        *with_data(config), targets.of_chip("v3"), 2, estimate.CompileOptions()
+    )
     return {key: result[key] for key in KEYS}
 
 
@@ -64,9 +66,11 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     """
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
-    config = complete_config(resolve_config(None, sets)[0])
+    config = fitted(None, sets)
     target = targets.of_chip(CODE_CHIP)
-    return estimate.examine(config, target, 2, estimate.CompileOptions(machine_code=True))
+    return estimate.examine(
+        *with_data(config), target, 2, estimate.CompileOptions(machine_code=True)
+    )
 
 
 def recorded() -> dict[str, dict[str, dict[str, int]]]:

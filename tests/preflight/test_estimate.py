@@ -11,7 +11,7 @@ from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
 from bigbird_ja.preflight import estimate, targets
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from testkit.configs import fitted
 
 
 class Memory:
@@ -49,7 +49,7 @@ def test_few_compilations_where_memory_is_linear_and_an_end_where_everything_fit
 
 def test_batch_per_core() -> None:
     sets = ["training.global_batch_size=64", "training.gradient_accumulation_steps=2"]
-    config = complete_config(resolve_config(None, sets)[0])
+    config = fitted(None, sets)
     assert estimate.batch_per_core(config, targets.of_chip("v3")) == 4  # by tpu.num_cores=8
     (large,) = targets.of_topologies(["v5e:4x8"], lambda places: [32] * len(places))
     assert estimate.batch_per_core(config, large) == 1

@@ -11,8 +11,8 @@ import pytest
 from bigbird_ja.model import implementation
 from bigbird_ja.preflight import estimate, figures, targets
 from bigbird_ja.preflight.compile import compile_for
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from testkit import ROOT
+from testkit.configs import fitted, with_data
 from tests.preflight import small_steps
 
 # More than this over the record fails; change the record in the commit that changes the cost.
@@ -76,9 +76,9 @@ def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_
     length = 768  # of which no other size is
     changed = (f"make_data.seq_length={length}", "model.architecture=modernbert")
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
-    config = complete_config(resolve_config(None, sets)[0])
-    config = implementation.resolved(config, "tpu", "v5e")  # auto
-    compiled = compile_for(estimate.trace(config, 2), targets.of_chip("v5e"))
+    config = fitted(None, sets)
+    config = implementation.resolved(*with_data(config), "tpu", "v5e")  # auto
+    compiled = compile_for(estimate.trace(*with_data(config), 2), targets.of_chip("v5e"))
     calls = [line for line in compiled.hlo.splitlines() if "tpu_custom_call" in line]
     kernels = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))
     assert sorted(kernels) == [("0", ""), ("0", "gradient/"), ("1", ""), ("1", "gradient/")]

@@ -81,14 +81,14 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
 
 def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
     path = Path(copy.model_dir, "config.yaml")
-    config = read_config(str(path))
+    config, data = read_config(str(path))
     config.training.num_train_steps = 99
-    path.write_text(config_to_yaml(config))
+    path.write_text(config_to_yaml(config, data))
     assert model.load_parameters(copy.model_dir)[0].training.num_train_steps == 99
 
 
 def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(copy: SmallRun) -> None:
-    config, _, meta = model.load_parameters(copy.model_dir)
+    config, _, _, meta = model.load_parameters(copy.model_dir)
     pieces = model.load_tokenizer(copy.model_dir, config, meta).vocab_size
     config.model.vocab_size = pieces - 1
     with pytest.raises(BadInput, match=f"has {pieces:,} pieces"):
@@ -169,6 +169,6 @@ def test_a_newer_checkpoint_without_its_sidecar_is_named(
     copy: SmallRun, capsys: pytest.CaptureFixture
 ) -> None:
     Path(copy.model_dir, "model.ckpt-6.json").unlink()
-    assert model.load_parameters(copy.model_dir)[2].step == 4
+    assert model.load_parameters(copy.model_dir)[3].step == 4
     err = capsys.readouterr().err
     assert "checkpoint 6 is not used" in err and "taken is 4" in err

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pathlib
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.data import Data, predictions_of, requested_data
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config
 from bigbird_ja.settings.values import (
+    changes,
     config_fingerprint,
     config_to_yaml,
     config_warnings,
-    differences,
     echo_settings,
     flatten,
     mask_rates,
-    predictions_of,
     train_predictions,
 )
+from testkit.configs import with_data
 
 CONFIGS = sorted((pathlib.Path(__file__).resolve().parents[2] / "configs").glob("*.yaml"))
-FIXED = {
-    "tokenize.vocab_size": 8000, "make_data.seq_length": 256,
-    "make_data.max_predictions_per_seq": 38, "make_data.masking": "dynamic", "make_data.nsp": False,
-    "make_data.mask_unit": "subword", "make_data.masked_lm_prob": 0.15,
-}  # fmt: skip
+DATA = Data(
+    vocab_size=8000,
+    seq_length=256,
+    max_predictions_per_seq=38,
+    masking="dynamic",
+    nsp=False,
+    mask_unit="subword",
+    masked_lm_prob=0.15,
+    special_ids={"pad": 0},
+)
 CONDITIONAL = [key for key, option in OPTIONS.items() if option.only_with]
 
 
@@ -40,10 +48,17 @@ def write(tmp_path: pathlib.Path, text: str) -> str:
     return str(path)
 
 
-def completed(*sets: str, path: str | None = None, data: dict[str, Any] | None = None) -> Config:
-    """The config of a run on a data set, or on one to be made."""
+def run(*sets: str, path: str | None = None, data: Data | None = None) -> tuple[Config, Data]:
+    """Returns a run on a data set, or on one to be made."""
     config, overrides = resolve_config(path, sets)
-    return complete_config(config, overrides, data, "data/manifest.json")
+    where = "data/manifest.json" if data else ""
+    data = data or requested_data(config)
+    return fit_to_data(config, data, overrides, where), data
+
+
+def completed(*sets: str, path: str | None = None, data: Data | None = None) -> Config:
+    """Returns the config of `run`."""
+    return run(*sets, path=path, data=data)[0]
 
 
 @pytest.mark.parametrize("key", OPTIONS)
@@ -64,7 +79,8 @@ def test_every_setting_is_declared_whole(key: str) -> None:
 def test_presets_resolve_and_their_headers_say_what_for(path: pathlib.Path) -> None:
     config, overrides = resolve_config(str(path))
     assert overrides and config_warnings(config) == []
-    assert complete_config(config).model.vocab_size == config.tokenize.vocab_size
+    fitted_config = fit_to_data(*with_data(config))
+    assert fitted_config.model.vocab_size == config.tokenize.vocab_size
     header = path.read_text(encoding="utf-8").split("\n\n")[0]
     assert all(f"# {word}:" in header for word in ("For", "Hardware", "Time", "Expect"))
 
@@ -150,19 +166,19 @@ def test_predictions_follow_the_length_and_the_rate() -> None:
     assert predictions("base-4096") == 600, "what a preset says of its own length"
     assert predictions("base-4096", "make_data.seq_length=16384") == 2458
     assert predictions("base-4096", "make_data.max_predictions_per_seq=9") == 9
-    assert completed("make_data.seq_length=512").make_data.max_predictions_per_seq == 77
+    assert run("make_data.seq_length=512")[1].max_predictions_per_seq == 77
 
 
 def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
     rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
     steps = completed().training.num_train_steps
     assert mask_rates(completed()) is None
-    assert train_predictions(completed()) == 600
+    assert train_predictions(*run()) == 600
     assert mask_rates(completed(*rates)) == (0.3, 0.15, steps)
-    assert train_predictions(completed(*rates)) == 1229
-    assert completed(*rates).make_data.max_predictions_per_seq == 600  # evaluation's
+    assert train_predictions(*run(*rates)) == 1229
+    assert run(*rates)[1].max_predictions_per_seq == 600  # evaluation's
     assert mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
-    assert train_predictions(completed("training.masked_lm_prob=0.1")) == 410
+    assert train_predictions(*run("training.masked_lm_prob=0.1")) == 410
     with pytest.raises(BadInput, match=r"no effect without training\.masked_lm_prob:"):
         completed(rates[1])
 
@@ -186,7 +202,7 @@ def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_wa
 
 def test_the_data_set_completes_the_config() -> None:
     config, overrides = resolve_config(None, ["make_data.seq_length=256"])
-    complete = complete_config(config, overrides, FIXED)
+    complete = fit_to_data(config, DATA, overrides)
     assert complete.model.vocab_size == 8000
     assert complete.model.max_position_embeddings == 256
     assert config.model.vocab_size is None, "the argument stays as it was"
@@ -196,8 +212,7 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
     """Other data was made so on purpose: what the user says of it stays, what a preset says not."""
 
     def rates(*sets: str, **data: Any) -> tuple[float, float, int] | None:
-        fixed = {**FIXED, **{f"make_data.{key}": value for key, value in data.items()}}
-        return mask_rates(completed(*sets, path="base-4096", data=fixed))
+        return mask_rates(completed(*sets, path="base-4096", data=replace(DATA, **data)))
 
     first, final = "training.masked_lm_prob=", "training.final_masked_lm_prob="
     given = [f"{first}0.4", f"{final}0.2"]
@@ -210,14 +225,14 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
     assert rates(f"{first}0.1") == (0.1, 0.1, 500_000), "a fixed one, as asked"
     assert rates(f"{final}0.2") == (0.3, 0.2, 500_000)
     static = "make_data.masking=static"
-    assert train_predictions(completed(static, path="base-4096")) == 600, "data to be made, too"
+    assert train_predictions(*run(static, path="base-4096")) == 600, "data to be made, too"
     refused = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
     with pytest.raises(BadInput, match=refused):
         rates(*given, masking="static")
     with pytest.raises(BadInput, match=refused):
         completed(*given, static, path="base-4096")
     config, overrides = resolve_config("tiny-cpu")
-    config = complete_config(config, overrides, {**FIXED, "make_data.masking": "static"})
+    config = fit_to_data(config, replace(DATA, masking="static"), overrides)
     assert echo_settings(config, overrides).splitlines() == [
         "  preset tiny-cpu",
         "  training.masked_lm_prob = null  (preset 0.3; from the data)",
@@ -248,8 +263,19 @@ def test_what_a_preset_chooses_counts_for_what_depends_on_it() -> None:
 
 
 def test_a_new_option_changes_no_fingerprint_unless_it_is_used() -> None:
-    nothing = hashlib.sha256(b"{}").hexdigest()
-    assert config_fingerprint(Config()) == nothing, "what is at its default does not count"
+    data = Data(
+        vocab_size=32000,
+        seq_length=4096,
+        max_predictions_per_seq=600,
+        masking="dynamic",
+        nsp=False,
+        mask_unit="whole_word",
+        masked_lm_prob=0.15,
+        special_ids={"pad": 0},
+    )
+    counted = {"make_data.max_predictions_per_seq": 600}  # always stated, so always counted
+    expected = hashlib.sha256(json.dumps(counted).encode()).hexdigest()
+    assert config_fingerprint(Config(), data) == expected
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -265,16 +291,18 @@ def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer: 
 
 
 def test_what_a_model_dir_accepts_a_change_of() -> None:
-    old = completed(data=FIXED)
+    old = completed(data=DATA)
     new = deepcopy(old)
     new.training.num_train_steps += 1
     new.checkpoints.save_every_minutes = 1.0
     new.training.log_every_steps = 3
     new.tpu.num_cores = 32
-    assert differences(old, new) == []
-    assert config_fingerprint(old) == config_fingerprint(new)
+    assert changes((old, DATA), (new, DATA)) == {}
+    assert config_fingerprint(old, DATA) == config_fingerprint(new, DATA)
     new.training.learning_rate = 1.0
     new.model.num_layers = 1
-    changed = ["model.num_layers: 12 -> 1", "training.learning_rate: 0.0001 -> 1.0"]
-    assert differences(old, new) == changed
-    assert config_fingerprint(old) != config_fingerprint(new)
+    changed = {"model.num_layers": [12, 1], "training.learning_rate": [0.0001, 1.0]}
+    assert changes((old, DATA), (new, DATA)) == changed
+    assert config_fingerprint(old, DATA) != config_fingerprint(new, DATA)
+    longer = replace(DATA, seq_length=512)
+    assert changes((old, DATA), (old, longer)) == {"make_data.seq_length": [256, 512]}

@@ -13,9 +13,10 @@ import tensorflow as tf
 from bigbird_ja.model import state_dict
 from bigbird_ja.model.heads import encode, masked_lm_logits
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.train import hf_folder
 from bigbird_ja.train.warm_start import load_initial
+from testkit.configs import with_data
 
 torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -63,12 +64,12 @@ def adopted(folder, length: int = 64):
     if settings["architecture"] == "bigbird":
         sets["model.block_size"] = 8
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
-    return complete_config(config)
+    return fit_to_data(*with_data(config))
 
 
 def ours_and_theirs(folder, theirs, length: int = 64):
     config = adopted(folder, length)
-    params = load_initial(str(folder), config).values
+    params = load_initial(str(folder), *with_data(config)).values
     ids = np.random.default_rng(1).integers(7, 60, (2, length)).astype(np.int32)
     mask = {"attention_mask": torch.ones(2, length, dtype=torch.long)}
     positions = {}
@@ -77,7 +78,7 @@ def ours_and_theirs(folder, theirs, length: int = 64):
     with torch.no_grad():
         given = torch.from_numpy(ids.astype(np.int64))
         expected = theirs(input_ids=given, **mask, **positions).logits.numpy()
-    hidden = encode(params, config, tf.constant(ids), tf.zeros_like(ids))
+    hidden = encode(params, *with_data(config), tf.constant(ids), tf.zeros_like(ids))
     return masked_lm_logits(params, config, hidden).numpy(), expected
 
 
@@ -210,10 +211,10 @@ def test_another_architecture_missing_and_surplus_tensors(tmp_path):
     config = adopted(tmp_path)
     config.model.num_layers = 2
     with pytest.raises(BadInput, match="tensors of its encoder have no place"):
-        load_initial(str(tmp_path), config)
+        load_initial(str(tmp_path), *with_data(config))
     config.model.num_layers = 4
     with pytest.raises(BadInput, match="not in the source"):
-        load_initial(str(tmp_path), config)
+        load_initial(str(tmp_path), *with_data(config))
     config.model.architecture = "bigbird"
     with pytest.raises(BadInput, match="a modernbert model becomes a modernbert"):
-        load_initial(str(tmp_path), config)
+        load_initial(str(tmp_path), *with_data(config))

@@ -9,6 +9,7 @@ import tensorflow as tf
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.train import muon
 from bigbird_ja.train.step import NUM_SUMS, apply_gradients
+from testkit.configs import with_data
 from tests.model.tiny import initial_slots, tiny_config
 
 STEPS = 4
@@ -45,15 +46,15 @@ def _gradients(params, step):
 
 def _trained(config):
     """Parameters and slots after `STEPS` updates."""
-    params = initial_parameters(config, seed=5)
+    params = initial_parameters(*with_data(config), seed=5)
     slots = initial_slots(config, {name: tf.constant(value) for name, value in params.items()})
 
     @tf.function(jit_compile=True, autograph=False)
     def update(params, slots, grads, step):
-        return apply_gradients(config, params, slots, grads, tf.zeros([NUM_SUMS]), step)
+        return apply_gradients(*with_data(config), params, slots, grads, tf.zeros([NUM_SUMS]), step)
 
     for step in range(STEPS):
-        gradients = _gradients(initial_parameters(config, 5), step)
+        gradients = _gradients(initial_parameters(*with_data(config), 5), step)
         params, slots, _ = update(params, slots, gradients, tf.constant(step))
     return tf.nest.map_structure(np.asarray, (params, slots))
 
@@ -70,7 +71,7 @@ def _orthogonal(matrix):
 
 def _reference(config, name, count):
     """A kernel's values and momenta after the same updates, each matrix for itself."""
-    params = initial_parameters(config, seed=5)
+    params = initial_parameters(*with_data(config), seed=5)
     matrices = np.split(params[name].astype(np.float64), count, axis=1)
     momenta = [np.zeros_like(matrix) for matrix in matrices]
     for step in range(STEPS):
@@ -111,7 +112,7 @@ def test_bfloat16_is_close():
     config = _config("modernbert")
     params, _ = _trained(config)
     short, _ = _trained(_config("modernbert", dtype="bfloat16"))
-    start = initial_parameters(config, 5)
+    start = initial_parameters(*with_data(config), 5)
     for name, value in params.items():
         moved = np.linalg.norm(value - start[name])
         assert np.linalg.norm(short[name] - value) < 0.06 * moved, name

@@ -11,6 +11,7 @@ import pytest
 from bigbird_ja.process.console import LiveLine
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.progress import Pace, TrainProgress, WandbLog, load_wandb
 
 
@@ -120,7 +121,7 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
 
 def test_numbers_are_written_under_their_prefix() -> None:
     library = mock.Mock()
-    log = WandbLog(library, "0123abcd", "model", Config(), print)
+    log = WandbLog(library, "0123abcd", "model", flatten(Config()), print)
     log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
     log.close()
     run, options = library.init.return_value, library.init.call_args.kwargs
@@ -133,7 +134,7 @@ def test_numbers_are_written_under_their_prefix() -> None:
 def test_a_failure_is_logged_once_and_training_continues() -> None:
     library, printed = mock.Mock(), []
     library.init.return_value.log.side_effect = ConnectionError("no network")
-    log = WandbLog(library, "0123abcd", "model", Config(), printed.append)
+    log = WandbLog(library, "0123abcd", "model", flatten(Config()), printed.append)
     for step in range(3):
         log.write(step, {"loss": 1.0}, "train")
     log.close()

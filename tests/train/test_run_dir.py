@@ -10,17 +10,17 @@ import pytest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train.run_dir import RunDir, next_batch
 from bigbird_ja.train.start import Dependencies
+from testkit.configs import fitted, with_data
 
 DEPS = Dependencies(log=lambda text: None)
 
 
 def config(*sets: str) -> Config:
-    return complete_config(resolve_config(None, sets)[0])
+    return fitted(None, sets)
 
 
 def start(directory: Path) -> RunDir:
@@ -28,7 +28,7 @@ def start(directory: Path) -> RunDir:
     directory.mkdir(exist_ok=True)
     run = RunDir(str(directory))
     with run.locked(DEPS):
-        run.write_settings(config(), str(directory / "none"))
+        run.write_settings(*with_data(config()), str(directory / "none"))
         run.events.append("started")
         line = {"step": 1, "loss": 1.0, "time": 0.0}
         run_log.append_line(str(directory / run_log.METRICS), line)
@@ -36,12 +36,12 @@ def start(directory: Path) -> RunDir:
 
 
 def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
-    RunDir(str(tmp_path / "none")).check_settings(config())
+    RunDir(str(tmp_path / "none")).check_settings(*with_data(config()))
     run = RunDir(str(tmp_path))
     with run.locked(DEPS):
-        run.write_settings(config(), str(tmp_path / "none"))
+        run.write_settings(*with_data(config()), str(tmp_path / "none"))
         run.events.append("started")
-    RunDir(str(tmp_path)).check_settings(config("training.seed=1"))
+    RunDir(str(tmp_path)).check_settings(*with_data(config("training.seed=1")))
 
 
 def test_moving_aside_never_overwrites(tmp_path: Path) -> None:

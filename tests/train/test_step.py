@@ -14,18 +14,19 @@ from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.model.params import initial_parameters, parameter_specs
 from bigbird_ja.train.engines.lowering import Shard, Spec, shard_of
 from bigbird_ja.train.step import train_step
+from testkit.configs import with_data
 from tests.model.tiny import initial_slots, tiny_batch, tiny_config
 
 
 @functools.lru_cache(maxsize=1)
 def _first_values():
     config = tiny_config(96, **{"make_data.nsp": True})
-    return initial_parameters(config, seed=3)
+    return initial_parameters(*with_data(config), seed=3)
 
 
 def _state(config):
     params = {name: tf.constant(value) for name, value in _first_values().items()}
-    params = {name: params[name] for name in parameter_specs(config)}
+    params = {name: params[name] for name in parameter_specs(*with_data(config))}
     return params, initial_slots(config, params), tf.constant(7, tf.int64)
 
 
@@ -35,7 +36,7 @@ def _config(**sets):
 
 def _runner(config, jit, **how):
     def run(params, slots, step, batch):
-        return train_step(config, params, slots, step, batch, **how)
+        return train_step(*with_data(config), params, slots, step, batch, **how)
 
     return tf.function(run, jit_compile=True, autograph=False) if jit else run
 
@@ -66,7 +67,7 @@ def test_eager_compiled_and_graph_mode_agree():
     )
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         constants = {name: tf.constant(value.numpy()) for name, value in batch.items()}
-        graph = session.run(train_step(config, *_state(config), constants))
+        graph = session.run(train_step(*with_data(config), *_state(config), constants))
     _assert_same_update(graph, eager)
     config.training.gradient_checkpointing = True
     _assert_same_update(_step(config, batch, jit=True), eager)
@@ -153,7 +154,11 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch_alone():
     batch = tiny_batch(config)
 
     def loss(config=config, step=step, replica=0):
-        return float(train_step(config, params, slots, step, batch, replica_id=replica)[2]["loss"])
+        return float(
+            train_step(*with_data(config), params, slots, step, batch, replica_id=replica)[2][
+                "loss"
+            ]
+        )
 
     first = loss()
     assert loss() == first
@@ -162,8 +167,8 @@ def test_dropout_depends_on_seed_step_replica_and_micro_batch_alone():
     twins = {name: tf.concat([value[:2], value[:2]], axis=0) for name, value in batch.items()}
     accumulating = _config(**{"training.gradient_accumulation_steps": 2})
     halves = {name: value[:2] for name, value in batch.items()}
-    once = float(train_step(config, params, slots, step, halves)[2]["loss"])
-    twice = float(train_step(accumulating, params, slots, step, twins)[2]["loss"])
+    once = float(train_step(*with_data(config), params, slots, step, halves)[2]["loss"])
+    twice = float(train_step(*with_data(accumulating), params, slots, step, twins)[2]["loss"])
     assert once != twice  # the second micro-batch drew other masks over the same records
 
 
@@ -183,7 +188,9 @@ def test_a_nonfinite_update_is_skipped_and_reported(bad, optimizer):
     params, slots, step = _state(config)
     name = "bert/encoder/layer_1/output/dense/kernel"
     params[name] = params[name] + tf.one_hot(0, 48)[:, None] * bad
-    new_params, new_slots, metrics = train_step(config, params, slots, step, tiny_batch(config))
+    new_params, new_slots, metrics = train_step(
+        *with_data(config), params, slots, step, tiny_batch(config)
+    )
     assert not metrics["finite"]
     tf.nest.map_structure(np.testing.assert_array_equal, (new_params, new_slots), (params, slots))
 
@@ -204,7 +211,7 @@ def test_gradients_are_clipped_to_the_global_norm():
 def test_eval_metrics_are_those_of_the_step_without_dropout():
     config = _config(**{"model.hidden_dropout_prob": 0.0})
     batch = tiny_batch(config)
-    metrics = Forward(config, _state(config)[0]).metrics(batch)
+    metrics = Forward(*with_data(config), _state(config)[0]).metrics(batch)
     trained = _step(config, batch)[2]
     weights = batch["masked_lm_weights"].numpy()
     for name, mean in (("losses", "loss"), ("correct", "accuracy")):

@@ -18,7 +18,7 @@ from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines import StepResult, choose
 from bigbird_ja.train.run_dir import RunDir
@@ -96,7 +96,7 @@ class Training:
         self.manifest = synthetic.write(tmp_path / "data")
         self.data, self.model_dir = str(tmp_path / "data"), str(tmp_path / "model")
         config, overrides = resolve_config(None, [*SETTINGS, *settings])
-        self.config = complete_config(config, overrides, self.manifest.as_settings())
+        self.config = fit_to_data(config, self.manifest, overrides)
         self._monkeypatch = monkeypatch
 
     def run(

@@ -14,6 +14,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import checkpoints
 from bigbird_ja.text import tokenizer
 from bigbird_ja.train.warm_start import load_initial
+from testkit.configs import with_data
 from tests.model.tiny import tiny_config
 from tests.text.test_model_proto import train
 
@@ -42,7 +43,7 @@ def _google(params, config, code="BigBird"):
 @pytest.fixture
 def google(tmp_path):
     config = tiny_config(96)
-    params = initial_parameters(config, seed=3)
+    params = initial_parameters(*with_data(config), seed=3)
     checkpoints.write_variables(str(tmp_path / "bigbr.ckpt-0"), _google(params, config))
     return str(tmp_path / "bigbr.ckpt-0"), params
 
@@ -54,7 +55,7 @@ def test_google_s_checkpoint(google, code):
     params = {name: value + number for number, (name, value) in enumerate(params.items())}
     checkpoints.write_variables(prefix, _google(params, config, code))
     for given in (prefix, f"{prefix}.index", prefix.rpartition("/")[0]):
-        first = load_initial(given, config)
+        first = load_initial(given, *with_data(config))
         values, table = first.values, first.table
         assert list(values) == list(params) and "warning" not in table
         for name, value in params.items():
@@ -64,10 +65,10 @@ def test_google_s_checkpoint(google, code):
 
 def test_what_stays_random_is_a_warning(tmp_path):
     config = tiny_config(96)
-    params = initial_parameters(config, seed=3)
+    params = initial_parameters(*with_data(config), seed=3)
     some = {name: value for name, value in params.items() if "transform" not in name}
     checkpoints.write_variables(str(tmp_path / "model.ckpt-0"), _google(some, config))
-    text = load_initial(str(tmp_path / "model.ckpt-0"), config).table
+    text = load_initial(str(tmp_path / "model.ckpt-0"), *with_data(config)).table
     warning = text.splitlines()[-1]
     assert warning.startswith(f"warning: 4 of {len(params)} variables keep random first values: ")
     assert all(f"cls/predictions/transform/{part}" in warning for part in ("kernel", "beta"))
@@ -76,7 +77,7 @@ def test_what_stays_random_is_a_warning(tmp_path):
 def test_another_vocabulary_and_more_positions_are_reported(google):
     prefix, params = google
     config = tiny_config(192, **{"tokenize.vocab_size": 70, "make_data.nsp": True})
-    first = load_initial(prefix, config)
+    first = load_initial(prefix, *with_data(config))
     values, table = first.values, first.table
     words = "bert/embeddings/word_embeddings"
     positions = "bert/embeddings/position_embeddings"
@@ -84,7 +85,7 @@ def test_another_vocabulary_and_more_positions_are_reported(google):
     np.testing.assert_array_equal(values[positions][96:], params[positions])
     assert "96 positions repeated" in table
     assert "bert/pooler/dense/kernel" not in values and "not in the source" in table
-    first = load_initial(prefix, tiny_config(48))
+    first = load_initial(prefix, *with_data(tiny_config(48)))
     shorter, table = first.values, first.table
     np.testing.assert_array_equal(shorter[positions], params[positions][:48])
     assert "cut" in table
@@ -93,16 +94,16 @@ def test_another_vocabulary_and_more_positions_are_reported(google):
 def test_another_architecture_is_refused(google):
     prefix, _ = google
     with pytest.raises(BadInput, match=r"do not fit this config.*use the source's model\.\*"):
-        load_initial(prefix, tiny_config(96, **{"model.hidden_size": 64}))
+        load_initial(prefix, *with_data(tiny_config(96, **{"model.hidden_size": 64})))
     with pytest.raises(BadInput, match="not in the source"):
-        load_initial(prefix, tiny_config(96, **{"model.num_layers": 3}))
+        load_initial(prefix, *with_data(tiny_config(96, **{"model.num_layers": 3})))
 
 
 @pytest.mark.parametrize("form", ["with heads", "the encoder alone", "old names"])
 def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
     short = tiny_config(48, **{"make_data.nsp": True})
-    params = initial_parameters(short, seed=3)
+    params = initial_parameters(*with_data(short), seed=3)
     state = {}
     for name, value in to_hugging_face(short.model, params).items():
         name = name.replace("bert.pooler.", "bert.pooler.dense.")
@@ -117,7 +118,7 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     kind = {"model_type": "bert", "hidden_act": "gelu", "num_attention_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(kind))
     config = tiny_config(192, **{"make_data.nsp": True})
-    first = load_initial(str(tmp_path), config)
+    first = load_initial(str(tmp_path), *with_data(config))
     values, text = first.values, first.table
     positions = "bert/embeddings/position_embeddings"
     np.testing.assert_array_equal(values[positions], np.tile(params[positions], (4, 1)))
@@ -134,31 +135,33 @@ def test_pieces_that_were_added_get_random_rows_behind_the_source_s(tmp_path, sa
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
     (tmp_path / "spiece.model").write_bytes(train(sample_corpus))
     (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 1400}')
-    params = initial_parameters(tiny_config(48, **{"tokenize.vocab_size": 1400}), seed=3)
+    params = initial_parameters(
+        *with_data(tiny_config(48, **{"tokenize.vocab_size": 1400})), seed=3
+    )
     state = to_hugging_face(tiny_config(48).model, params)
     (tmp_path / "model.safetensors").write_bytes(safetensors.save(state))
     ours = tokenizer.load_any(str(tmp_path))
     config = tiny_config(48, **{"tokenize.vocab_size": ours.vocab_size})
-    fresh = initial_parameters(config, config.training.seed)
-    first = load_initial(str(tmp_path), config, ours.sha256)
+    fresh = initial_parameters(*with_data(config), config.training.seed)
+    first = load_initial(str(tmp_path), *with_data(config), ours.sha256)
     values, text = first.values, first.table
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         np.testing.assert_array_equal(values[name][:1400], params[name])
         np.testing.assert_array_equal(values[name][1400:], fresh[name][1400:])
     assert f"1,400 of {ours.vocab_size:,} pieces" in text
-    values = load_initial(str(tmp_path), config, "0" * 64).values
+    values = load_initial(str(tmp_path), *with_data(config), "0" * 64).values
     assert "bert/embeddings/word_embeddings" not in values, "of another tokenizer"
 
 
 def test_what_is_no_model_is_refused(tmp_path):
     config = tiny_config(96)
     with pytest.raises(BadInput, match="neither a Hugging Face folder"):
-        load_initial(str(tmp_path / "nowhere"), config)
+        load_initial(str(tmp_path / "nowhere"), *with_data(config))
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     pytest.importorskip("safetensors", reason="needs the huggingface extra")
     (tmp_path / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(BadInput, match="not a safetensors file"):
-        load_initial(str(tmp_path), config)
+        load_initial(str(tmp_path), *with_data(config))
 
 
 def test_a_source_with_text_in_a_variable_or_cut_data_is_refused(google):
@@ -168,8 +171,8 @@ def test_a_source_with_text_in_a_variable_or_cut_data_is_refused(google):
     values[name] = np.array(["text"], object)
     checkpoints.write_variables(prefix, values)
     with pytest.raises(BadInput, match=f"{name} holds no numbers"):
-        load_initial(prefix, config)
+        load_initial(prefix, *with_data(config))
     data = Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
     with pytest.raises(BadInput, match="not readable as a TensorFlow checkpoint"):
-        load_initial(prefix, config)
+        load_initial(prefix, *with_data(config))

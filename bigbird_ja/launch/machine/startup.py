@@ -28,9 +28,10 @@ from bigbird_ja.launch.machine import watcher
 from bigbird_ja.launch.record import RUN_DIR_KEY, LaunchedRun
 from bigbird_ja.launch.state import CREATE_TIMEOUT
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import config_to_yaml, differences
+from bigbird_ja.settings.values import changes, config_to_yaml
 from bigbird_ja.storage import decode
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".typed")
@@ -115,7 +116,7 @@ def engine_requirements(engine: str, runtime_version: str) -> tuple[str, ...]:
     return _BESIDE_TENSORFLOW_2_15 if "tf-2.15" in runtime_version else _NEWER
 
 
-def store(run: LaunchedRun, config: Config, update_package: bool) -> LaunchedRun:
+def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) -> LaunchedRun:
     """Write what the VM needs to the bucket.
 
     A run that was launched before keeps its package, unless `update_package`.
@@ -133,7 +134,8 @@ def store(run: LaunchedRun, config: Config, update_package: bool) -> LaunchedRun
     if before is None:
         RunFiles(run).save_run()  # the run's id, by which its machines are known
     elif storage.exists(run.config_path):
-        changed = differences(read_config(run.config_path), config)
+        different = changes(read_config(run.config_path), (config, data))
+        changed = [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]
         if changed:
             raise BadInput(
                 f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
@@ -144,7 +146,7 @@ def store(run: LaunchedRun, config: Config, update_package: bool) -> LaunchedRun
     else:
         package = build_package()
         run = replace(run, package=upload(run.bucket, package), package_sha256=package.sha256)
-    storage.write_text(run.config_path, config_to_yaml(config))
+    storage.write_text(run.config_path, config_to_yaml(config, data))
     RunFiles(run).save_run()
     return run
 

@@ -23,6 +23,7 @@ import tensorflow as tf
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.checkpoints import parameters_of
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines.choose import resolve_tpu
@@ -38,7 +39,7 @@ class EstimatorEngine:
     """Run the step in TPUEstimator's session, on CPU, GPU or TPU v2 and v3.
 
     Args:
-        config: completed by a data set.
+        config, data: of the run.
         first_state: gives every variable's first value, by name; called once.
         batches: the input.
         replicas: TPU cores; 1 on CPU and GPU.
@@ -51,17 +52,19 @@ class EstimatorEngine:
     def __init__(
         self,
         config: Config,
+        data: Data,
         first_state: Callable[[], Mapping[str, Any]],
         batches: MakeBatches,
         replicas: int,
         scratch: str,
         use_tpu: bool,
     ) -> None:
-        self._config, self._scratch, self._use_tpu = config, scratch, use_tpu
+        self._config, self._data = config, data
+        self._scratch, self._use_tpu = scratch, use_tpu
         self._last_step = config.training.num_train_steps
         one_session = OneSession()
         _quiet_logging(one_session.causes)
-        self._graph = TrainGraph(config, first_state, one_session)
+        self._graph = TrainGraph(config, data, first_state, one_session)
         self._input_fn = make_input_fn(batches, replicas, use_tpu)
         self._hook = _Handover()
         self._thread = threading.Thread(target=self._train, name="estimator", daemon=True)
@@ -101,7 +104,8 @@ class EstimatorEngine:
 
     def forward(self) -> Forward:
         """Make the model outside the session, on this machine's CPU or GPU."""
-        return Forward(self._config, parameters_of(self._graph.snapshot(self._hook.session)))
+        parameters = parameters_of(self._graph.snapshot(self._hook.session))
+        return Forward(self._config, self._data, parameters)
 
     def close(self) -> None:
         """Let TPUEstimator end its session."""

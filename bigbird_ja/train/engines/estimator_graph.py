@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs, slot_parameters
 from bigbird_ja.run.checkpoints import STEP, slot_name
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.step import train_step
 
@@ -27,7 +28,7 @@ class TrainGraph:
     """Hold one run's graph: built by `model_fn`, read and written between two loops.
 
     Args:
-        config: completed by a data set.
+        config, data: of the run.
         init: gives every variable of a checkpoint its value, by name.
         initialised: called once per session; raises for a second one.
     """
@@ -35,10 +36,12 @@ class TrainGraph:
     def __init__(
         self,
         config: Config,
+        data: Data,
         init: Callable[[], Mapping[str, Any]],
         initialised: Callable[[], None] = lambda: None,
     ) -> None:
-        self._config, self._init, self._initialised = config, init, initialised
+        self._config, self._data = config, data
+        self._init, self._initialised = init, initialised
         self.metric_names: list[str] = []
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
@@ -48,9 +51,11 @@ class TrainGraph:
         features = dict(features)
         replica_id = features.pop(REPLICA_ID)[0]
         on_tpu = bool(params["use_tpu"])
-        shapes = {name: spec.shape for name, spec in parameter_specs(self._config).items()}
+        shapes = {
+            name: spec.shape for name, spec in parameter_specs(self._config, self._data).items()
+        }
         names = list(shapes)
-        slots = slot_parameters(self._config)
+        slots = slot_parameters(self._config, self._data)
         shapes |= {slot_name(n, slot): shapes[n] for slot in slots for n in slots[slot]}
         self.variables = {name: _variable(name, shape) for name, shape in shapes.items()}
         self.global_step = tf.compat.v1.train.get_or_create_global_step()
@@ -58,6 +63,7 @@ class TrainGraph:
         values = {name: variable.read_value() for name, variable in self.variables.items()}
         new_params, new_slots, metrics = train_step(
             self._config,
+            self._data,
             {name: values[name] for name in names},
             {slot: {n: values[slot_name(n, slot)] for n in slots[slot]} for slot in slots},
             step,

@@ -12,19 +12,20 @@ from pathlib import Path
 from bigbird_ja.model.params import count_parameters, count_state
 from bigbird_ja.process.console import human_bytes
 from bigbird_ja.process.errors import OutOfMemory
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def state_bytes(config: Config) -> int:
+def state_bytes(config: Config, data: Data) -> int:
     """Count the bytes that the state alone takes in a step of TensorFlow's executor on a CPU.
 
     Nothing refuses a step that is too large there: the machine swaps, or the kernel kills the
     process. The state is there four times (variables, results of the step, a snapshot that is
     written, first values), and beside it the gradients.
     """
-    return 4 * (4 * count_state(config) + count_parameters(config))
+    return 4 * (4 * count_state(config, data) + count_parameters(config, data))
 
 
 def refuse_if_too_large(needed: int) -> None:

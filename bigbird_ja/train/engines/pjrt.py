@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.model import implementation
 from bigbird_ja.process.errors import StorageError
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, memory
 from bigbird_ja.train.engines.devices import Devices
@@ -50,7 +51,7 @@ class PjrtEngine:
     """Run the step on JAX's devices; see the module.
 
     Args:
-        config: completed by a data set.
+        config, data: of the run.
         first_state: gives every variable's first value, by name; called once.
         batches: the input.
         devices: to train on; the global batch divides over them.
@@ -60,15 +61,16 @@ class PjrtEngine:
     def __init__(
         self,
         config: Config,
+        data: Data,
         first_state: Callable[[], Mapping[str, Any]],
         batches: MakeBatches,
         devices: Devices,
         programs: CompiledPrograms | None = None,
     ) -> None:
-        self._config = config
+        self._config, self._data = config, data
         self._first_state, self._batches = first_state, batches
         self._devices, self._programs = devices, programs
-        self._take(implementation.resolved(config, devices.platform, devices.chip))
+        self._take(implementation.resolved(config, data, devices.platform, devices.chip))
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = config.training.log_every_steps
@@ -141,7 +143,7 @@ class PjrtEngine:
     def forward(self) -> Any:
         """Return the model on the devices of this process, for its own part of the records."""
         if self._forward is None:
-            self._forward = PjrtForward(self._config, self._devices.of_process())
+            self._forward = PjrtForward(self._config, self._data, self._devices.of_process())
         self._forward.take(self._state.parameters)
         return self._forward
 
@@ -154,7 +156,8 @@ class PjrtEngine:
         """Make the program of a resolved config."""
         count = len(self._devices.devices)
         self._step_config = config
-        self._program = Program(config, config.training.global_batch_size // count, count)
+        sequences = config.training.global_batch_size // count
+        self._program = Program(config, self._data, sequences, count)
 
     def _compile_with_fallback(self) -> Step:
         """Compile, without kernels where the compiler refuses those that `auto` had chosen."""

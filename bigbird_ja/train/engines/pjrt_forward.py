@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.evaluation.forward import inference_config, padded
 from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.lowering import program
@@ -23,12 +24,12 @@ class PjrtForward:
     """Compute `evaluation.forward.Model` on JAX's devices; one program per shape.
 
     Args:
-        config: of the run.
+        config, data: of the run.
         devices: of this process; a batch is divided over them.
     """
 
-    def __init__(self, config: Config, devices: Devices) -> None:
-        self.config = inference_config(config)
+    def __init__(self, config: Config, data: Data, devices: Devices) -> None:
+        self.config, self.data = inference_config(config), data
         self.parameters: list[jax.Array] = []
         self._devices = devices
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
@@ -51,7 +52,7 @@ class PjrtForward:
     def place(self, parameters: Mapping[str, np.ndarray]) -> None:
         """Bring parameters to the devices, from the host and by name."""
         everywhere = NamedSharding(self._mesh, P())
-        names = parameter_specs(self.config)
+        names = parameter_specs(self.config, self.data)
         ordered = [np.asarray(parameters[name], np.float32) for name in names]
         self.parameters = [to_devices(value, everywhere) for value in ordered]
 
@@ -71,17 +72,17 @@ class PjrtForward:
             name: np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1))
             for name, value in arrays.items()
         }
-        specs = program.batch_specs(self.config, each)
+        specs = program.batch_specs(self.data, each)
         outputs = function(self.parameters, [filled[name] for name in specs])
         return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Compute `Forward.log_probabilities`; each row is one document."""
-        ids = padded(self.config, input_ids)
+        ids = padded(self.config, self.data, input_ids)
         places = np.asarray(positions, np.int32)
         shape = len(ids), ids.shape[1], places.shape[1]
         if shape not in self._log_probabilities:
-            traced = program.log_probabilities(self.config, *shape)
+            traced = program.log_probabilities(self.config, self.data, *shape)
             call = as_jax_function(traced, self._devices.platform)
             self._log_probabilities[shape] = jax.jit(
                 lambda parameters, *rest: call(*parameters, *rest)
@@ -90,7 +91,7 @@ class PjrtForward:
         return np.asarray(result.addressable_data(0))
 
     def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
-        traced = program.evaluation(self.config, rows)
+        traced = program.evaluation(self.config, self.data, rows)
         call = as_jax_function(traced, self._devices.platform)
 
         def each(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:

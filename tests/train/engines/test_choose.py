@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.train.engines import choose as choose_lib
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choose import Before, check_divides, check_estimator_tpu, choose
+from testkit.configs import fitted
 from testkit.machines import Machine
 
-CONFIG = complete_config(resolve_config(None, [])[0])
+CONFIG = fitted(None, [])
 
 
 class Found:
@@ -98,7 +98,7 @@ def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: Machin
     ],
 )  # fmt: skip
 def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
-    config = complete_config(resolve_config(None, [setting])[0])
+    config = fitted(None, [setting])
     chosen = choose("auto", False, config)
     assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
     with pytest.raises(BadInput, match=f"^{setting} needs --engine pjrt: "):

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from testkit.configs import fitted, with_data
+
 pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with TensorFlow 2.15")
 
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.settings.resolve import complete_config, resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
@@ -48,7 +49,7 @@ def tiny() -> Config:
         "training.log_every_steps=2", "training.dtype=float32", "tpu.num_cores=2",
         "training.warmup_steps=1",
     ]  # fmt: skip
-    return complete_config(resolve_config(None, settings)[0])
+    return fitted(None, settings)
 
 
 def features(rows: int) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def features(rows: int) -> dict[str, Any]:
 def initial(config: Config) -> dict[str, Any]:
     from bigbird_ja.model.params import initial_parameters
 
-    params = initial_parameters(config, 1)
+    params = initial_parameters(*with_data(config), 1)
     slots = {f"{n}/adam_{s}": np.zeros_like(v) for s in "mv" for n, v in params.items()}
     return {**params, **slots, "global_step": np.int64(0)}
 
@@ -77,7 +78,7 @@ def initial(config: Config) -> dict[str, Any]:
 def test_the_tpu_form_of_the_step_builds(optimizer: str, stacks: int) -> None:
     config = tiny()
     config.training.optimizer = optimizer
-    graph = TrainGraph(config, lambda: initial(config))
+    graph = TrainGraph(*with_data(config), lambda: initial(config))
     with tf.Graph().as_default() as built:
 
         def step() -> tf.Operation:
@@ -86,7 +87,7 @@ def test_the_tpu_form_of_the_step_builds(optimizer: str, stacks: int) -> None:
         tf.compat.v1.tpu.replicate(step, [[], []])
         sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
     # The weight, each gradient, the means; and what each core orthogonalised, by shape.
-    assert len(sums) == 2 + len(parameter_specs(config)) + stacks
+    assert len(sums) == 2 + len(parameter_specs(*with_data(config))) + stacks
 
 
 def test_a_second_session_ends_with_what_ended_the_first() -> None:
@@ -119,7 +120,7 @@ def make_engine(tmp_path: Any, steps: int, batches: Any = endless) -> estimator.
     config = tiny()
     config.training.num_train_steps = steps
     return estimator.EstimatorEngine(
-        config, lambda: initial(config), batches, 1, str(tmp_path), use_tpu=False
+        *with_data(config), lambda: initial(config), batches, 1, str(tmp_path), use_tpu=False
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.model import implementation
-from bigbird_ja.settings.resolve import complete_config, resolve_config
+from testkit.configs import fitted, with_data
 
 pytest.importorskip("jax")
 
@@ -32,8 +32,8 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
 
     monkeypatch.setattr(PjrtEngine, "_compile", compile_)
     sets = ["training.global_batch_size=1", *settings]
-    config = complete_config(resolve_config("base-4096", sets)[0])
-    return PjrtEngine(config, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
+    config = fitted("base-4096", sets)
+    return PjrtEngine(*with_data(config), dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
 
 
 def test_auto_continues_without_them(

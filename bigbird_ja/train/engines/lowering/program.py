@@ -33,8 +33,9 @@ from bigbird_ja.model import heads
 from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import slot_name
+from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import predictions_of, train_predictions
+from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import muon
 from bigbird_ja.train import step as step_lib
 from bigbird_ja.train.engines.lowering import (
@@ -55,7 +56,7 @@ class Program:
     """The step of a config on some replicas.
 
     Args:
-        config: completed.
+        config, data: of the run.
         sequences: of one replica and step, over all micro-batches.
         num_replicas: over which the global batch is divided.
         priced_as_one_of: devices of the run of which this is one device's program without what
@@ -63,6 +64,7 @@ class Program:
     """
 
     config: Config
+    data: Data
     sequences: int
     num_replicas: int
     priced_as_one_of: int = 1
@@ -70,25 +72,25 @@ class Program:
     @property
     def parameters(self) -> dict[str, Spec]:
         """By name, float32."""
-        specs = parameter_specs(self.config)
+        specs = parameter_specs(self.config, self.data)
         return {name: Spec(spec.shape, "float32") for name, spec in specs.items()}
 
     @property
     def slots(self) -> dict[str, Spec]:
         """The optimiser's state by name, all of the first slot before the second."""
-        parameters, slots = self.parameters, slot_parameters(self.config)
+        parameters, slots = self.parameters, slot_parameters(self.config, self.data)
         return {slot_name(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
     @property
     def batch(self) -> dict[str, Spec]:
         """What one replica gets per step, as `data.pipeline.batches` yields it."""
-        return batch_specs(self.config, self.sequences, train_predictions(self.config))
+        return batch_specs(self.data, self.sequences, train_predictions(self.config, self.data))
 
     @property
     def metric_names(self) -> list[str]:
         """Of the places of `metrics`."""
         names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "grad_norm"]
-        if self.config.make_data.nsp:
+        if self.data.nsp:
             names += ["next_sentence_loss", "next_sentence_accuracy"]
         return sorted(names)
 
@@ -103,7 +105,7 @@ class Program:
             name: shard_of(spec, count, by_rows=name in matrices)
             for name, spec in self.parameters.items()
         }
-        slots = slot_parameters(self.config)
+        slots = slot_parameters(self.config, self.data)
         return shards | {slot_name(n, slot): shards[n] for slot in slots for n in slots[slot]}
 
     def lower(self) -> LoweredStep:
@@ -137,6 +139,7 @@ class Program:
         def parts(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             gradients, sums = step_lib.replica_gradients(
                 self.config,
+                self.data,
                 {name: values[name] for name in parameters},
                 {name: values[name] for name in batch},
                 values["step"],
@@ -190,7 +193,7 @@ class Program:
             stacks: where the state is divided, the orthogonalised ones of Muon.
         """
         parameters, slots = self._parts(self.parameters), self._parts(self.slots)
-        by_slot = slot_parameters(self.config)
+        by_slot = slot_parameters(self.config, self.data)
         given = {gradient_name(name): spec for name, spec in parameters.items()}
         totals = {"sums": Spec((step_lib.NUM_SUMS,), "float32"), "step": Spec((), "int32")}
         if self.shards:
@@ -199,6 +202,7 @@ class Program:
         def update(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             new, new_slots, metrics = step_lib.apply_gradients(
                 self.config,
+                self.data,
                 {name: values[name] for name in parameters},
                 {s: {n: values[slot_name(n, s)] for n in names} for s, names in by_slot.items()},
                 {name: values[gradient_name(name)] for name in parameters},
@@ -224,29 +228,32 @@ class Program:
         return {name: shards[name].part(s) if shards else s for name, s in specs.items()}
 
 
-def evaluation(config: Config, sequences: int) -> Traced:
+def evaluation(config: Config, data: Data, sequences: int) -> Traced:
     """`heads.pretraining_metrics` of a batch of that many sequences; parameters come first.
 
     Args:
         config: of evaluation: float32, no recomputation.
     """
-    parameters = Program(config, sequences, 1).parameters
-    batch = batch_specs(config, sequences)
+    parameters = Program(config, data, sequences, 1).parameters
+    batch = batch_specs(data, sequences)
     outputs = ["masked_lm_losses", "masked_lm_correct"]
-    if config.make_data.nsp:
+    if data.nsp:
         outputs += ["next_sentence_losses", "next_sentence_correct"]
 
     def metrics(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         params = {name: values[name] for name in parameters}
-        results = heads.pretraining_metrics(params, config, {name: values[name] for name in batch})
+        inputs = {name: values[name] for name in batch}
+        results = heads.pretraining_metrics(params, config, data, inputs)
         return [results[name] for name in outputs]
 
     return trace(metrics, {**parameters, **batch}, outputs)
 
 
-def log_probabilities(config: Config, sequences: int, length: int, places: int) -> Traced:
+def log_probabilities(
+    config: Config, data: Data, sequences: int, length: int, places: int
+) -> Traced:
     """`evaluation.forward.masked_log_probabilities` of that many sequences, tokens and places."""
-    parameters = Program(config, sequences, 1).parameters
+    parameters = Program(config, data, sequences, 1).parameters
     inputs = {
         "input_ids": Spec((sequences, length), "int32"),
         "positions": Spec((sequences, places), "int32"),
@@ -255,18 +262,16 @@ def log_probabilities(config: Config, sequences: int, length: int, places: int) 
     def expected(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         params = {name: values[name] for name in parameters}
         ids, positions = values["input_ids"], values["positions"]
-        return [forward.masked_log_probabilities(config, params, ids, positions)]
+        return [forward.masked_log_probabilities(config, data, params, ids, positions)]
 
     return trace(expected, {**parameters, **inputs}, ["log_probabilities"])
 
 
-def batch_specs(config: Config, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
+def batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
     """A batch of that many sequences, as `data.pipeline` yields it; with as many places for
     predictions as the data set's, unless said otherwise."""
-    length = config.make_data.seq_length
-    if predictions is None:
-        predictions = predictions_of(config.make_data)
-    whole, places = (sequences, length), (sequences, predictions)
+    whole = (sequences, data.seq_length)
+    places = (sequences, predictions or data.max_predictions_per_seq)
     return {
         "input_ids": Spec(whole, "int32"),
         "segment_ids": Spec(whole, "int32"),
