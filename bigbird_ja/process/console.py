@@ -128,15 +128,19 @@ class Progress:
         )
         self._live.show(meter)
 
+    def close(self) -> None:
+        """Shows the last line, if any was shown before."""
+        if self._is_shown:
+            self._show(self._clock())
+        self._live.close()
+
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:  # totals may be estimates; the work is done all the same
             self._done = max(self._done, self._total)
-        if self._is_shown:
-            self._show(self._clock())
-        self._live.close()
+        self.close()
 
 
 def log(message: str, stream: TextIO | None = None) -> None:
