@@ -15,21 +15,21 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import importlib.util
 import itertools
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 from absl import app, flags
 
 from bigbird_ja.process.console import human_bytes, table
@@ -48,59 +48,46 @@ _ROWS = flags.DEFINE_list("rows", ["raw", "modes", "shared", "pipeline"], "What 
 
 
 @dataclass
-class Run:
-    """One command: seconds by the clock and of processor time, peak memory, its results."""
+class Finished:
+    """Describes a finished command: its seconds, peaks and results."""
 
     seconds: float
     cpu_seconds: float
-    peak_bytes: int  # of all processes together
+    peak_bytes: int  # of all processes together; what is shared is divided among them
     peak_disk: int  # bytes in --output_dir
     results: dict[str, Any]
 
 
-def run(*arguments: str) -> Run:
-    """Runs `bigbird-ja` and watches it."""
+def run(*arguments: str) -> Finished:
+    """Run `bigbird-ja` and watch it."""
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     folder = next((a.partition("=")[2] for a in arguments if a.startswith("--output_dir=")), "")
-    peak = [0, 0]
-    watcher = threading.Thread(target=_watch, args=(process, peak, folder), daemon=True)
-    watcher.start()
-    output = process.communicate()[0].decode()
-    seconds = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    memory = disk = 0
+    before, began = os.times(), time.perf_counter()
+    with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            with contextlib.suppress(psutil.Error):  # one ended meanwhile
+                family = [process, *process.children(recursive=True)]
+                memory = max(memory, sum(one.memory_full_info().pss for one in family))
+            with contextlib.suppress(FileNotFoundError):  # moved meanwhile
+                disk = max(disk, sum(p.stat().st_size for p in Path(folder).rglob("*.*")))
+            time.sleep(0.2)
+        seconds, after = time.perf_counter() - began, os.times()
+        output = process.stdout.read().decode()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    watcher.join()
-    return Run(seconds, cpu, peak[0], peak[1], json.loads(output.strip().splitlines()[-1]))
+    cpu = (
+        after.children_user + after.children_system - before.children_user - before.children_system
+    )
+    return Finished(seconds, cpu, memory, disk, json.loads(output.strip().splitlines()[-1]))
 
 
-def _watch(process: subprocess.Popen[bytes], peak: list[int], folder: str) -> None:
-    while process.poll() is None:
-        peak[0] = max(peak[0], sum(map(_private_bytes, _family(process.pid))))
-        with contextlib.suppress(FileNotFoundError):  # moved meanwhile
-            peak[1] = max(peak[1], sum(p.stat().st_size for p in Path(folder).rglob("*.*")))
-        time.sleep(0.2)
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
-    with contextlib.suppress(OSError):
-        for file in Path(f"/proc/{pid}/task").glob("*/children"):  # each thread has its own
-            for child in file.read_text().split():
-                yield from _family(int(child))
-
-
-def _private_bytes(pid: int) -> int:
-    """Proportional set size: what is shared is divided among those who share it."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Pss:"))
-    except OSError:
-        return 0
+def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
+    """Return megabytes of text per second of processor time, and what the work returns."""
+    began = time.process_time()
+    result = work()
+    seconds = time.process_time() - began
+    return sum(len(text.encode()) for text in texts) / 1e6 / seconds, result
 
 
 def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
@@ -110,19 +97,13 @@ def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
     loaded = tokenizer.load(tokenizer_path)
     part = texts[: max(1, len(texts) // 4)]
     split = [s for text in part for s in sentences.split(text)]
-    megabytes = sum(len(text.encode()) for text in part) / 1e6
-    rows = []
-    for name, items in (("sentences", split), ("documents", part)):
-        cpu = time.process_time()
-        ids = loaded.encode_arrays(items)
-        rows.append([f"raw SentencePiece, {name}", megabytes / (time.process_time() - cpu)])
-    for kind in ("script", "mecab"):
-        few = part if kind == "script" else part[: len(part) // 8]
-        size = sum(len(text.encode()) for text in few) / 1e6
-        marker = words.word_marker(kind, loaded)
-        cpu = time.process_time()
-        marker(few, ids[: len(few)])
-        rows.append([f"word boundaries, {kind}", size / (time.process_time() - cpu)])
+    rate, _ = _rate(part, lambda: loaded.encode_arrays(split))
+    rows = [["raw SentencePiece, sentences", rate]]
+    rate, ids = _rate(part, lambda: loaded.encode_arrays(part))
+    rows.append(["raw SentencePiece, documents", rate])
+    for kind, few in (("script", part), ("mecab", part[: len(part) // 8])):
+        mark = functools.partial(words.word_marker(kind, loaded), few, ids[: len(few)])
+        rows.append([f"word boundaries, {kind}", _rate(few, mark)[0]])
     return rows
 
 
@@ -131,48 +112,36 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
     from bigbird_ja.text import tokenizer, words
     from testkit import tokenizer_folders
 
-    part = texts[: max(1, len(texts) // 20)]
-    megabytes = sum(len(text.encode()) for text in part) / 1e6
-    rows = []
+    part, rows = texts[: max(1, len(texts) // 20)], []
     for kind, train in tokenizer_folders.KINDS.items():
         train(Path(work, kind), texts[:60])
         loaded = tokenizer.load_any(str(Path(work, kind)))
-        marker = words.word_marker("script", loaded)
-        cpu = time.process_time()
-        ids = loaded.encode_arrays(part)
-        encoded = time.process_time()
-        marker(part, ids)
-        marked = time.process_time()
-        rows.append([kind, megabytes / (encoded - cpu), megabytes / (marked - encoded)])
+        encoding, ids = _rate(part, functools.partial(loaded.encode_arrays, part))
+        mark = functools.partial(words.word_marker("script", loaded), part, ids)
+        rows.append([kind, encoding, _rate(part, mark)[0]])
     return rows
 
 
 def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
     """Rows: make-data from text to finished shards, in the modes that have a target."""
-    common = [f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
     rows = []
 
-    def row(name: str, megabytes: float, done: Run, less: Run | None = None) -> None:
-        seconds = done.seconds - (less.seconds if less else 0)
-        cpu = done.cpu_seconds - (less.cpu_seconds if less else 0)
-        rate, per_core = megabytes / seconds, megabytes / cpu
+    def row(name: str, *more: str, less: Finished | None = None) -> Finished:
+        inputs = [f"--input={text}", *([f"--input={double}"] if less else [])]
+        place = f"--output_dir={work}/mode-{len(rows)}"
+        common = [f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}", place]
+        done = run("make-data", *inputs, *common, *more)
+        rate = size / 1e6 / (done.seconds - (less.seconds if less else 0))
+        per_core = size / 1e6 / (done.cpu_seconds - (less.cpu_seconds if less else 0))
         stored = done.results["bytes"] / (size * (2 if less else 1))
-        rows.append(
-            [name, rate, rate / ANCESTOR_MB_PER_SECOND, per_core, stored,
-             ANCESTOR_BYTES_PER_BYTE / stored, human_bytes(done.peak_bytes)]
-        )  # fmt: skip
+        ratios = [rate / ANCESTOR_MB_PER_SECOND, per_core, stored, ANCESTOR_BYTES_PER_BYTE / stored]
+        rows.append([name, rate, *ratios, human_bytes(done.peak_bytes)])
+        return done
 
-    once = run("make-data", f"--input={text}", f"--output_dir={work}/dynamic", *common)
-    row("dynamic, start-up included", size / 1e6, once)
-    both = [f"--input={text}", f"--input={double}"]
-    twice = run("make-data", *both, f"--output_dir={work}/twice", *common)
-    row("dynamic, steady state", size / 1e6, twice, once)
-    static = ["--masking=static", "--dupe_factor=10"]
-    done = run("make-data", f"--input={text}", f"--output_dir={work}/static", *common, *static)
-    row("static, ten duplicates", size / 1e6, done)
-    mecab = "--word_boundaries=mecab"
-    done = run("make-data", f"--input={text}", f"--output_dir={work}/mecab", *common, mecab)
-    row("dynamic, words by mecab", size / 1e6, done)
+    once = row("dynamic, start-up included")
+    row("dynamic, steady state", less=once)
+    row("static, ten duplicates", "--masking=static", "--dupe_factor=10")
+    row("dynamic, words by mecab", "--word_boundaries=mecab")
     return rows
 
 
@@ -181,30 +150,26 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     from bigbird_ja.data import blocks
     from bigbird_ja.text import articles, corpus
 
-    path = f"{work}/large.jsonl"
-    records = [
-        json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n"
-        for text in articles.documents(500, seed=1)
-    ]
-    written = 0
+    path, written = f"{work}/large.jsonl", 0
+    made = articles.documents(500, seed=1)
+    records = [json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in made]
     with open(path, "wb") as file:
         # The same articles again and again: memory is measured here, not text.
         for record in itertools.cycle(records):
             written += file.write(record)
             if written > gigabytes * 1e9:
                 break
-    size, began = os.path.getsize(path), time.process_time()
-    texts = [(corpus.open_corpus([path]).texts(), 1.0)]
-    for _ in blocks.cut_into_blocks(texts, 4096, 0.01, 1, collections.Counter()):
-        pass
-    reading = size / 1e6 / (time.process_time() - began)
-    done = run("make-data", f"--input={path}", f"--tokenizer={tokenizer}",
-               f"--output_dir={work}/large", f"--num_workers={_WORKERS.value}")  # fmt: skip
+    lines = [(corpus.open_corpus([path]).texts(), 1.0)]
+    began = time.process_time()
+    collections.deque(blocks.cut_into_blocks(lines, 4096, 0.01, 1, collections.Counter()), 0)
+    reading = written / 1e6 / (time.process_time() - began)
+    common = [f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
+    done = run("make-data", f"--input={path}", f"--output_dir={work}/large", *common)
     return (
-        f"{human_bytes(size)} of JSON, read and cut by one process at {reading:.0f} MB/s,"
-        f" {done.results['tokens']:,} tokens: {done.seconds:.0f} s,"
-        f" {done.cpu_seconds:.0f} s of processors ({size / 1e6 / done.cpu_seconds:.1f} MB/s per"
-        f" core), at most {human_bytes(done.peak_bytes)} of memory in all processes together,"
+        f"{human_bytes(written)} of JSON, read and cut by one process at {reading:.0f} MB/s,"
+        f" {done.results['tokens']:,} tokens: {done.seconds:.0f} s, {done.cpu_seconds:.0f} s of"
+        f" processors ({written / 1e6 / done.cpu_seconds:.1f} MB/s per core), at most"
+        f" {human_bytes(done.peak_bytes)} of memory in all processes together,"
         f" {human_bytes(done.results['bytes'])} stored, {human_bytes(done.peak_disk)} on the way"
     )
 
@@ -240,24 +205,24 @@ _BATCHES_READ = 4000
 
 
 def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Iterator[list[Any]]:
-    """Rows, each once it is measured: make-data and the input pipeline, now and at an earlier
-    commit. Each reads the data that it made."""
+    """Time make-data and the input pipeline, now and at an earlier commit: rows as measured.
+
+    Each pipeline reads the data that its own commit made.
+    """
+    program = [sys.executable, "-m", "bigbird_ja"]
+    common = [f"--input={text}", f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
 
     def make(name: str, *more: str) -> Callable[[str], list[str]]:
-        return lambda place: [
-            sys.executable, "-m", "bigbird_ja", "make-data", f"--input={text}",
-            f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}",
-            f"--output_dir={work}/{name}-{place}", *more,
-        ]  # fmt: skip
+        place = f"--output_dir={work}/{name}-"
+        return lambda side: [*program, "make-data", *common, place + side, *more]
 
-    def read(place: str) -> list[str]:
-        made = f"{work}/dynamic-{place.rstrip('0123456789')}0"
+    def read(side: str) -> list[str]:
+        made = f"{work}/dynamic-{side.rstrip('0123456789')}0"
         return [sys.executable, "-c", _READ, made, str(_BATCHES_READ)]
 
-    static = ("--masking=static", "--dupe_factor=10")
     commands = {
         "make-data, dynamic": make("dynamic"),
-        "make-data, static, ten duplicates": make("static", *static),
+        "make-data, static, ten duplicates": make("static", "--masking=static", "--dupe_factor=10"),
     }
     if "pipeline" in _ROWS.value:
         commands[f"input pipeline, {_BATCHES_READ:,} batches of 16"] = read
@@ -266,33 +231,27 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Ite
             yield revisions.compare(name, before, _ROUNDS.value, command).row()
 
 
-def _texts(path: str) -> list[str]:
-    from bigbird_ja.text import corpus
-
-    return list(corpus.open_corpus([path]).texts())
-
-
 def _prepare(work: str) -> tuple[str, str]:
     source = _INPUT.value or os.environ.get("BIGBIRD_JA_REAL_TEXT")
     if not source:
         source = f"{work}/sample.jsonl"
         run("sample", f"--output={source}", "--documents=4000")
-    tokenizer = _TOKENIZER.value
-    if not tokenizer:
+    if not _TOKENIZER.value:
         run("tokenize", f"--input={source}", f"--output_prefix={work}/ja")
-        tokenizer = f"{work}/ja.model"
-    return source, tokenizer
+    return source, _TOKENIZER.value or f"{work}/ja.model"
 
 
 def main(_: list[str]) -> None:
-    """Measures and prints."""
+    """Measure and print."""
+    from bigbird_ja.text import corpus
+
     with tempfile.TemporaryDirectory(prefix="bench-data-") as work:
         source, tokenizer = _prepare(work)
         if _REV.value:
             for row in against_revision(source, tokenizer, _REV.value, work):
                 print(f"{table([row], revisions.HEADER)}\n", flush=True)
             return
-        texts = _texts(source)
+        texts = list(corpus.open_corpus([source]).texts())
         size = sum(len(text.encode()) for text in texts)
         double = f"{work}/double.jsonl"
         with open(double, "w", encoding="utf-8") as file:
@@ -305,8 +264,8 @@ def main(_: list[str]) -> None:
             _show(kind_rates(texts, work), header)
         del texts
         if "modes" in _ROWS.value:
-            header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu", "bytes per byte",
-                      "x smaller", "memory"]  # fmt: skip
+            header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu"]
+            header += ["bytes per byte", "x smaller", "memory"]
             _show(make_rates(source, double, size, tokenizer, work), header)
         if "shared" in _ROWS.value:
             header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
@@ -314,7 +273,7 @@ def main(_: list[str]) -> None:
         if _LARGE.value:
             print(f"\n{large(_LARGE.value, tokenizer, work)}")
         if {"modes", "pipeline"} <= set(_ROWS.value):  # reads what the modes made
-            for name in ("dynamic", "static"):
+            for name in ("mode-0", "mode-2"):
                 print(flush=True)
                 command = [sys.executable, "-m", "scripts.bench_pipeline"]
                 subprocess.run([*command, f"--data_dir={work}/{name}"], check=True)
