@@ -124,7 +124,7 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
 
 def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
     """Rows: make-data from text to finished shards, in the modes that have a target."""
-    rows = []
+    rows: list[list[Any]] = []
 
     def row(name: str, *more: str, less: Finished | None = None) -> Finished:
         inputs = [f"--input={text}", *([f"--input={double}"] if less else [])]

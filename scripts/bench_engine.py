@@ -1,4 +1,4 @@
-"""What an engine costs beside the step, and how soon it trains again: `make bench-engine`.
+"""Measures what an engine costs beside the step, and how soon it trains again: `make bench-engine`.
 
     python -m scripts.bench_engine [--only loop,engines,restart] [--rev COMMIT]
 
@@ -25,35 +25,46 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bigbird_ja.process.console import log, table
 from scripts import revisions
-from testkit import synthetic
+from testkit import ROOT, synthetic
 
-ROOT = Path(__file__).resolve().parent.parent
-PRESET, SEQ_LENGTH, PREDICTIONS, PIECES = "small-1024", 1024, 154, 32_000
-SETTINGS = (
-    "training.global_batch_size=2", "training.dtype=float32", "training.warmup_steps=10",
-    "checkpoints.save_every_minutes=0", "checkpoints.keep_last=1", "checkpoints.keep_every_steps=0",
-)  # fmt: skip
+PROGRAM = (sys.executable, "-m", "bigbird_ja")
+PRESET = "small-1024"
+RECORDS: dict[str, Any] = {"seq_length": 1024, "max_predictions_per_seq": 154, "vocab_size": 32_000}
+SETTINGS = {
+    "training.global_batch_size": 2,
+    "training.dtype": "float32",
+    "training.warmup_steps": 10,
+    "checkpoints.save_every_minutes": 0,
+    "checkpoints.keep_last": 1,
+    "checkpoints.keep_every_steps": 0,
+}
+RARELY = {"training.log_every_steps": 1, "checkpoints.save_every_steps": 1_000_000}
 WARM_UP = 5  # steps that are not measured
 PARTS = ("loop", "engines", "restart")
 
 
-def command(work: Path, model: str, steps: int, *sets: str, engine: str = "auto") -> list[str]:
-    """A line that trains on the random records."""
-    return [
-        sys.executable, "-m", "bigbird_ja", "pretrain", f"--config={PRESET}", f"--engine={engine}",
-        f"--data_dir={work / 'data'}", f"--model_dir={work / model}", f"--num_train_steps={steps}",
-        *(f"--set={item}" for item in (*SETTINGS, *sets)),
-    ]  # fmt: skip
+def command(
+    work: Path, model: str, steps: int, sets: Mapping[str, object], engine: str = "auto"
+) -> list[str]:
+    """Return a line that trains on the random records."""
+    flags = {"config": PRESET, "engine": engine, "data_dir": work / "data"}
+    flags |= {"model_dir": work / model, "num_train_steps": steps}
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    words += [f"--set={key}={value}" for key, value in {**SETTINGS, **sets}.items()]
+    return [*PROGRAM, "pretrain", *words]
 
 
-def seconds_per_step(work: Path, model: str, steps: int, *sets: str, engine: str = "auto") -> float:
-    """Of a run of its own, after its warm-up; logged steps are dated as they end."""
-    line = command(work, model, WARM_UP + steps, *sets, engine=engine)
+def seconds_per_step(
+    work: Path, model: str, steps: int, sets: Mapping[str, object], engine: str = "auto"
+) -> float:
+    """Time a run of its own after its warm-up; logged steps are dated as they end."""
+    line = command(work, model, WARM_UP + steps, sets, engine)
     log(" ".join(line[3:]))
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -63,22 +74,20 @@ def seconds_per_step(work: Path, model: str, steps: int, *sets: str, engine: str
 
 
 def metrics(model_dir: Path) -> list[dict[str, float]]:
-    """Complete lines of metrics.jsonl; [] before there are any."""
-    try:
-        text = (model_dir / "metrics.jsonl").read_text("utf-8")
-    except FileNotFoundError:
-        return []
+    """Read complete lines of metrics.jsonl; [] before there are any."""
+    path = model_dir / "metrics.jsonl"
+    text = path.read_text("utf-8") if path.exists() else ""
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def measure_loop(work: Path, steps: int, rounds: int) -> str:
-    """What logging and saving cost."""
+    """Measure what logging and saving cost."""
     quiet, busy, every = [], [], 5
     for number in range(rounds):
-        sparse = (f"training.log_every_steps={steps // 2}", "checkpoints.save_every_steps=1000000")
-        dense = ("training.log_every_steps=1", f"checkpoints.save_every_steps={every}")
-        quiet.append(seconds_per_step(work, f"quiet-{number}", steps, *sparse))
-        busy.append(seconds_per_step(work, f"busy-{number}", steps, *dense))
+        sparse = {**RARELY, "training.log_every_steps": steps // 2}
+        dense = {**RARELY, "checkpoints.save_every_steps": every}
+        quiet.append(seconds_per_step(work, f"quiet-{number}", steps, sparse))
+        busy.append(seconds_per_step(work, f"busy-{number}", steps, dense))
     ratio = statistics.median(one / other for one, other in zip(busy, quiet, strict=True))
     step = statistics.median(quiet)
     return (
@@ -88,14 +97,13 @@ def measure_loop(work: Path, steps: int, rounds: int) -> str:
 
 
 def measure_engines(work: Path, steps: int, rounds: int) -> str:
-    """Seconds per step under both engines."""
+    """Measure seconds per step under both engines."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
         return "engines: left out: no TPUEstimator here; run it in .venv-estimator"
     seconds: dict[str, list[float]] = {"estimator": [], "pjrt": []}
     for number in range(rounds):
         for engine, values in seconds.items():
-            sets = ("training.log_every_steps=1", "checkpoints.save_every_steps=1000000")
-            values.append(seconds_per_step(work, f"{engine}-{number}", steps, *sets, engine=engine))
+            values.append(seconds_per_step(work, f"{engine}-{number}", steps, RARELY, engine))
     pjrt, estimator = (statistics.median(seconds[name]) for name in ("pjrt", "estimator"))
     return (
         f"engines: a step takes {pjrt * 1e3:.0f} ms under pjrt, {estimator * 1e3:.0f} ms under"
@@ -104,13 +112,13 @@ def measure_engines(work: Path, steps: int, rounds: int) -> str:
 
 
 def measure_restart(work: Path, rounds: int) -> str:
-    """Seconds from a restart to its first new step, with kept programs and without."""
+    """Measure seconds from a restart to its first new step, with kept programs and without."""
     import jax
 
     if jax.__version_info__ < (0, 7):
         return f"restart: left out: jax {jax.__version__} keeps no CPU programs"
-    sets = ("training.log_every_steps=1", "checkpoints.save_every_steps=2")
-    line = command(work, "restart", 100_000, *sets, engine="pjrt")
+    sets = {**RARELY, "checkpoints.save_every_steps": 2}
+    line = command(work, "restart", 100_000, sets, "pjrt")
     until_step(line, work / "restart")
     seconds: dict[str, list[float]] = {"kept": [], "compiled anew": []}
     for _ in range(rounds):
@@ -126,7 +134,7 @@ def measure_restart(work: Path, rounds: int) -> str:
 
 
 def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> float:
-    """Starts `pretrain`, kills it once it has logged six steps more; how long the first took."""
+    """Start `pretrain`, kill it once it has logged six steps more; how long the first took."""
     began = time.time()
     running = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -144,38 +152,31 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
 
 
 def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
-    """Rows of `revisions.HEADER`: how long commands take to start, now and at an earlier commit."""
-    program = [sys.executable, "-m", "bigbird_ja"]
+    """Time how long commands take to start, now and at an earlier commit: rows of the table."""
 
     def pretrain(place: str) -> list[str]:
-        data = work / place.rstrip("0123456789") / "data"
-        return [
-            *program, "pretrain", "--config=tiny-cpu", "--engine=pjrt", f"--data_dir={data}",
-            f"--model_dir={work / place}-model", "--num_train_steps=1",
-            "--set=training.warmup_steps=0",
-        ]  # fmt: skip
+        data = f"--data_dir={work / place.rstrip('0123456789') / 'data'}"
+        line = [*PROGRAM, "pretrain", "--config=tiny-cpu", "--engine=pjrt", data]
+        line += [f"--model_dir={work / place}-model", "--num_train_steps=1"]
+        return [*line, "--set=training.warmup_steps=0"]
 
-    commands = {"--help": lambda _: [*program, "--help"], "pretrain, one step": pretrain}
+    commands = {"--help": lambda _: [*PROGRAM, "--help"], "pretrain, one step": pretrain}
     with revisions.tree_of(revision) as before:
         for side, tree in (("before", before), ("now", str(ROOT))):
             made = work / side
             made.mkdir()
+            given = ["--config=tiny-cpu", f"--input={made}/text.jsonl"]
             for line in (
                 ["sample", f"--output={made}/text.jsonl", "--documents=300"],
-                ["tokenize", "--config=tiny-cpu", f"--input={made}/text.jsonl",
-                 f"--output_prefix={made}/ja"],
-                ["make-data", "--config=tiny-cpu", f"--input={made}/text.jsonl",
-                 f"--tokenizer={made}/ja.model", f"--output_dir={made}/data"],
-            ):  # fmt: skip
-                revisions.timed([*program, *line], tree)
-        return [
-            revisions.compare(name, before, rounds, command).row()
-            for name, command in commands.items()
-        ]
+                ["tokenize", *given, f"--output_prefix={made}/ja"],
+                ["make-data", *given, f"--tokenizer={made}/ja.model", f"--output_dir={made}/data"],
+            ):
+                revisions.timed([*PROGRAM, *line], tree)
+        return [revisions.compare(name, before, rounds, c).row() for name, c in commands.items()]
 
 
 def main() -> None:
-    """Measures, and prints a line each."""
+    """Measure, and print a line each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default=",".join(PARTS), help="of: " + ", ".join(PARTS))
     parser.add_argument("--steps", type=int, default=20, help="of a run")
@@ -187,10 +188,7 @@ def main() -> None:
         if options.rev:
             print(table(startup_rows(work, options.rev, options.rounds), revisions.HEADER))
             return
-        synthetic.write(
-            work / "data", (256,) * 4, seq_length=SEQ_LENGTH, max_predictions_per_seq=PREDICTIONS,
-            vocab_size=PIECES,
-        )  # fmt: skip
+        synthetic.write(work / "data", (256,) * 4, **RECORDS)
         (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
         parts = {
             "loop": lambda: measure_loop(work, options.steps, options.rounds),

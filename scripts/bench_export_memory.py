@@ -1,4 +1,4 @@
-"""Memory of an exported model in PyTorch against its length: our code, and transformers' own.
+"""Measures memory of an exported model in PyTorch against its length: ours and transformers' own.
 
     .venv/bin/python -m scripts.bench_export_memory [--lengths 1024,2048,4096,8192,16384]
 
@@ -15,8 +15,8 @@ import concurrent.futures
 import importlib
 import multiprocessing
 import os
+import pathlib
 import sys
-import time
 from typing import Any
 
 from bigbird_ja.process import console
@@ -27,7 +27,7 @@ WAYS = (OURS, "transformers, block-sparse", "transformers, full")
 
 
 def build(way: str, length: int) -> Any:
-    """The model of a way, for sequences of a length.
+    """Build the model of a way, for sequences of a length.
 
     Raises:
         ImportError: no torch or transformers.
@@ -37,11 +37,17 @@ def build(way: str, length: int) -> Any:
     from bigbird_ja.export import modeling_bigbird_ja as ours
 
     config = big_bird.BigBirdConfig(
-        vocab_size=1000, hidden_size=HEADS * SIZE, num_hidden_layers=1, num_attention_heads=HEADS,
-        intermediate_size=4 * HEADS * SIZE, max_position_embeddings=length, block_size=BLOCK,
-        num_random_blocks=RANDOM, attention_probs_dropout_prob=0.0,
+        vocab_size=1000,
+        hidden_size=HEADS * SIZE,
+        num_hidden_layers=1,
+        num_attention_heads=HEADS,
+        intermediate_size=4 * HEADS * SIZE,
+        max_position_embeddings=length,
+        block_size=BLOCK,
+        num_random_blocks=RANDOM,
+        attention_probs_dropout_prob=0.0,
         attention_type="original_full" if way.endswith("full") else "block_sparse",
-    )  # fmt: skip
+    )
     config.bigbird_ja = {"random_pattern": "rolled", "pattern_seed": 0}
     if way == FLEX:
         config._attn_implementation = "flex_attention"
@@ -49,8 +55,8 @@ def build(way: str, length: int) -> Any:
     return kind(config, add_pooling_layer=False)
 
 
-def measure(way: str, length: int, device: str) -> dict[str, float]:
-    """Megabytes (10^6) above the start, and seconds, of one step in this process."""
+def measure(way: str, length: int, device: str) -> float:
+    """Return the megabytes (10^6) above the start of one step in this process."""
     import torch
 
     torch.manual_seed(0)
@@ -59,24 +65,13 @@ def measure(way: str, length: int, device: str) -> dict[str, float]:
     if device == "cuda":  # compiled first, and the allocator warm
         model(ids).last_hidden_state.sum().backward()
         model.zero_grad()
-    before = _start_peak(device)
-    began = time.monotonic()
-    model(ids).last_hidden_state.sum().backward()
-    peak = _peak(device) - before
-    return {"megabytes": peak / 1e6, "seconds": time.monotonic() - began}
-
-
-def _start_peak(device: str) -> int:
-    """Forgets the peak so far; bytes held now."""
-    if device == "cuda":
-        import torch
-
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
-    return _peak(device)
+    else:
+        pathlib.Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = _peak(device)
+    model(ids).last_hidden_state.sum().backward()
+    return (_peak(device) - before) / 1e6
 
 
 def _peak(device: str) -> int:
@@ -85,13 +80,12 @@ def _peak(device: str) -> int:
 
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated()
-    with open("/proc/self/status") as file:
-        (line,) = [line for line in file if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024
+    status = pathlib.Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def main() -> int:
-    """Measures every way at every length, and prints a table."""
+    """Measure every way at every length, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lengths", default="1024,2048,4096,8192,16384")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
@@ -100,15 +94,21 @@ def main() -> int:
     importlib.import_module("bigbird_ja.export.modeling_bigbird_ja")  # here, for all that follow
     lengths = [int(word) for word in options.lengths.split(",")]
     ways = (OURS, FLEX, *WAYS[1:]) if options.device == "cuda" else WAYS
-    measured = {
-        way: {length: _apart(way, length, options.device) for length in lengths} for way in ways
-    }
-    print(report(measured))
+    measured = {way: [_apart(way, length, options.device) for length in lengths] for way in ways}
+    heads = [f"{way}, MB" if way == OURS else f"{way}, MB (x ours)" for way in ways]
+    rows = [
+        (
+            f"{length:,}",
+            *(_cell(values[place], measured[OURS][place]) for values in measured.values()),
+        )
+        for place, length in enumerate(lengths)
+    ]
+    print(console.table(rows, ("tokens", *heads)))
     return 0
 
 
-def _apart(way: str, length: int, device: str) -> dict[str, float] | None:
-    """`measure` in a process of its own; None where it did not come to an end."""
+def _apart(way: str, length: int, device: str) -> float | None:
+    """Run `measure` in a process of its own; None where it did not come to an end."""
     context = multiprocessing.get_context("fork")  # what is imported is there already
     with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
         try:
@@ -118,21 +118,11 @@ def _apart(way: str, length: int, device: str) -> dict[str, float] | None:
             return None
 
 
-def report(measured: dict[str, dict[int, dict[str, float] | None]]) -> str:
-    """A table of megabytes, and how often ours goes into the others'."""
-    rows = []
-    for length, base in measured[OURS].items():
-        cells = [_cell(by_length[length], base) for by_length in measured.values()]
-        rows.append((f"{length:,}", *cells))
-    heads = [f"{way}, MB" if way == OURS else f"{way}, MB (x ours)" for way in measured]
-    return console.table(rows, ("tokens", *heads))
-
-
-def _cell(one: dict[str, float] | None, base: dict[str, float] | None) -> str:
-    if one is None:
+def _cell(megabytes: float | None, ours: float | None) -> str:
+    if megabytes is None:
         return "did not run"
-    ratio = "" if base is None or one is base else f" ({one['megabytes'] / base['megabytes']:.1f})"
-    return f"{one['megabytes']:,.0f}{ratio}"
+    ratio = "" if ours is None or megabytes == ours else f" ({megabytes / ours:.1f})"
+    return f"{megabytes:,.0f}{ratio}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The train step's cost on TPUs against the ancestor's, on slices and by length: `make bench-step`.
+"""Prices the train step on TPUs against the ancestor's, on slices and by length: `make bench-step`.
 
     python -m scripts.bench_step                        # 12 layers compiled as they are: hours
     python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12
@@ -8,7 +8,8 @@
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
 whole step, compiled by `bigbird-ja preflight`, which keeps its results, so a second run takes
 seconds. docs/lab/preflight.md explains priced cycles. The ancestor is google-research/bigbird's own
-encoder, heads and gradient checkpointing, measured in the same way (scripts/ancestor_step.py).
+encoder, heads and gradient checkpointing, measured in the same way (commit fdb3999 has how:
+scripts/ancestor_step.py).
 """
 
 from __future__ import annotations
@@ -36,15 +37,14 @@ BASE = (ADAMW, "training.masked_lm_prob=null", "training.gradient_checkpointing=
 CHECKPOINTING = ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0")
 MUON = "training.optimizer=muon"
 # BERT-large: 340 M parameters, 302 M of them in its layers.
-LARGE = (
-    "model.num_layers=24", "model.hidden_size=1024", "model.num_attention_heads=16",
-    "model.intermediate_size=4096",
-)  # fmt: skip
+LARGE_SIZES = ("num_layers=24", "hidden_size=1024", "num_attention_heads=16")
+LARGE = tuple(f"model.{size}" for size in (*LARGE_SIZES, "intermediate_size=4096"))
+INDEPENDENT = ("model.random_pattern=independent",)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement against the ancestor's; `must` is the limit that it has to keep."""
+    """Describes a measurement against the ancestor's; `must` is the limit that it has to keep."""
 
     what: str
     chip: str
@@ -58,10 +58,7 @@ ROWS = (
     Row("v3", "v3", "priced_cycles", 567e6, 295e6),
     Row("v4", "v4", "priced_cycles", 526e6, 263e6),
     Row("v5e", "v5e", "priced_cycles", 475e6, 238e6),
-    Row(
-        "v3, independent pattern", "v3", "priced_cycles", 567e6, 350e6,
-        ("model.random_pattern=independent",),
-    ),
+    Row("v3, independent pattern", "v3", "priced_cycles", 567e6, 350e6, INDEPENDENT),
     Row("v3, temporary HBM", "v3", "temp_bytes", 10.95e9, 6.0e9),
     Row("v3, checkpointing, dropout 0", "v3", "priced_cycles", 783e6, 400e6, CHECKPOINTING),
     Row("v3, checkpointing, temporary HBM", "v3", "temp_bytes", 2.32e9, 1.4e9, CHECKPOINTING),
@@ -69,42 +66,30 @@ ROWS = (
     # Of the ancestor one layer was compiled and taken twelve times.
     Row("v5e by machine code", "v5e", "code_cycles", 284e6, 57e6),
     Row("v6e by machine code", "v6e", "code_cycles", 164e6, 33e6),
-)  # fmt: skip
-# Slice, model, what is changed of its training.
-SLICES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("v5e:1x1", (), ()), ("v5e:2x4", (), ()), ("v5e:2x4", (), (MUON,)),
-    ("v5e:4x8", (), ()),
-    ("v6e:2x4", (), ()), ("v5p:2x2x1", (), ()), ("v4:2x2x1", (), ()), ("v3:2x2", (), ()),
-    ("v7x:2x2x1", (), ()), ("v5e:2x4", LARGE, ()), ("v5e:2x4", LARGE, (MUON,)),
-)  # fmt: skip
-
-
+)
+SLICES: list[tuple[str, tuple[str, ...]]] = [
+    *((name, ()) for name in ("v5e:1x1", "v5e:2x4", "v5e:4x8", "v6e:2x4", "v5p:2x2x1")),
+    *((name, ()) for name in ("v4:2x2x1", "v3:2x2", "v7x:2x2x1")),
+    *(("v5e:2x4", sets) for sets in ((MUON,), LARGE, (*LARGE, MUON))),
+]
 # By length: a step is compiled at one length, with two numbers of layers to extrapolate from.
 # preset, its one length, layers, compiled layers, how many of these layers have which attention
 CODE_CHIPS = ("v5e", "v6e")
-SHAPES: dict[str, tuple[str, tuple[str, ...], int, int, tuple[int, int], dict[str, int]]] = {
-    "BigBird": ("base-4096", (ADAMW,), 4096, 12, (2, 4), {"rolled": 12}),
-    "ModernBERT": (
-        "modernbert-8192",
-        (ADAMW,), 8192, 22, (4, 7), {"full": 8, "local": 14},
-    ),
-}  # fmt: skip
+SHAPES: dict[str, tuple[str, int, int, tuple[int, int], dict[str, int]]] = {
+    "BigBird": ("base-4096", 4096, 12, (2, 4), {"rolled": 12}),
+    "ModernBERT": ("modernbert-8192", 8192, 22, (4, 7), {"full": 8, "local": 14}),
+}
 PICTURE = "docs/images/cost-by-length.png"
 
 
 def preflight(
     sets: Sequence[str], batch: int, *flags: str, config: str = "base-4096"
 ) -> dict[str, Any]:
-    """One step compiled: the entry of its chip or slice."""
-    command = ["preflight", f"--config={config}", f"--batch_per_core={batch}", *flags]
-    command += [f"--set={item}" for item in sets]
+    """Compile one step: the entry of its chip or slice."""
+    command = [sys.executable, "-m", "bigbird_ja", "preflight", "--json", f"--config={config}"]
+    command += [f"--batch_per_core={batch}", *flags, *(f"--set={item}" for item in sets)]
     log(f"{' '.join(flags)} {' '.join(sets)} ...")
-    done = subprocess.run(
-        [sys.executable, "-m", "bigbird_ja", *command, "--json"], stdout=subprocess.PIPE,
-        text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise SystemExit(f"bigbird-ja {' '.join(command)} ended with {done.returncode}")
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     results = json.loads(done.stdout)
     (entry,) = results.get("topologies") or results["chips"]
     return dict(entry)
@@ -113,7 +98,7 @@ def preflight(
 def step(
     sets: Sequence[str], batch: int, keys: Sequence[str], quick: bool, *flags: str
 ) -> dict[str, float | None]:
-    """Figures of 12 layers, or `quick`ly extrapolated from 2 and 4; None where it does not fit."""
+    """Return figures of 12 layers, or `quick` ones, from 2 and 4; None where it does not fit."""
     has_own = any(item.startswith("model.num_layers") for item in sets)
     counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]
     entries = [
@@ -135,35 +120,28 @@ def step(
 def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
     """Rows: figure, ratio to the ancestor, whether its limit is kept."""
     rows: list[tuple[object, ...]] = []
-    for row in ROWS:
-        if only not in row.what:
-            continue
+    for row in (row for row in ROWS if only in row.what):
         is_batch = row.key == "largest_batch_per_core"
         flags = [f"--chip={row.chip}", *(["--search_batch"] if is_batch else [])]
         value = step(row.sets, 2, [row.key], quick and not is_batch, *flags)[row.key]
-        if value is None:
-            rows.append((row.what, _number(row.key, row.ancestor), "-", "-", "not measured"))
-            continue
-        is_kept = value >= row.must if is_batch else value <= row.must
-        rows.append(
-            (
-                row.what, _number(row.key, row.ancestor), _number(row.key, value),
-                f"{value / row.ancestor:.2f} x", "kept" if is_kept else "MISSED",
-            )
-        )  # fmt: skip
+        ratio = verdict = "not measured"
+        if value is not None:
+            is_kept = value >= row.must if is_batch else value <= row.must
+            ratio, verdict = f"{value / row.ancestor:.2f} x", "kept" if is_kept else "MISSED"
+        numbers = (_number(row.key, number) for number in (row.ancestor, value))
+        rows.append((row.what, *numbers, ratio, verdict))
     return rows
 
 
 def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
     """Rows: whole programs of slices with their all-reduces."""
     rows: list[tuple[object, ...]] = []
-    for name, model, sets in SLICES:
-        words = " ".join(["BERT-large" if model else "", *(s.partition(".")[2] for s in sets)])
-        if only not in f"slice {name} {words}":
-            continue
-        keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
-        figures = step([*model, *sets], 2, keys, quick, f"--topology={name}")
-        rows.append((name, words.strip(), *(_number(key, figures[key]) for key in keys)))
+    keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
+    for name, sets in SLICES:
+        words = " ".join(setting.partition(".")[2] for setting in sets)
+        if only in f"slice {name} {words}":
+            figures = step(sets, 2, keys, quick, f"--topology={name}")
+            rows.append((name, words, *(_number(key, figures[key]) for key in keys)))
     return rows
 
 
@@ -181,14 +159,12 @@ def by_length() -> Iterator[dict[str, Any]]:
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         kernels = {(p["kind"], p["length"]): p["forward"] + p["backward"] for p in lines}
         spot = prices.load().per_hour(f"{chip.name}-8", "spot") / 8
-        for shape, (preset, sets, compiled_length, layers, counts, kinds) in SHAPES.items():
+        for shape, (preset, compiled_length, layers, counts, kinds) in SHAPES.items():
+            batch, flag = TOKENS // compiled_length, f"--chip={chip.name}"
             few, many = (
-                preflight(
-                    [*sets, f"model.num_layers={count}"], TOKENS // compiled_length,
-                    f"--chip={chip.name}", config=preset,
-                )
+                preflight([ADAMW, f"model.num_layers={count}"], batch, flag, config=preset)
                 for count in counts
-            )  # fmt: skip
+            )
             more = (layers - counts[0]) / (counts[1] - counts[0])
             compiled, temporary = (
                 few[key] + more * (many[key] - few[key]) for key in ("code_cycles", "temp_bytes")
@@ -198,20 +174,22 @@ def by_length() -> Iterator[dict[str, Any]]:
                     count * (kernels[kind, length] - kernels[kind, compiled_length])
                     for kind, count in kinds.items()
                 )
-                changed = [*sets, f"make_data.seq_length={length}"]
-                config = fitted(preset, changed)
+                config = fitted(preset, [ADAMW, f"make_data.seq_length={length}"])
                 seconds = cycles / chip.clock_hz
+                flops = model_flops(*with_data(config), TOKENS // length)
                 yield {
-                    "shape": shape, "chip": chip.name, "length": length,
-                    "cycles_per_token": cycles / TOKENS, "temp_bytes": temporary,
-                    "mfu": model_flops(*with_data(config), TOKENS // length)
-                    / seconds / chip.peak_flops,
+                    "shape": shape,
+                    "chip": chip.name,
+                    "length": length,
+                    "cycles_per_token": cycles / TOKENS,
+                    "temp_bytes": temporary,
+                    "mfu": flops / seconds / chip.peak_flops,
                     "dollars": seconds / REACHED / TOKENS * 1e9 / 3600 * spot,
-                }  # fmt: skip
+                }
 
 
 def draw(points: Sequence[dict[str, Any]]) -> None:
-    """Cycles per token against the length, one line for each shape and chip."""
+    """Draw cycles per token against the length, one line for each shape and chip."""
     from bigbird_ja.storage import plotting
 
     figure = plotting.new_figure(7, 4.4)
@@ -241,7 +219,7 @@ def _number(key: str, value: float | None) -> str:
 
 
 def main() -> None:
-    """Measures what was asked for and prints a table for each part."""
+    """Measure what was requested and print a table for each part."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="extrapolate from 2 and 4 layers")
     parser.add_argument("--only", default="", help="rows with these words: 'slice', 'tokens', ...")
@@ -253,12 +231,10 @@ def main() -> None:
     if options.only in "tokens":
         points = list(by_length())
         rows = [
-            (
-                p["shape"], p["chip"], f"{p['length']:,}", f"{p['cycles_per_token']:,.0f}",
-                _number("temp_bytes", p["temp_bytes"]), f"{p['mfu']:.0%}", f"{p['dollars']:.2f}",
-            )
+            (p["shape"], p["chip"], f"{p['length']:,}", f"{p['cycles_per_token']:,.0f}")
+            + (_number("temp_bytes", p["temp_bytes"]), f"{p['mfu']:.0%}", f"{p['dollars']:.2f}")
             for p in points
-        ]  # fmt: skip
+        ]
         header = ("shape", "chip", "tokens", "cycles/token", "temporary", "MFU", "$/G tokens")
         print(table(rows, header))
         draw(points)

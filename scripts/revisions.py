@@ -6,11 +6,11 @@ Processor seconds tell more than the clock on a machine that is busy.
 
 from __future__ import annotations
 
+import compileall
 import contextlib
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ TOLERANCE = 1.05  # of "as fast as before"
 
 @dataclass(frozen=True)
 class Taken:
-    """What a command took, with its children."""
+    """Holds what a command took, with its children."""
 
     seconds: float  # by the clock
     cpu_seconds: float
@@ -31,24 +31,22 @@ class Taken:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rounds of a command, before and now."""
+    """Holds the rounds of a command, before and now."""
 
     name: str
     before: list[Taken]
     now: list[Taken]
 
     def ratio(self, kind: str) -> float:
-        """The median over the pairs of now / before; `kind` is a field of `Taken`."""
+        """Return the median over the pairs of now / before; `kind` is a field of `Taken`."""
         pairs = zip(self.before, self.now, strict=True)
         return statistics.median(getattr(n, kind) / getattr(b, kind) for b, n in pairs)
 
     def row(self) -> list[object]:
-        """The line of the table; see `HEADER`."""
+        """Return the line of the table; see `HEADER`."""
         cpu = [min(taken.cpu_seconds for taken in side) for side in (self.before, self.now)]
-        return [
-            self.name, len(self.now), *(f"{seconds:.2f}" for seconds in cpu),
-            f"{self.ratio('cpu_seconds'):.3f}", f"{self.ratio('seconds'):.3f}",
-        ]  # fmt: skip
+        ratios = [f"{self.ratio(kind):.3f}" for kind in ("cpu_seconds", "seconds")]
+        return [self.name, len(self.now), *(f"{seconds:.2f}" for seconds in cpu), *ratios]
 
 
 HEADER = ["now / before", "pairs", "cpu s before", "cpu s now", "ratio of cpu", "of the clock"]
@@ -56,7 +54,7 @@ HEADER = ["now / before", "pairs", "cpu s before", "cpu s now", "ratio of cpu", 
 
 @contextlib.contextmanager
 def tree_of(revision: str) -> Iterator[str]:
-    """The files of a commit in a folder that goes away, compiled as those of this tree are."""
+    """Give the files of a commit in a folder that goes away, compiled as this tree's are."""
     command = ["git", "-C", str(ROOT), "archive", "--format=tar", revision]
     archive = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     if archive.returncode:
@@ -64,22 +62,15 @@ def tree_of(revision: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="before-") as folder:
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         for tree in (folder, str(ROOT)):
-            subprocess.run(
-                [sys.executable, "-m", "compileall", "-q", f"{tree}/bigbird_ja"], check=True
-            )
+            compileall.compile_dir(f"{tree}/bigbird_ja", quiet=1)
         yield folder
 
 
 def timed(command: Sequence[str], tree: str | None = None) -> Taken:
-    """Runs a command to its end, with the packages of `tree` if one is given."""
-    environ = dict(os.environ)
-    if tree is not None:
-        environ["PYTHONPATH"] = tree
+    """Run a command to its end, with the packages of `tree` if one is given."""
+    environ = os.environ | ({} if tree is None else {"PYTHONPATH": tree})
     start, before = time.monotonic(), os.times()
-    subprocess.run(
-        command, check=True, cwd=tree, env=environ, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    subprocess.run(command, check=True, cwd=tree, env=environ, capture_output=True)
     seconds, after = time.monotonic() - start, os.times()
     cpu = after.children_user + after.children_system
     return Taken(seconds, cpu - before.children_user - before.children_system)
@@ -88,7 +79,7 @@ def timed(command: Sequence[str], tree: str | None = None) -> Taken:
 def compare(
     name: str, before: str, rounds: int, command: Callable[[str], Sequence[str]]
 ) -> Comparison:
-    """Times a command in two trees, one after the other, `rounds` times.
+    """Time a command in two trees, one after the other, `rounds` times.
 
     Args:
         name: of the comparison.
