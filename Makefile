@@ -16,7 +16,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs site clean \
 	probe soak plan-plot size \
-	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults bench-export-memory bench-tokenize \
+	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults \
 	bench-bad-input bench-leaks bench-engine bench-startup $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
@@ -102,12 +102,6 @@ $(addprefix bench-,$(LEARN)): bench-%: $(ALL)
 
 probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
 	@$(BIN)/python -m scripts.learn probe
-
-bench-export-memory: $(STAMP) ## memory of an exported model against its length, and transformers' own (needs torch)
-	@$(BIN)/python -m scripts.bench_export_memory
-
-bench-tokenize: $(STAMP) ## tokenize against the spm_train that it wraps, or REV (a commit)
-	@$(BIN)/python -m scripts.bench_tokenize --input $${BIGBIRD_JA_REAL_TEXT:?name a .jsonl.gz of text} $(if $(REV),--rev $(REV))
 
 bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
 	@$(BIN)/python -m scripts.bench_checkpoint

@@ -8,7 +8,7 @@ figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes st
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
 `--large_gb 2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
 `--rows=shared` measures that alone. `--rev=COMMIT` times make-data and the input pipeline against
-that commit's instead, in pairs.
+that commit's instead, in pairs, and `tokenize` with `--rows=tokenize`.
 """
 
 from __future__ import annotations
@@ -226,6 +226,9 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Ite
     }
     if "pipeline" in _ROWS.value:
         commands[f"input pipeline, {_BATCHES_READ:,} batches of 16"] = read
+    if "tokenize" in _ROWS.value:
+        trained = [*program, "tokenize", common[0], f"--output_prefix={work}/"]
+        commands["tokenize"] = lambda side: [*trained[:-1], trained[-1] + side]
     with revisions.tree_of(revision) as before:
         for name, command in commands.items():
             yield revisions.compare(name, before, _ROUNDS.value, command).row()
@@ -237,7 +240,8 @@ def _prepare(work: str) -> tuple[str, str]:
         source = f"{work}/sample.jsonl"
         run("sample", f"--output={source}", "--documents=4000")
     if not _TOKENIZER.value:
-        run("tokenize", f"--input={source}", f"--output_prefix={work}/ja")
+        done = run("tokenize", f"--input={source}", f"--output_prefix={work}/ja")
+        print(f"tokenize: {done.seconds:.0f} s, {done.cpu_seconds:.0f} s of processors")
     return source, _TOKENIZER.value or f"{work}/ja.model"
 
 
