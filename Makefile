@@ -15,7 +15,7 @@ WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs site clean \
-	probe soak plan-plot size \
+	probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults \
 	bench-bad-input bench-leaks bench-engine bench-startup $(addprefix bench-,$(LEARN))
 
@@ -114,9 +114,6 @@ bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, not
 
 bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (two minutes)
 	@$(BIN)/python -m scripts.bench_leaks
-
-plan-plot: $(STAMP) ## cost against time, for the docs
-	@$(BIN)/bigbird-ja plan --config base-4096 --plot docs/images/cost-against-time.png
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
 	@$(BIN)/python -m scripts.soak --engine $(or $(ENGINE),auto)

@@ -1,1 +1,1 @@
-"""What a run takes and costs, before anything is rented. Arithmetic and its presentation."""
+"""Computes the time and money that a run takes, before anything is rented."""

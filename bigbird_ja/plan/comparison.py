@@ -1,4 +1,4 @@
-"""What `plan` prints and draws: the table of machines, the machine to take, cost against time."""
+"""Prints a plan: the table of machines, and the machine to take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from bigbird_ja.accelerators.prices import PRICINGS
 from bigbird_ja.plan.rows import Overheads, Row, best_interval
 from bigbird_ja.process.console import human_count, human_time, table
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import plotting
 
 # BERT made some 40 passes over its text (Devlin et al., 2019); in left-to-right models a further
 # pass is worth next to nothing after about as many (Muennighoff et al., 2023). Fresh masks stretch
@@ -26,10 +25,12 @@ _HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand U
 def comparison(
     result: dict[str, Any], rows: Sequence[Row], overheads: Overheads, prices_age: str
 ) -> str:
-    """The run, a table of machines, and the assumptions; at most 79 columns.
+    """Describe the run, a table of machines, and the assumptions, in at most 79 columns.
 
     Args:
         result: of the command, as `--json` prints it.
+        rows: of the machines.
+        overheads: of preemptions.
         prices_age: of the table of prices, in words.
     """
     about = [
@@ -65,18 +66,18 @@ def comparison(
 def verdict(
     rows: Sequence[Row], chosen: Row | None, finish_by: str | None, limit: float | None
 ) -> str:
-    """`cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`, and the command that rents it.
+    """Say `cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`, and the command that rents it.
 
     Args:
+        rows: of the machines.
         chosen: of `choose`.
-        finish_by, limit: the user's date and US dollars; one may be None.
+        finish_by: the user's date, or None.
+        limit: the user's US dollars, or None.
     """
     limits = f" by {finish_by}" if finish_by else ""
     limits += f" for at most {limit:,.2f} dollars" if limit is not None else ""
     if chosen is None:
-        known = {
-            "fastest": choose(rows, None, None), "cheapest": choose(rows, math.inf, None)
-        }  # fmt: skip
+        known = {"fastest": choose(rows, None, None), "cheapest": choose(rows, math.inf, None)}
         others = "; ".join(f"{how} {_outcome(row)}" for how, row in known.items() if row)
         text = f"no machine here is known to finish it{limits}" + (f": {others}" if others else "")
         return textwrap.fill(text, 79, subsequent_indent="  ")
@@ -91,25 +92,23 @@ def verdict(
 
 
 def _outcome(row: Row) -> str:
-    """`v6e-8 spot, 27 dollars, 8.5 h`."""
+    """Say `v6e-8 spot, 27 dollars, 8.5 h`."""
     usd, pricing = row.cost_usd or 0.0, row.pricing.replace("_", " ")
     money = f"{usd:,.0f}" if usd >= 10 else f"{usd:,.2f}"
     return f"{row.accelerator} {pricing}, {money} dollars, {row.wall_hours or 0.0:,.1f} h"
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """A line for each machine, spot and on demand side by side; then what is not rented."""
+    """Make a line for each machine, spot and on demand side by side; then free machines."""
     rented: dict[str, dict[str, Row]] = {}
     free = []
     for row in rows:
         if row.pricing in PRICINGS:
             rented.setdefault(row.accelerator, {})[row.pricing] = row
         else:
-            free.append((
-                row.accelerator, human_count(row.tokens_per_second),
-                "-" if row.hours is None else human_time(row.hours * 3600), "0.00",
-                row.pricing, "-",
-            ))  # fmt: skip
+            hours = "-" if row.hours is None else human_time(row.hours * 3600)
+            rate = human_count(row.tokens_per_second)
+            free.append((row.accelerator, rate, hours, "0.00", row.pricing, "-"))
     cells = []
     for name, by_pricing in rented.items():
         first = by_pricing.get("spot") or by_pricing["on_demand"]
@@ -125,7 +124,7 @@ def _money(row: Row | None) -> str:
 
 
 def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
-    """Each text of a field with the machines whose rows have it."""
+    """Group machines by the text of a field."""
     names: dict[str, dict[str, None]] = {}
     for row in rows:
         is_lent = field == "note" and row.pricing not in PRICINGS
@@ -136,7 +135,7 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
 
 
 def _others(rows: Sequence[Row]) -> str:
-    """Hours of training by the basis that was not taken."""
+    """List hours of training by the basis that was not taken."""
     hours = {
         row.accelerator: row.training_hours * row.tokens_per_second / row.other_tokens_per_second
         for row in rows
@@ -146,7 +145,7 @@ def _others(rows: Sequence[Row]) -> str:
 
 
 def hours_until(text: str, now: datetime.datetime) -> float:
-    """Hours from `now` to a time, or to the end of a date.
+    """Compute the hours from `now` to a time, or to the end of a date.
 
     Args:
         text: `2026-12-01`, `2026-12-01T18:00`; without a zone, `now`'s.
@@ -172,9 +171,10 @@ def hours_until(text: str, now: datetime.datetime) -> float:
 
 
 def choose(rows: Sequence[Row], hours: float | None, max_cost: float | None) -> Row | None:
-    """The cheapest row that is done in time; without a time, the fastest within the budget.
+    """Choose the cheapest row that is done in time; without a time, the fastest within the budget.
 
     Args:
+        rows: of the machines.
         hours: until it must be done; None: any.
         max_cost: US dollars; None: any.
 
@@ -195,7 +195,7 @@ def choose(rows: Sequence[Row], hours: float | None, max_cost: float | None) -> 
 
 
 def warnings_of_length(epochs: float | None, steps: int) -> list[str]:
-    """A warning where the run repeats its text far too often, else nothing."""
+    """Warn where the run repeats its text far too often."""
     if epochs is None or epochs < NONSENSE_EPOCHS:
         return []
     return [
@@ -203,27 +203,3 @@ def warnings_of_length(epochs: float | None, steps: int) -> list[str]:
         f" text {epochs:,.0f} times (BERT: some 40 times): take more text, or fewer steps by"
         " --epochs or --tokens"
     ]
-
-
-def plot(rows: Sequence[Row], path: str, title: str) -> None:
-    """Every machine as a point: days of wall time across, US dollars up, both logarithmic; what is
-    free has no place there."""
-    figure = plotting.new_figure(8, 5)
-    axes = figure.add_subplot()
-    points = {
-        row: (row.wall_hours / 24, row.cost_usd) for row in rows if row.cost_usd and row.wall_hours
-    }
-    for pricing, marker, colour in (("spot", "o", "tab:blue"), ("on_demand", "s", "tab:red")):
-        places = [place for row, place in points.items() if row.pricing == pricing]
-        label = pricing.replace("_", " ")
-        axes.plot([x for x, _ in places], [y for _, y in places], marker, color=colour, label=label)
-    for row, place in points.items():
-        axes.annotate(row.accelerator, place, textcoords="offset points", xytext=(6, 4))
-    axes.set(xlabel="days until finished", ylabel="US dollars", title=title)
-    if points:
-        plotting.plain_scale(axes.xaxis)
-        plotting.plain_scale(axes.yaxis)
-    axes.margins(x=0.12)
-    axes.grid(True, alpha=0.3)
-    plotting.legend_below(figure)
-    plotting.save(figure, path, dpi=110)

@@ -1,4 +1,4 @@
-"""The machine that a plan chooses, runs that make no sense, and the picture."""
+"""The machine that a plan chooses, and runs that make no sense."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from bigbird_ja.plan import comparison
 from bigbird_ja.plan.rows import Overheads, Row
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import plotting
 
 NOW = datetime.datetime(2026, 11, 22, 12, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=9)))
 
@@ -96,25 +95,3 @@ def test_the_run_is_told_in_epochs_and_a_machine_that_never_ends_as_such() -> No
     first = text.splitlines()[0]
     assert first == "5 steps of 100 tokens: 500 tokens = 103.5 epochs of Wiki40b Japanese (1 steps"
     assert "never" in text
-
-
-def test_machines_are_drawn_where_they_have_a_price_and_an_end(monkeypatch):
-    """Days and dollars are read without powers of ten."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(plotting, "save", lambda figure, path, dpi: drawn.append(figure))
-    priced = [row("a", 16.8, 9.0), row("b", 72.0, 100.0), row("c", 1920.0, 1500.0)]
-    others = [one for one in ROWS if one.accelerator in ("lent", "unpriced", "endless")]
-    comparison.plot([*priced, *others], "x.png", "title")
-    (figure,) = drawn
-    figure.canvas.draw()  # lays it out
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == ["a", "b", "c"]
-    for axis, expected in (
-        (axes.xaxis, ["0.5", "1", "2", "5", "10", "20", "50", "100"]),
-        (axes.yaxis, ["10", "20", "50", "100", "200", "500", "1,000"]),
-    ):
-        low, high = axis.get_view_interval()
-        ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
-        assert [label.get_text() for at, label in ticks if low <= at <= high] == expected
-    (legend,) = figure.legends
-    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
