@@ -57,7 +57,7 @@ def _rented() -> dict[str, str]:
     config = resolve_config(_PRESET)[0]
     data = requested_data(config)
     config = fit_to_data(config, data)
-    run = plan.Run(
+    run = plan.Plan(
         config,
         data,
         config.training.num_train_steps,

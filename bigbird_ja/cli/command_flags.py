@@ -155,6 +155,7 @@ def flags_of(command: Any) -> flags.FlagValues:
             none="the settings' defaults",
             form="NAME|FILE",
             uses=uses,
+            many=getattr(command, "MANY_CONFIGS", False),
         )
         define.text(
             "set",
@@ -287,8 +288,14 @@ def _near(args: flags.FlagValues, name: str) -> str:
     return suggestion(nearest)
 
 
+def configs(args: flags.FlagValues) -> list[str | None]:
+    """Lists what `--config` names; [None] without it. One, but where it is repeatable."""
+    given = args.config
+    return (given if isinstance(given, list) else [given]) or [None]
+
+
 def resolve(
-    args: flags.FlagValues, adopted: Iterable[Override] = ()
+    args: flags.FlagValues, adopted: Iterable[Override] = (), config_name: str | None = None
 ) -> tuple[Config, list[Override]]:
     """Resolves the config that a command's flags ask for; see `resolve_config`.
 
@@ -303,7 +310,9 @@ def resolve(
         if declared(flag).setting and flag.value is not None
     ]
     uses = declared(args["set"]).uses
-    config, overrides = resolve_config(args.config, args.set, given, uses, adopted)
+    config, overrides = resolve_config(
+        config_name or configs(args)[0], args.set, given, uses, adopted
+    )
     for override in overrides:
         need = settings()[override.key].needs_flag
         if override.source != "--set" or not need:

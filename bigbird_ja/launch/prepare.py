@@ -266,7 +266,7 @@ def cost_plan(run: LaunchedRun, config: Config, table: Prices) -> dict[str, Any]
     data = requested_data(config)
     config = fit_to_data(config, data)
     overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
-    planned = plan.Run(
+    planned = plan.Plan(
         config,
         data,
         config.training.num_train_steps,

@@ -23,26 +23,17 @@ _HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand U
 
 
 def comparison(
-    result: dict[str, Any], rows: Sequence[Row], overheads: Overheads, prices_age: str
+    runs: Sequence[dict[str, Any]], rows: Sequence[Row], overheads: Overheads, prices_age: str
 ) -> str:
     """Describe the run, a table of machines, and the assumptions, in at most 79 columns.
 
     Args:
-        result: of the command, as `--json` prints it.
+        runs: the results of each run, as `--json` prints them.
         rows: of the machines.
         overheads: of preemptions.
         prices_age: of the table of prices, in words.
     """
-    about = [
-        f"{result['steps']:,} steps of {result['tokens_per_step']:,} tokens:"
-        f" {human_count(result['tokens'])} tokens"
-    ]
-    if result["epochs"] is not None:
-        of = "Wiki40b Japanese" if result["assumption"] else "the data set"
-        count = f"{result['epochs']:,.1f}" if result["epochs"] >= 1 else f"{result['epochs']:.2g}"
-        about[0] += f" = {count} epochs of {of} ({result['steps_per_epoch']:,.0f} steps each)"
-    about += filter(None, [result["assumption"]])
-    about += [f"warning: {warning}" for warning in result["warnings"]]
+    about = [line for run in runs for line in _about(run, len(runs) > 1)]
     by_source = _by(rows, "rate_source")
     basis = [f"tokens/s by {source}: {machines}" for source, machines in by_source.items()]
     if others := _others(rows):
@@ -61,6 +52,21 @@ def comparison(
         text if "\n" in text else textwrap.fill(text, 79, subsequent_indent="  ")
         for text in paragraphs
     )
+
+
+def _about(run: dict[str, Any], is_one_of_several: bool) -> list[str]:
+    """Describe one run: its steps and tokens, the assumption about its data, warnings."""
+    name = f"{run['config'] or 'defaults'}: " if is_one_of_several else ""
+    about = (
+        f"{name}{run['steps']:,} steps of {run['tokens_per_step']:,} tokens:"
+        f" {human_count(run['tokens'])} tokens"
+    )
+    if run["epochs"] is not None:
+        of = "Wiki40b Japanese" if run["assumption"] else "the data set"
+        count = f"{run['epochs']:,.1f}" if run["epochs"] >= 1 else f"{run['epochs']:.2g}"
+        about += f" = {count} epochs of {of} ({run['steps_per_epoch']:,.0f} steps each)"
+    warnings = [f"warning: {warning}" for warning in run["warnings"]]
+    return [about, *filter(None, [run["assumption"]]), *warnings]
 
 
 def verdict(

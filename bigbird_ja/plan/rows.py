@@ -1,10 +1,10 @@
-"""What a run takes and costs: tokens, hours and money, a row for each machine and pricing."""
+"""Computes tokens, hours and money of a run, a row for each machine and pricing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bigbird_ja.accelerators import hardware
@@ -33,7 +33,7 @@ BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: t
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What the plan needs of a data set: measured, or estimated from a known corpus."""
+    """The size of a data set: measured, or estimated from a known corpus."""
 
     sequences: int | None  # train records in one epoch (distinct ones: without static copies)
     bytes: float  # train shards
@@ -41,7 +41,7 @@ class DataFacts:
 
 
 def estimated_data(data: Data) -> DataFacts:
-    """Wiki40b Japanese, as far as its size is known without the data."""
+    """Estimate Wiki40b Japanese, as far as its size is known without the data."""
     tokens = WIKI40B_JA_BYTES / BYTES_PER_TOKEN
     length = data.seq_length
     return DataFacts(
@@ -53,7 +53,7 @@ def estimated_data(data: Data) -> DataFacts:
 
 
 def manifest_data(manifest: Any) -> DataFacts:
-    """From a data set's manifest; each static copy of a text is a record of the epoch."""
+    """Sum up a data set's manifest; each static copy of a text is a record of the epoch."""
     shards = manifest.train_shards
     return DataFacts(
         sum(shard.records for shard in shards), float(sum(shard.bytes for shard in shards)), None
@@ -62,7 +62,7 @@ def manifest_data(manifest: Any) -> DataFacts:
 
 @dataclass(frozen=True)
 class Overheads:
-    """What preemptions cost, apart from the TPU's price. Seconds, and events per rented hour."""
+    """The costs of preemptions, apart from the TPU's price: seconds, and events per rented hour."""
 
     preemptions_per_hour: float = 0.25  # one in four hours; see docs/launch for what it rests on
     checkpoint_interval: float = 600.0  # seconds of training between two checkpoints
@@ -81,7 +81,7 @@ class RunTime:
 
 
 def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> RunTime | None:
-    """Expected hours with preemptions as a Poisson process over rented time.
+    """Compute expected hours with preemptions as a Poisson process over rented time.
 
     Each preemption repeats half a checkpoint interval on average and waits for the restart. With
     T the interval, s the save, R the restart and r the rate, rented hours H solve
@@ -105,7 +105,7 @@ def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> 
 
 
 def best_interval(overheads: Overheads) -> float:
-    """Young's first-order optimum, seconds: sqrt(2 * save * mean time between preemptions)."""
+    """Compute Young's optimum in seconds: sqrt(2 * save * mean time between preemptions)."""
     if not overheads.preemptions_per_hour:
         return math.inf
     return math.sqrt(2 * overheads.save_seconds * SECONDS_PER_HOUR / overheads.preemptions_per_hour)
@@ -121,7 +121,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Rate:
-    """How fast a machine trains, and the source of the figure."""
+    """The rate of training on a machine, and the source of the figure."""
 
     tokens_per_second: float  # of the whole machine
     source: str
@@ -133,12 +133,17 @@ class Rate:
 def rate_of(
     machine: Machine, config: Config, data: Data, figures: Figures, mfu: float | None
 ) -> Rate:
-    """Tokens per second: by preflight where the step was compiled and fits, else by the share of
-    the peak that it counts for a base model. By machine code, of which `REACHED` is taken, where
-    there is any, else by BigBird's priced cycles. A whole slice is compiled with the sums over its
-    devices, so it goes before a chip.
+    """Compute tokens per second, by preflight where the step was compiled and fits.
+
+    Else by the share of the peak that it counts for a base model. By machine code, of which
+    `REACHED` is taken, where there is any, else by BigBird's priced cycles. A whole slice is
+    compiled with the sums over its devices, so it goes before a chip.
 
     Args:
+        machine: the TPU slice.
+        config: of the run.
+        data: its data set.
+        figures: of `preflight`.
         mfu: `--mfu`, for all machines, and taken whole; None: the table's value for each.
     """
     most = tokens_per_step(config, data) / LEAST_STEP_SECONDS
@@ -170,7 +175,7 @@ def _rate(
 
 
 def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
-    """The rate of a machine of that many units by an entry of `preflight`; None where it has none.
+    """Return the rate of so many units by an entry of `preflight`; None where it has none.
 
     The rates in `preflight`'s results are by priced cycles, which charge several times too much for
     what stays in fast memory (docs/design/preflight.md). So the rate is by machine code where
@@ -193,8 +198,8 @@ def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What every row is computed from.
+class Plan:
+    """The inputs of every row.
 
     Args:
         steps: optimiser steps to run.
@@ -214,6 +219,12 @@ class Run:
     figures: Figures = Figures()
     mfu: float | None = None
     here: float | None = None  # FLOP/s of this machine's matrix products; None: no row for it
+
+
+_SUMMED = (
+    *("training_hours", "hours", "wall_hours", "preemptions"),
+    *("compute_usd", "storage_usd", "egress_usd", "cost_usd"),
+)
 
 
 @dataclass(frozen=True)
@@ -243,14 +254,15 @@ class Row:
 
     @property
     def runs(self) -> bool:
-        """Whether training can finish on it, as far as is known."""
+        """Tell whether training can finish on it, as far as is known."""
         return self.hours is not None and self.divides and self.fits is not False
 
 
-def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
-    """One row per machine and pricing, cheapest first; those without a price come last.
+def make_rows(run: Plan, names: Sequence[str] = ()) -> list[Row]:
+    """Make one row per machine and pricing, cheapest first; those without a price come last.
 
     Args:
+        run: the plan.
         names: these machines only; by default one of each TPU, the slices in `run.figures` and
             the free machines.
 
@@ -275,8 +287,51 @@ def make_rows(run: Run, names: Sequence[str] = ()) -> list[Row]:
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
 
-def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str, float | None]]:
-    """The zone and its US dollars per hour; empty where the machine is not offered so."""
+def add_rows(parts: Sequence[Sequence[Row]], tokens: Sequence[int]) -> list[Row]:
+    """Add up runs that follow each other, for the machines and pricings that all have.
+
+    Args:
+        parts: the rows of each run.
+        tokens: of each run.
+
+    Returns:
+        The sums, cheapest first; None where a part is not known.
+    """
+    if len(parts) == 1:
+        return [*parts[0]]
+    by_machine = [{(row.accelerator, row.pricing): row for row in rows} for rows in parts]
+    everywhere = [key for key in by_machine[0] if all(key in rows for rows in by_machine)]
+    sums = [_add([rows[key] for rows in by_machine], sum(tokens)) for key in everywhere]
+    return sorted(sums, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
+
+
+def _add(rows: Sequence[Row], tokens: int) -> Row:
+    """Add up the rows of one machine and pricing."""
+
+    def total(field: str) -> float | None:
+        values = [getattr(row, field) for row in rows]
+        return None if None in values else sum(values)
+
+    def words(field: str) -> str:
+        return "; ".join(filter(None, dict.fromkeys(getattr(row, field) for row in rows)))
+
+    hours = sum(row.training_hours for row in rows)
+    sums: dict[str, Any] = {name: total(name) for name in _SUMMED}
+    return replace(
+        rows[0],
+        **sums,
+        tokens_per_second=tokens / hours / SECONDS_PER_HOUR,
+        rate_source=words("rate_source"),
+        fits=None if None in (fits := [row.fits for row in rows]) else all(fits),
+        divides=all(row.divides for row in rows),
+        note=words("note"),
+        other_tokens_per_second=None,
+        other_source="",
+    )
+
+
+def _best_offer(run: Plan, machine: Machine, pricing: str) -> list[tuple[str, float | None]]:
+    """Choose the zone and its US dollars per hour; empty where the machine is not offered so."""
     offers = run.prices.by_zone(machine.name, pricing)
     offers = [offer for offer in offers if not run.zones or offer[0] in run.zones]
     if run.bucket_region is not None:  # beside the data, where that can be
@@ -286,14 +341,14 @@ def _best_offer(run: Run, machine: Machine, pricing: str) -> list[tuple[str, flo
 
 
 def _row(
-    run: Run,
+    run: Plan,
     machine: Machine,
     pricing: str,
     zone: str | None,
     price: float | None,
     free_note: str | None = None,
 ) -> Row:
-    """One row.
+    """Make one row.
 
     Args:
         price: US dollars per hour, where it is known.
@@ -324,21 +379,37 @@ def _row(
         "" if price is not None else "no price is known: --price_file",
     )
     return Row(
-        machine.name, pricing, zone, rate.tokens_per_second, rate.source, price, training,
-        hours, wall, preemptions, compute, storage, egress, total,
-        rate.fits, batch % parts == 0, machine.unproven, "; ".join(filter(None, doubts)),
-        rate.other, rate.other_source,
-    )  # fmt: skip
+        accelerator=machine.name,
+        pricing=pricing,
+        zone=zone,
+        tokens_per_second=rate.tokens_per_second,
+        rate_source=rate.source,
+        usd_per_hour=price,
+        training_hours=training,
+        hours=hours,
+        wall_hours=wall,
+        preemptions=preemptions,
+        compute_usd=compute,
+        storage_usd=storage,
+        egress_usd=egress,
+        cost_usd=total,
+        fits=rate.fits,
+        divides=batch % parts == 0,
+        unproven=machine.unproven,
+        note="; ".join(filter(None, doubts)),
+        other_tokens_per_second=rate.other,
+        other_source=rate.other_source,
+    )
 
 
-def training_hours(run: Run, rate: Rate) -> float:
-    """Hours of training alone."""
+def training_hours(run: Plan, rate: Rate) -> float:
+    """Compute hours of training alone."""
     tokens = tokens_per_step(run.config, run.data) * run.steps
     return tokens / rate.tokens_per_second / SECONDS_PER_HOUR
 
 
-def _storage_usd(run: Run, wall_hours: float) -> float:
-    """US dollars for the data set and the kept checkpoints while the run lasts.
+def _storage_usd(run: Plan, wall_hours: float) -> float:
+    """Price the data set and the kept checkpoints while the run lasts.
 
     A checkpoint is the state in float32. Those that are never deleted grow evenly over the run:
     half of them on average.
@@ -351,8 +422,8 @@ def _storage_usd(run: Run, wall_hours: float) -> float:
     return stored / 1e9 * run.prices.storage_per_gb_month * wall_hours / HOURS_PER_MONTH
 
 
-def _egress_usd(run: Run, zone: str | None) -> float:
-    """US dollars for reading every epoch's records from another region; 0 within one region."""
+def _egress_usd(run: Plan, zone: str | None) -> float:
+    """Price the reading of every epoch's records from another region; 0 within one region."""
     if run.bucket_region is None or zone is None or not run.epoch.sequences:
         return 0.0
     epochs = run.steps * run.config.training.global_batch_size / run.epoch.sequences
@@ -360,7 +431,7 @@ def _egress_usd(run: Run, zone: str | None) -> float:
 
 
 def tokens_per_step(config: Config, data: Data) -> int:
-    """Positions per optimiser step; with full sequences (99 %) they are tokens."""
+    """Count positions per optimiser step; with full sequences (99 %) they are tokens."""
     return config.training.global_batch_size * data.seq_length
 
 
@@ -371,7 +442,7 @@ def steps_for(
     epochs: float | None,
     epoch: DataFacts,
 ) -> int:
-    """Steps to a token budget, to a number of epochs, or the config's.
+    """Compute the steps to a token budget, to a number of epochs, or the config's.
 
     Raises:
         BadInput: epochs of a data set of unknown size.

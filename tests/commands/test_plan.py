@@ -50,20 +50,52 @@ def test_machines_by_name_and_zone(plan):
     assert {row["accelerator"] for row in ended.json["rows"]} == {"v5p-8"}
 
 
-def test_with_data_and_a_plot(plan, tmp_path):
+def test_with_data(plan, tmp_path):
     data = write_manifest(f"{tmp_path}/data")
-    flags = ["--config=tiny-cpu", f"--data_dir={data}", f"--plot={tmp_path}/plan.png"]
+    flags = ["--config=tiny-cpu", f"--data_dir={data}"]
     ended = plan(*flags, "--epochs=4")
     assert ended.status == 0
     assert ended.json["assumption"] is None and ended.json["steps_per_epoch"] == 12 / 4
     assert (ended.json["steps"], ended.json["tokens"]) == (12, 12 * 4 * 512)
-    assert (tmp_path / "plan.png").stat().st_size > 10_000
     ended = plan(*flags, "--num_train_steps=23301")
-    assert ended.status == 0, "our own picture is renewed"
+    assert ended.status == 0
     (warning,) = ended.json["warnings"]
     assert "23,301 steps are 7,767 epochs" in warning and f"warning: {warning}" in " ".join(
         ended.stderr.split()
     )
+
+
+def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan, tmp_path):
+    pair = ["--config=modernbert-1024", "--config=modernbert-8192"]
+    whole, *parts = [plan(*flags).json for flags in (pair, pair[:1], pair[1:])]
+    assert [part["config"] for part in whole["runs"]] == ["modernbert-1024", "modernbert-8192"]
+    for part, alone in zip(whole["runs"], parts, strict=True):
+        lone = [row for row in part["rows"] if row["accelerator"] != "this machine"]
+        assert lone == [row for row in alone["rows"] if row["accelerator"] != "this machine"]
+    for key in ("steps", "tokens"):
+        assert whole[key] == sum(part[key] for part in parts)
+    of_spot = [
+        next(
+            row for row in one["rows"] if (row["accelerator"], row["pricing"]) == ("v6e-8", "spot")
+        )
+        for one in (whole, *parts)
+    ]
+    for key in ("training_hours", "hours", "wall_hours", "preemptions", "compute_usd", "cost_usd"):
+        summed, *each = [row[key] for row in of_spot]
+        assert summed == pytest.approx(sum(each)), key
+    rate = whole["tokens"] / of_spot[0]["training_hours"] / 3600
+    assert of_spot[0]["tokens_per_second"] == pytest.approx(rate)
+    assert whole["cheapest"]["cost_usd"] == min(
+        r["cost_usd"] or 1e9 for r in whole["rows"] if r["wall_hours"]
+    )
+    ended = plan(*pair)
+    assert "modernbert-8192: " in ended.stderr
+    for flags, words in (
+        ([f"--data_dir={tmp_path}"], "give one for each, in the same order"),
+        (["--tokens=1e9"], "each config has its own steps"),
+    ):
+        ended = plan(*pair, *flags)
+        assert ended.status == 2 and words in ended.json["error"]
 
 
 def test_preflight_figures_replace_assumptions_and_the_choice_knows_whole_slices(plan, tmp_path):

@@ -86,12 +86,12 @@ def test_the_verdict_names_what_is_cheapest_and_the_command_that_rents_it() -> N
     assert nothing == "no machine here is known to finish it"
 
 
-def test_the_run_is_told_in_epochs_and_a_machine_that_never_ends_as_such() -> None:
+def test_the_run_is_shown_in_epochs_and_a_machine_that_never_ends_as_such() -> None:
     result = {
         "steps": 5, "tokens_per_step": 100, "tokens": 500, "epochs": 103.52, "steps_per_epoch": 1.0,
-        "assumption": "no --data_dir: assuming", "warnings": [],
+        "assumption": "no --data_dir: assuming", "warnings": [], "config": None,
     }  # fmt: skip
-    text = comparison.comparison(result, ROWS[-1:], Overheads(), "prices of today")
+    text = comparison.comparison([result], ROWS[-1:], Overheads(), "prices of today")
     first = text.splitlines()[0]
     assert first == "5 steps of 100 tokens: 500 tokens = 103.5 epochs of Wiki40b Japanese (1 steps"
     assert "never" in text

@@ -19,10 +19,10 @@ from testkit.configs import fitted, with_data
 CONFIG = fitted("base-4096")
 
 
-def run_of(steps: int = 10_000, config: Config = CONFIG, **more: Any) -> plan.Run:
+def run_of(steps: int = 10_000, config: Config = CONFIG, **more: Any) -> plan.Plan:
     data = requested_data(config)
     more = {"overheads": plan.Overheads(), "epoch": plan.estimated_data(data), **more}
-    return plan.Run(config, data, steps, prices=prices.load(), **more)
+    return plan.Plan(config, data, steps, prices=prices.load(), **more)
 
 
 def test_tokens_and_steps() -> None:
