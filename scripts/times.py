@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from bigbird_ja.accelerators import prices
+from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.settings.data import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
@@ -63,7 +64,7 @@ def _rented() -> dict[str, str]:
         config.training.num_train_steps,
         plan.estimated_data(data),
         prices.load(),
-        plan.Overheads(),
+        hours.Overheads(),
     )
     quotable: dict[str, str] = {}
     rows = plan.make_rows(run)

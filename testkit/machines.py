@@ -14,7 +14,7 @@ from bigbird_ja.train.engines import devices
 _ENGINES = {"tensorflow_estimator", "jax", "libtpu", "jax_cuda12_plugin", "jax_cuda13_plugin"}
 
 
-class Machine:
+class PretendedMachine:
     """What a machine has installed (name to version) and shows; real lookups otherwise."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""TPU chips as the compiler knows them, and slices as they are rented, by their names.
+"""Names TPU chips as the compiler knows them, and slices as they are rented.
 
 A `Chip` describes the device that one compiled program runs on. On v2, v3 and v7x that is a core
 (a chip has two). On v4 the offline topology also compiles for one core, but the TPU's runtimes join
@@ -68,7 +68,7 @@ TRAINABLE: frozenset[str] = frozenset({"v2", "v3", "v4"})
 
 
 @dataclass(frozen=True)
-class Machine:
+class Accelerator:
     """A TPU slice."""
 
     name: str  # as Google counts: cores on v2, v3, v4, v5p and v7x, chips on v5e and v6e
@@ -82,18 +82,17 @@ class Machine:
 
     @property
     def hosts(self) -> int:
-        """Virtual machines that the slice consists of."""
+        """Count the virtual machines that the slice consists of."""
         return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
 
 
 # Share of the peak that `preflight` counts for base-4096 on whole slices, two sequences a device.
 # By priced cycles, XLA's attention: v3, v4, v5e by libtpu 0.0.11.4; v5p, v6e, v7x by 0.0.52. No v2
 # slice was compiled: it takes the value of v3, the most similar chip.
-# fmt: off
 _PRICED_MFU = {
-    "v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25, "v5p": 0.20, "v6e": 0.10, "v7x": 0.11,
+    **{"v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25},
+    **{"v5p": 0.20, "v6e": 0.10, "v7x": 0.11},
 }
-# fmt: on
 # By machine code, of the step that runs there, with kernels (libtpu 0.0.52), by architecture.
 # BigBird: 58.8 M cycles on v5e:2x4; of v6e one chip's 29.0 M, and for the sums over 2x4 their
 # links' time on paper, 3.5 ms. ModernBERT (`make bench-length`): one chip's cycles for one sequence
@@ -113,8 +112,8 @@ _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
 
 
-def find(name: str) -> Machine:
-    """The slice of that name: `v3-8`, `v5e-32`, `v5litepod-8`.
+def find(name: str) -> Accelerator:
+    """Find the slice of that name: `v3-8`, `v5e-32`, `v5litepod-8`.
 
     Raises:
         BadInput: there is none.
@@ -136,10 +135,10 @@ def find(name: str) -> Machine:
     return of_chips(chip, chips)
 
 
-def of_chips(chip: str, chips: int) -> Machine:
-    """The slice with that many chips."""
+def of_chips(chip: str, chips: int) -> Accelerator:
+    """Make the slice with that many chips."""
     cores = _CORES_PER_CHIP.get(chip, 1)
-    return Machine(
+    return Accelerator(
         f"{chip}-{chips * (1 if chip in _COUNTS_CHIPS else 2)}",
         chip,
         chips,
@@ -151,13 +150,13 @@ def of_chips(chip: str, chips: int) -> Machine:
     )
 
 
-def launch_type(machine: Machine) -> str:
-    """As `launch --accelerator_type` takes it: Google calls v5e `v5litepod` there."""
+def launch_type(machine: Accelerator) -> str:
+    """Name a slice for `launch --accelerator_type`: Google calls v5e `v5litepod` there."""
     return machine.name.replace("v5e-", "v5litepod-")
 
 
-def of_topology(name: str) -> Machine:
-    """The slice that `preflight --topology` calls `v5e:2x4` or `v4:2x2x1`.
+def of_topology(name: str) -> Accelerator:
+    """Find the slice that `preflight --topology` calls `v5e:2x4` or `v4:2x2x1`.
 
     Raises:
         BadInput: not such a name.
@@ -169,11 +168,11 @@ def of_topology(name: str) -> Machine:
 
 
 def generation_of(accelerator_type: str) -> int:
-    """3 for `v3-8`, 5 for `v5litepod-8`."""
+    """Return 3 for `v3-8`, 5 for `v5litepod-8`."""
     match = re.match(r"(?:v|tpu)([0-9]+)", accelerator_type)
     return int(match[1]) if match else 0
 
 
 def region_of(zone: str) -> str:
-    """`us-central1` for `us-central1-b`."""
+    """Return `us-central1` for `us-central1-b`."""
     return zone.rpartition("-")[0]

@@ -38,7 +38,8 @@ from bigbird_ja.settings.schema import PLAN_SETTINGS
 
 if TYPE_CHECKING:
     from bigbird_ja.accelerators.prices import Prices
-    from bigbird_ja.plan.rows import DataFacts, Figures, Row
+    from bigbird_ja.plan.hours import Figures
+    from bigbird_ja.plan.rows import DataFacts, Row
     from bigbird_ja.settings.data import Data
     from bigbird_ja.settings.schema import Config
 
@@ -80,7 +81,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     from bigbird_ja.accelerators import hardware, prices
     from bigbird_ja.plan import comparison
-    from bigbird_ja.plan.rows import Overheads, add_rows
+    from bigbird_ja.plan.hours import Overheads
+    from bigbird_ja.plan.rows import add_rows
 
     now = datetime.datetime.now().astimezone()
     hours = comparison.hours_until(args.finish_by, now) if args.finish_by else None
@@ -115,7 +117,7 @@ def _plan_each(
     args: absl_flags.FlagValues, table: Prices
 ) -> tuple[list[dict[str, Any]], list[list[Row]]]:
     """Plan each config; return its results, and its rows."""
-    from bigbird_ja.plan import comparison, rows
+    from bigbird_ja.plan import comparison, hours, rows
 
     names, here = command_flags.configs(args), _measure_here(time.perf_counter)
     _check_several(args, len(names))
@@ -130,7 +132,7 @@ def _plan_each(
             steps,
             epoch,
             table,
-            rows.Overheads(args.preemptions_per_hour, interval),
+            hours.Overheads(args.preemptions_per_hour, interval),
             args.bucket_region,
             args.zones,
             _figures(args, number, config, data),
@@ -138,7 +140,7 @@ def _plan_each(
             here,
         )
         parts.append(rows.make_rows(planned, args.accelerator_type))
-        batch, per_step = config.training.global_batch_size, rows.tokens_per_step(config, data)
+        batch, per_step = config.training.global_batch_size, hours.tokens_per_step(config, data)
         epochs = steps * batch / epoch.sequences if epoch.sequences else None
         runs.append(
             {
@@ -231,7 +233,7 @@ def _read(
 
 def _figures(args: absl_flags.FlagValues, number: int, config: Config, data: Data) -> Figures:
     """Read the figures of `preflight` for one config."""
-    from bigbird_ja.plan.rows import Figures
+    from bigbird_ja.plan.hours import Figures
 
     if not args.preflight:
         return Figures()

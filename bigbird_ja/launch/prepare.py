@@ -22,6 +22,7 @@ from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.record import LaunchedRun, Tpus
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import RunState
+from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
@@ -31,9 +32,9 @@ from bigbird_ja.settings.schema import Config
 
 # Flags that are stored on a bucket and sent to a machine under their own names.
 _STORED = (
-    "project", "engine", "pricing", "queued", "service_account", "network", "subnetwork",
-    "external_ip", "vm_python",
-)  # fmt: skip
+    *("project", "engine", "pricing", "queued", "service_account"),
+    *("network", "subnetwork", "external_ip", "vm_python"),
+)
 
 
 # --- the record -----------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def make_record(
     zones = tuple(flags["zones"]) or table.usual_zones(kind, flags["pricing"])
     usd, price_warnings = _price(flags, table, zones)
     before = None if flags["dry_run"] else read_run(bucket, name)
-    hours = flags["max_hours"]
+    most = flags["max_hours"]
     run = LaunchedRun(
         bucket,
         name,
@@ -75,7 +76,7 @@ def make_record(
         runtime_version=flags["runtime_version"] or backends.image(kind),
         zones=zones,
         usd_per_hour=usd,
-        max_seconds=None if hours is None else hours * 3600,
+        max_seconds=None if most is None else most * 3600,
         max_usd=flags["max_cost"],
         poll=flags["poll_seconds"],
         stall=flags["stall_minutes"] * 60,
@@ -223,14 +224,12 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
         vm: what it is rented as, or emulated by.
     """
     is_compute = backends.service_of(run.accelerator_type) == "compute"
+    kind = "QueuedResource" if run.queued else "Node"
+    listed, operation = ["ListNodes", "ListQueuedResources"], "GetOperation"
+    create, delete = f"Create{kind}", f"Delete{kind}"
     if is_compute:
-        listed, operation, create, delete = (
-            ["instances.list"], "zoneOperations.get", "instances.insert", "instances.delete"
-        )  # fmt: skip
-    else:
-        kind = "QueuedResource" if run.queued else "Node"
-        listed, operation = ["ListNodes", "ListQueuedResources"], "GetOperation"
-        create, delete = f"Create{kind}", f"Delete{kind}"
+        listed, operation = ["instances.list"], "zoneOperations.get"
+        create, delete = "instances.insert", "instances.delete"
     zones = [{"project": run.project, "zone": zone} for zone in run.zones]
     written = (run.package, run.config_path, run.supervisor("launch.json"), run.supervisor(LOCK))
     every = f"every {run.poll:g} s"
@@ -265,7 +264,7 @@ def cost_plan(run: LaunchedRun, config: Config, table: Prices) -> dict[str, Any]
     """Compute what the run would cost: `cost` of `launch --dry_run --json`."""
     data = requested_data(config)
     config = fit_to_data(config, data)
-    overheads = plan.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
+    overheads = hours.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
     planned = plan.Plan(
         config,
         data,

@@ -11,7 +11,8 @@ from typing import Any
 
 from bigbird_ja.accelerators import hardware
 from bigbird_ja.accelerators.prices import PRICINGS
-from bigbird_ja.plan.rows import Overheads, Row, best_interval
+from bigbird_ja.plan.hours import Overheads, best_interval
+from bigbird_ja.plan.rows import Row
 from bigbird_ja.process.console import human_count, human_time, table
 from bigbird_ja.process.errors import BadInput
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.train.engines import devices, memory
-from testkit.machines import Machine
+from testkit.machines import PretendedMachine
 from tests.commands.pretraining import refused
 
 jax = pytest.importorskip("jax")
@@ -76,7 +76,7 @@ def test_a_device_that_cannot_be_used_or_is_missing_or_a_package_that_is(
     def no_devices(platform: str) -> Any:
         raise RuntimeError(printed)
 
-    Machine(monkeypatch, dict.fromkeys(packages, "99"), files)
+    PretendedMachine(monkeypatch, dict.fromkeys(packages, "99"), files)
     monkeypatch.setattr(jax, "devices", no_devices)
     monkeypatch.setattr(jax.config, "update", lambda *args: None)
     refused(command(inputs, tmp_path / "model", *flags), capsys, words)

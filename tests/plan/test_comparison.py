@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bigbird_ja.plan import comparison
-from bigbird_ja.plan.rows import Overheads, Row
+from bigbird_ja.plan.hours import Overheads
+from bigbird_ja.plan.rows import Row
 from bigbird_ja.process.errors import BadInput
 
 NOW = datetime.datetime(2026, 11, 22, 12, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=9)))

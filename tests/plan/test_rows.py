@@ -10,6 +10,7 @@ import pytest
 
 from bigbird_ja.accelerators import hardware, prices
 from bigbird_ja.model.params import model_flops
+from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data import requested_data
@@ -21,13 +22,13 @@ CONFIG = fitted("base-4096")
 
 def run_of(steps: int = 10_000, config: Config = CONFIG, **more: Any) -> plan.Plan:
     data = requested_data(config)
-    more = {"overheads": plan.Overheads(), "epoch": plan.estimated_data(data), **more}
+    more = {"overheads": hours.Overheads(), "epoch": plan.estimated_data(data), **more}
     return plan.Plan(config, data, steps, prices=prices.load(), **more)
 
 
 def test_tokens_and_steps() -> None:
     data = plan.DataFacts(1600, 1e9, None)
-    assert plan.tokens_per_step(*with_data(CONFIG)) == 16 * 4096
+    assert hours.tokens_per_step(*with_data(CONFIG)) == 16 * 4096
     assert plan.steps_for(*with_data(CONFIG), None, None, data) == CONFIG.training.num_train_steps
     assert plan.steps_for(*with_data(CONFIG), 1e9, None, data) == math.ceil(1e9 / 65536)
     assert plan.steps_for(*with_data(CONFIG), None, 3, data) == 300
@@ -37,12 +38,12 @@ def test_tokens_and_steps() -> None:
 
 def test_rates_come_from_preflight_where_it_was_run() -> None:
     chips = [{"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}]
-    figures = plan.Figures(chips)
+    figures = hours.Figures(chips)
 
-    def rate(name: str, mfu: float | None = None) -> plan.Rate:
-        return plan.rate_of(hardware.find(name), *with_data(CONFIG), figures, mfu)
+    def rate(name: str, mfu: float | None = None) -> hours.Rate:
+        return hours.rate_of(hardware.find(name), *with_data(CONFIG), figures, mfu)
 
-    assert rate("v3-8") == plan.Rate(80_000.0, "preflight, one chip, priced cycles", True)
+    assert rate("v3-8") == hours.Rate(80_000.0, "preflight, one chip, priced cycles", True)
     assert rate("v2-8").source == "MFU 34%, priced cycles"
     assert rate("v2-8", 0.2).source == "MFU 20%, assumed"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
@@ -63,26 +64,28 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
     keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
     entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
     whole = entry | {"topology": "v5e:2x4", "chip": "v5e"}
-    rate = plan.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), plan.Figures((), [whole]), None)
+    rate = hours.rate_of(
+        hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures((), [whole]), None
+    )
     other = (80e3, "priced cycles") if factor != 1 else (None, "")
     expected = pytest.approx(80e3 * factor)
-    assert rate == plan.Rate(expected, f"preflight v5e:2x4, {basis}", True, *other)
+    assert rate == hours.Rate(expected, f"preflight v5e:2x4, {basis}", True, *other)
 
 
 def test_tables_rates_are_by_machine_code_too_and_keep_the_other_basis() -> None:
     """v5e's 65 % are counted by machine code, its 25 % priced."""
-    rate = plan.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), plan.Figures(), None)
+    rate = hours.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures(), None)
     assert rate.source == "MFU 39%, 0.6 x machine code" and rate.other_source == "priced cycles"
     assert rate.other is not None
     assert rate.tokens_per_second / rate.other == pytest.approx(0.6 * 0.65 / 0.25)
-    whole = plan.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), plan.Figures(), 0.65)
+    whole = hours.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures(), 0.65)
     assert whole.tokens_per_second == pytest.approx(rate.tokens_per_second / 0.6)
 
 
 def test_each_architecture_has_its_own_share_of_the_peak() -> None:
     modern = fitted("modernbert-8192")
     machine = hardware.find("v5e-8")
-    rate = plan.rate_of(machine, *with_data(modern), plan.Figures(), None)
+    rate = hours.rate_of(machine, *with_data(modern), hours.Figures(), None)
     reached = (
         rate.tokens_per_second * model_flops(*with_data(modern), 1) / 8192 / machine.peak_flops
     )
@@ -92,8 +95,10 @@ def test_each_architecture_has_its_own_share_of_the_peak() -> None:
 
 def test_no_step_is_shorter_than_a_host_takes_to_start_it() -> None:
     tiny = fitted("tiny-cpu")
-    rate = plan.rate_of(hardware.find("v6e-8"), *with_data(tiny), plan.Figures(), None)
-    assert rate == plan.Rate(plan.tokens_per_step(*with_data(tiny)) / 0.005, "5 ms a step, assumed")
+    rate = hours.rate_of(hardware.find("v6e-8"), *with_data(tiny), hours.Figures(), None)
+    assert rate == hours.Rate(
+        hours.tokens_per_step(*with_data(tiny)) / 0.005, "5 ms a step, assumed"
+    )
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row() -> None:
@@ -103,7 +108,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row() -> None:
         {"topology": "v5e:4x4", "chip": "v5e", "tokens_per_second": 150_000.0, "fits": True},
         {"topology": "v3:2x2", "chip": "v3", "tokens_per_second": None, "fits": False},
     ]
-    rows = plan.make_rows(run_of(figures=plan.Figures(chips, slices)))
+    rows = plan.make_rows(run_of(figures=hours.Figures(chips, slices)))
     by_name = {(row.accelerator, row.pricing): row for row in rows}
     assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
     assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
@@ -163,7 +168,7 @@ def test_egress_is_paid_per_epoch_and_only_between_regions() -> None:
 
 
 def test_a_run_that_never_ends_has_no_price() -> None:
-    rows = plan.make_rows(run_of(overheads=plan.Overheads(preemptions_per_hour=20)))
+    rows = plan.make_rows(run_of(overheads=hours.Overheads(preemptions_per_hour=20)))
     spot = [row for row in rows if row.pricing == "spot"]
     assert {(row.cost_usd, row.hours, row.runs) for row in spot} == {(None, None, False)}
     assert rows[-1].cost_usd is None  # they come last

@@ -12,7 +12,7 @@ from bigbird_ja.train.engines import choose as choose_lib
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choose import Before, check_divides, check_estimator_tpu, choose
 from testkit.configs import fitted
-from testkit.machines import Machine
+from testkit.machines import PretendedMachine
 
 CONFIG = fitted(None, [])
 
@@ -24,16 +24,16 @@ class Found:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(monkeypatch: pytest.MonkeyPatch) -> PretendedMachine:
     monkeypatch.setattr(choose_lib, "tensorflow_has_tpu", lambda: True)
     monkeypatch.setattr(devices, "find", Found)
     for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
         monkeypatch.delenv(name, raising=False)
     packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0", "jax": "0.4.34"}
-    return Machine(monkeypatch, packages, ())
+    return PretendedMachine(monkeypatch, packages, ())
 
 
-def test_the_estimator_where_it_is_proven(machine: Machine) -> None:
+def test_the_estimator_where_it_is_proven(machine: PretendedMachine) -> None:
     machine.tpu("v3-8")
     chosen = choose("auto", True, CONFIG)
     assert (chosen.name, chosen.replicas, chosen.peak_flops) == ("estimator", 8, 61.5e12)
@@ -73,7 +73,7 @@ ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8
     ],
 )
 def test_a_run_keeps_its_engine_on_the_same_kind_of_device_and_new_ones_follow_a_rule(
-    machine: Machine, before: Before | None, kind: str | None, engine: str, why: str
+    machine: PretendedMachine, before: Before | None, kind: str | None, engine: str, why: str
 ) -> None:
     if kind is not None:
         machine.tpu(kind)
@@ -81,7 +81,7 @@ def test_a_run_keeps_its_engine_on_the_same_kind_of_device_and_new_ones_follow_a
     assert chosen.name == engine and why in chosen.why
 
 
-def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: Machine) -> None:
+def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: PretendedMachine) -> None:
     machine.packages.pop("tensorflow_estimator")
     assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
     machine.packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0"}
@@ -97,7 +97,9 @@ def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: Machin
         "model.attention_implementation=kernel",
     ],
 )  # fmt: skip
-def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting: str) -> None:
+def test_what_only_jax_has_is_refused_by_the_estimator(
+    machine: PretendedMachine, setting: str
+) -> None:
     config = fitted(None, [setting])
     chosen = choose("auto", False, config)
     assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
@@ -105,7 +107,7 @@ def test_what_only_jax_has_is_refused_by_the_estimator(machine: Machine, setting
         choose("estimator", False, config)
 
 
-def test_the_requested_engine_is_taken(machine: Machine) -> None:
+def test_the_requested_engine_is_taken(machine: PretendedMachine) -> None:
     assert choose("pjrt", False, CONFIG).name == "pjrt"
     machine.tpu("v5litepod-8")
     assert choose("estimator", True, CONFIG).name == "estimator"
@@ -129,7 +131,7 @@ def test_a_tpu_of_another_name_that_does_not_answer() -> None:
         check_estimator_tpu(config)
 
 
-def test_several_processes_are_for_jax(machine: Machine) -> None:
+def test_several_processes_are_for_jax(machine: PretendedMachine) -> None:
     machine.tpu("v3-8")
     chosen = choose("auto", True, CONFIG, None, 2)
     assert (chosen.name, chosen.replicas, chosen.processes) == ("pjrt", 2, 2)
