@@ -1,4 +1,4 @@
-"""Masked-LM loss and accuracy on held-out records, with masks that are the same for every model."""
+"""Measures masked-LM loss and accuracy on held-out records, with the same masks for every model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_DISTANCE = -1
 
 @dataclass(frozen=True)
 class Part:
-    """Which batches a process evaluates, where several share them: `index`, `index + count`, ..."""
+    """Chooses a process's batches, where several share them: `index`, `index + count`, ..."""
 
     index: int = 0
     count: int = 1
@@ -40,7 +40,7 @@ class Part:
 
 
 def batch_size(seq_length: int) -> int:
-    """Records per batch; results do not depend on it."""
+    """Return the records per batch; results do not depend on it."""
     return max(1, min(_MAX_BATCH, _TOKENS_PER_BATCH // seq_length))
 
 
@@ -52,7 +52,7 @@ def evaluate_model(
     tick: Callable[[], None] = lambda: None,
     part: Part | None = None,
 ) -> dict[str, Any] | None:
-    """Evaluates a model on the held-out records.
+    """Evaluate a model on the held-out records.
 
     Args:
         forward: the model on a device.
@@ -103,7 +103,7 @@ def _measure(
     tokenizer: Tokenizer | None,
     tick: Callable[[], None],
 ) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """The arrays of `_predictions` over numbered batches; examples from the data's first batch."""
+    """Collect `_predictions` over numbered batches, and examples from the data's first batch."""
     examples: list[dict[str, Any]] = []
     columns: dict[str, list[np.ndarray]] = {}
     for number, batch in batches:
@@ -119,8 +119,9 @@ def _measure(
 
 
 def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
-    """A flat array per quantity over a batch's predictions; `next_sentence_*` and `rows`, the
-    records' numbers, over its sequences.
+    """Return a flat array per quantity over a batch's predictions.
+
+    Those of `next_sentence_*` and `rows`, the records' numbers, are over its sequences.
 
     Args:
         batch: the records, and what `forward.metrics` returned for them.
@@ -149,7 +150,7 @@ def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.
 def summarise(
     collected: Arrays, manifest: Manifest, characters: np.ndarray | None
 ) -> dict[str, Any]:
-    """The results, from flat arrays over all predictions.
+    """Compute the results from flat arrays over all predictions.
 
     Args:
         collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `corpus`
@@ -196,13 +197,13 @@ def summarise(
 
 
 def position_edges(seq_length: int, count: int = 8) -> list[int]:
-    """`count` buckets of equal width over a sequence: their starts, and the end."""
+    """Return `count` buckets of equal width over a sequence: their starts, and the end."""
     count = min(count, seq_length)
     return [seq_length * i // count for i in range(count + 1)]
 
 
 def distance_edges(seq_length: int, first: int = 16) -> list[int]:
-    """Buckets that double in width: 0, 16, 32, ... up to the sequence's length."""
+    """Return buckets that double in width: 0, 16, 32, ... up to the sequence's length."""
     edges = [0]
     while first < seq_length:
         edges.append(first)
@@ -213,7 +214,7 @@ def distance_edges(seq_length: int, first: int = 16) -> list[int]:
 def distances_to_same_piece(
     input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray
 ) -> np.ndarray:
-    """How far from each masked token the nearest visible token of the same piece is.
+    """Measure how far each masked token is from the nearest visible token of the same piece.
 
     Args:
         input_ids: int [b, S], what the model reads (masked).
@@ -244,7 +245,7 @@ def distances_to_same_piece(
 
 
 def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> list[dict[str, Any]]:
-    """Means per bucket.
+    """Compute means per bucket.
 
     Args:
         edges: ascending; bucket i holds edges[i] <= value < edges[i + 1].
@@ -267,7 +268,7 @@ def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> l
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """What a row of `summarise` is about: a corpus, or a bucket's bounds, both inclusive."""
+    """Name a row of `summarise`: a corpus, or a bucket's bounds, both inclusive."""
     if "name" in row:
         return str(row["name"])
     if row["from"] is None or row["to"] is None:
@@ -276,12 +277,12 @@ def row_name(row: Mapping[str, Any]) -> str:
 
 
 def percent(share: float | None) -> float | None:
-    """A share for people."""
+    """Turn a share into per cent."""
     return None if share is None else 100.0 * share
 
 
 def masked_examples(forward: Model, batch: Arrays, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Some masked places of a batch's first record, always the same ones.
+    """Return some masked places of a batch's first record, always the same ones.
 
     Returns:
         For each: `before` and `after` (its neighbours, other masks as `[MASK]`), `truth`, `guess`
@@ -327,7 +328,7 @@ def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:
 def write_tensorboard(
     model_dir: str, step: int, result: Mapping[str, Any], wall_time: float
 ) -> None:
-    """Adds the numbers of an evaluation, `eval/...`, to the event files of `MODEL_DIR/eval/`.
+    """Add an evaluation's numbers, `eval/...`, to the event files of `MODEL_DIR/eval/`.
 
     TensorBoard shows that folder as another run, so that evaluating an older checkpoint later hides
     nothing. Files are written locally and stored whole. `wall_time`: UNIX seconds.

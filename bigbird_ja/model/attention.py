@@ -1,4 +1,4 @@
-"""Attention of one layer: all scores at once, in tiles (`tiled`), or by kernels (`kernels`).
+"""Computes the attention of one layer: all scores at once, in tiles (`tiled`), or by kernels.
 
 `pattern` defines which keys a query sees; full attention with its mask is the reference that the
 others must equal.
@@ -33,11 +33,12 @@ def dense_attention(
     static_mask: np.ndarray | None,
     query_documents: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Softmax attention over every key that the masks allow.
+    """Compute softmax attention over every key that the masks allow.
 
     Args:
         query: [b, Q, heads, size], float32 or bfloat16; not scaled.
-        key, value: [b, S, heads, size].
+        key: [b, S, heads, size].
+        value: of the same shape.
         input_mask: float32 [b, S]; 1 is a token, 0 padding, which no query sees.
         document_ids: int32 [b, S]; keys of other documents are not seen. None: no such limit.
         static_mask: bool [heads or 1, Q, S] of queries by keys, or None: everything.
@@ -74,8 +75,9 @@ def banded_attention(
     document_ids: tf.Tensor | None,
     reach: int | None,
 ) -> tf.Tensor:
-    """`dense_attention` to keys at most `reach` tokens away: three key blocks per query block.
-    None is all keys.
+    """Compute `dense_attention` to keys at most `reach` tokens away; None is all keys.
+
+    Each query block sees three key blocks.
 
     Lengths that are no multiple of `reach`, or hold at most three blocks, go the dense way.
     """
@@ -89,7 +91,7 @@ def banded_attention(
         return dense_attention(query, key, value, input_mask, document_ids, band[None])
 
     def beside(rows: tf.Tensor, beyond: float) -> tf.Tensor:
-        """[b, S, ...] -> [b * blocks, 3 * reach, ...]: each block between its neighbours."""
+        """Put each block between its neighbours: [b, S, ...] -> [b * blocks, 3 * reach, ...]."""
         sides = [[0, 0], [1, 1]] + [[0, 0]] * (len(rows.shape) - 1)
         split = tf.reshape(rows, [batch, blocks, reach, *rows.shape[2:]])
         padded = tf.pad(split, sides, constant_values=tf.cast(beyond, rows.dtype))
@@ -116,7 +118,7 @@ def is_tiled(config: Config, length: int) -> bool:
 
 
 def rows_of_tiles(config: Config, length: int) -> int:
-    """Tokens of a tile of `attend`; 0 where it takes sequences whole."""
+    """Return the tokens of a tile of `attend`; 0 where it takes sequences whole."""
     if is_tiled(config, length):
         return 2 * config.model.block_size
     is_kernel = config.model.attention_implementation == "kernel"
@@ -124,7 +126,7 @@ def rows_of_tiles(config: Config, length: int) -> int:
 
 
 def random_tiles(plan: pattern.LayerPlan, tiles: int) -> RolledTiles | IndependentTiles:
-    """The random keys of a layer as tiles."""
+    """Return the random keys of a layer as tiles."""
     if plan.shifts is not None:
         return RolledTiles(plan.shifts, tiles)
     assert plan.blocks is not None
@@ -141,12 +143,13 @@ def attend(
     document_ids: tf.Tensor | None,
     layer: int,
 ) -> tf.Tensor:
-    """Projections, attention and output projection of one layer.
+    """Compute projections, attention and output projection of one layer.
 
     Where `is_tiled`, everything per token is rotated by one block.
 
     Args:
         params: with the layer's kernels and biases.
+        config: of the run.
         scope: the layer's, in the names of `params`.
         hidden: [b * S, hidden] in the compute dtype; cheaper as [b, tiles, rows, hidden] where
             there are `rows_of_tiles`.
@@ -189,7 +192,7 @@ def _tiled_self_attention(
     document_ids: tf.Tensor | None,
     layer: int,
 ) -> tf.Tensor:
-    """`attend` in tiles, over sequences rotated by one block; full attention by a kernel.
+    """Run `attend` in tiles, over sequences rotated by one block; full attention by a kernel.
 
     The projections write [b, tiles, heads, size, rows] at once and the output projection reads it:
     no relayout in between.

@@ -1,4 +1,4 @@
-"""Dropout from a counter: the mask is a hash of (key, element's place), so nothing is stored.
+"""Drops out by a counter: the mask is a hash of (key, element's place), so nothing is stored.
 
 TensorFlow's stateless random numbers are Philox: some ten rounds of multiplications per number,
 kept in memory until the backward pass. A dropout mask needs one comparison per element. Here every
@@ -18,13 +18,13 @@ _SECOND = 0x846CA68B
 
 
 def make_key(seed: int, step: tf.Tensor | int) -> tf.Tensor:
-    """The key of one training step: uint32 [2], a pure function of (seed, step)."""
+    """Make the key of one training step: uint32 [2], a pure function of (seed, step)."""
     start = tf.constant([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], tf.uint32)
     return fold_in(start, step)
 
 
 def fold_in(key: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
-    """A key for one place (micro-batch, replica, layer, ...) below another key.
+    """Make a key for one place (micro-batch, replica, layer, ...) below another key.
 
     Args:
         key: uint32 [2].
@@ -40,7 +40,7 @@ def fold_in(key: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
 
 
 def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:
-    """Zeroes each element with probability `rate`, independently, and scales the others up.
+    """Zero each element with probability `rate`, independently, and scale the others up.
 
     Args:
         x: float, static shape, at least one dimension.
@@ -65,12 +65,12 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None) -> tf.Tensor:
 
 
 def drop_at(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.Tensor:
-    """`dropout` with the key of a place in the model below `key`."""
+    """Apply `dropout` with the key of a place in the model below `key`."""
     return x if key is None or rate <= 0.0 else dropout(x, rate, fold_in(key, place))
 
 
 def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
-    """bool of `shape`: True with probability 1 - rate."""
+    """Draw a mask of `shape`: bool, True with probability 1 - rate."""
     rows = tf.constant(0, tf.uint32)
     stride = 1
     for axis in reversed(range(len(shape) - 1)):
@@ -96,7 +96,7 @@ def _masked(x: tf.Tensor, rate: float, key: tf.Tensor) -> tf.Tensor:
 
 
 def _mix(x: tf.Tensor) -> tf.Tensor:
-    """A bijection of uint32 that changes half of the bits whichever one is flipped."""
+    """Mix a uint32 by a bijection that changes half of the bits whichever one is flipped."""
     x = (x ^ _shift(x, 16)) * _constant(_FIRST)
     x = (x ^ _shift(x, 15)) * _constant(_SECOND)
     return x ^ _shift(x, 16)

@@ -1,5 +1,7 @@
-"""Small pieces of the encoder and its heads: dense layers, layer norm, activations, and gradient
-checkpointing, which keeps a function's inputs and computes it again in the backward pass."""
+"""Computes small pieces of the encoder and its heads: dense layers, layer norm, activations.
+
+Gradient checkpointing keeps a function's inputs and computes it again in the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ Parameters = Mapping[str, tf.Tensor]
 
 
 def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
-    """`inputs` [..., in] times the kernel, plus a bias if there is one: [..., out], same dtype."""
+    """Multiply `inputs` [..., in] by the kernel, and add a bias if there is one: [..., out]."""
     kernel = tf.cast(params[f"{scope}/kernel"], inputs.dtype)
     if len(inputs.shape) == 2:
         product = tf.matmul(inputs, kernel)
@@ -26,7 +28,7 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalises the last axis; statistics in float32, the result in the dtype of `inputs`.
+    """Normalise the last axis; statistics in float32, the result in the dtype of `inputs`.
 
     Without a `beta` among the parameters nothing is added.
     """
@@ -42,9 +44,11 @@ def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float
 
 
 def activate(name: str, inputs: tf.Tensor, *, keeps_slope: bool = False) -> tf.Tensor:
-    """`gelu_new` (tanh form), `gelu` (error function) or `relu`; computed in float32.
+    """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
 
     Args:
+        name: of the function.
+        inputs: of any shape.
         keeps_slope: `gelu_new` keeps its values and its derivatives, in the dtype of `inputs`, for
             the backward pass, instead of `inputs` alone. A TPU's compiler computes what it does not
             keep within the products that read it, once for each tile of their results; where
@@ -64,7 +68,7 @@ _SLOPE = 2.0 * math.sqrt(2.0 / math.pi)
 
 @tf.custom_gradient
 def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
-    """The tanh form by way of the sigmoid; few operations, as each runs once per matmul tile."""
+    """Compute the tanh form by the sigmoid: few operations, as each runs once per matmul tile."""
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
         _, slope = _value_and_slope(inputs)
@@ -80,7 +84,7 @@ def _gelu_new_keeping_slope(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
 
 
 def _value_and_slope(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Of `gelu_new`, float32."""
+    """Compute `gelu_new` and its derivative, float32."""
     x = tf.cast(inputs, tf.float32)
     square = x * x
     share = tf.sigmoid(x * (_SLOPE + _SLOPE * _CUBIC * square))
@@ -95,7 +99,7 @@ Layer = tuple[Sequence[str], Callable[..., tf.Tensor]]
 def run_layers(
     params: Parameters, layers: Iterable[Layer], hidden: tf.Tensor, recomputes: bool
 ) -> tf.Tensor:
-    """Hidden states after all layers; where `recomputes`, by gradient checkpointing."""
+    """Run all layers; where `recomputes`, by gradient checkpointing."""
     for number, (names, run) in enumerate(layers):
         weights = [params[name] for name in names]
         with tf.name_scope(f"layer_{number}"):
@@ -106,7 +110,7 @@ def run_layers(
 def recompute(
     function: Callable[..., tf.Tensor], inputs: tf.Tensor, weights: Sequence[tf.Tensor]
 ) -> tf.Tensor:
-    """`function(inputs, *weights)` with the same gradients, holding on to no intermediate results.
+    """Compute `function(inputs, *weights)`, keeping no intermediate results for the gradients.
 
     Unlike `tf.recompute_grad` it works in graph mode, on tensors.
 
@@ -133,7 +137,7 @@ def recompute(
 
 
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The same tensors, across which a TPU's compiler neither merges nor moves computations.
+    """Return the same tensors; a TPU's compiler merges and moves nothing across.
 
     On a CPU nothing guards the memory: its compiler takes barriers out early.
     """

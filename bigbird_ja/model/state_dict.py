@@ -1,4 +1,4 @@
-"""State dicts of Hugging Face's models: names of parameters and settings there, and their files.
+"""Reads and names state dicts of Hugging Face's models.
 
 Weights are read from safetensors or, where PyTorch is installed, from its own format, in one file
 or several; nothing of a folder is executed.
@@ -63,8 +63,7 @@ _MODERNBERT_LAYER = {
 
 
 def hugging_face_name(model: ModelConfig, name: str) -> str:
-    """Return the name in the state dict of `BigBirdForPreTraining` or `BigBirdForMaskedLM`, or of
-    `ModernBertForMaskedLM`.
+    """Return the name in the state dict of transformers' BigBird or ModernBERT.
 
     Raises:
         KeyError: not a parameter of ours.
@@ -84,7 +83,7 @@ def hugging_face_name(model: ModelConfig, name: str) -> str:
 
 
 def is_transposed(name: str) -> bool:
-    """Whether PyTorch keeps this parameter the other way round: its linear layers are [out, in]."""
+    """Whether PyTorch keeps this parameter transposed: its linear layers are [out, in]."""
     return name.endswith("/kernel")
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face folders of encoders that a run can start from: their settings and weights as ours.
+"""Turns encoders of Hugging Face folders into ours: settings and weights.
 
 ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 """
@@ -68,7 +68,7 @@ class _Ropes:
 
 @dataclass(frozen=True)
 class FolderConfig:
-    """The keys of config.json that no setting of ours stands for one by one."""
+    """Holds the keys of config.json that no setting of ours stands for one by one."""
 
     model_type: str = "unknown"
     architectures: list[str] | None = None
@@ -83,7 +83,7 @@ class FolderConfig:
 
 @dataclass(frozen=True)
 class Encoder:
-    """A model that a run can start from.
+    """Describes a model that a run can start from.
 
     Attributes:
         model_type: Hugging Face's name of the architecture.
@@ -97,7 +97,7 @@ class Encoder:
 
 
 def read_config(folder: str) -> Encoder:
-    """Reads config.json.
+    """Read config.json.
 
     Raises:
         BadInput: missing, of an architecture or with a head that no run can start from, or of a
@@ -126,7 +126,7 @@ def read_config(folder: str) -> Encoder:
 
 
 def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
-    """What of a known architecture cannot be used, and what serves."""
+    """Name what of a known architecture cannot be used, and what serves."""
     for key, value in _FIXED.items():
         if content.get(key, value) != value:
             yield f"{key}={content[key]!r}; only {value!r} is supported"
@@ -155,8 +155,10 @@ def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]
 
 
 def _activations(config: FolderConfig) -> tuple[str, str]:
-    """Return the activations of the layers and of the masked-LM head, as transformers reads them:
-    keys that are missing have its defaults, and RoBERTa's head has no key."""
+    """Return the activations of the layers and of the masked-LM head, as transformers reads them.
+
+    Keys that are missing have its defaults, and RoBERTa's head has no key.
+    """
     if config.model_type == "modernbert":
         return config.hidden_activation or "gelu", config.classifier_activation or "gelu"
     layers = config.hidden_act or ("gelu_new" if config.model_type == "big_bird" else "gelu")
@@ -164,7 +166,7 @@ def _activations(config: FolderConfig) -> tuple[str, str]:
 
 
 def _of_layers(config: FolderConfig) -> dict[str, Any]:
-    """Settings of a ModernBERT's layers by the names of transformers 5."""
+    """Return settings of a ModernBERT's layers by the names of transformers 5."""
     values: dict[str, Any] = {}
     if config.layer_types:
         values["global_attn_every_n_layers"] = _global_every(config.layer_types)
@@ -175,7 +177,7 @@ def _of_layers(config: FolderConfig) -> dict[str, Any]:
 
 
 def _global_every(layer_types: list[str]) -> int:
-    """n where every n-th layer is global, from the first on; 0 where they follow no such rule."""
+    """Return n where every n-th layer is global, from the first on; 0 where it is not so."""
     places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
     every = places[1] if len(places) > 1 else len(layer_types)
     return every if places == list(range(0, len(layer_types), every)) else 0
