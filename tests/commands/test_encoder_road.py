@@ -29,23 +29,20 @@ from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
 pytestmark = pytest.mark.timeout(1800)
 Run = Callable[..., Any]
 _SETTINGS = (
-    "--set=training.dtype=float32", "--set=training.global_batch_size=8",
-    "--set=training.warmup_steps=5",
-    "--set=checkpoints.save_every_steps=100000", "--set=model.attend_across_documents=true",
-    runs.ENGINE,
-)  # fmt: skip
+    "--set=training.dtype=float32 --set=training.global_batch_size=8 --set=training.warmup_steps=5"
+    " --set=checkpoints.save_every_steps=100000 --set=model.attend_across_documents=true"
+)
 
 
 def save_encoder(kind: str, folder: Path, **sizes: Any) -> None:
     """A small model of random weights beside the folder's tokenizer; its embeddings have more rows
     than that has pieces, as many that are published do."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ids = {f"{part}_token_id": getattr(tokenizer, f"{part}_token_id")
-           for part in ("pad", "cls", "sep", "bos", "eos")}  # fmt: skip
-    config = getattr(transformers, f"{kind}Config")(
-        vocab_size=3072, hidden_size=64, num_hidden_layers=4, num_attention_heads=2,
-        intermediate_size=96, **ids, **sizes,
-    )  # fmt: skip
+    for part in ("pad", "cls", "sep", "bos", "eos"):
+        sizes[f"{part}_token_id"] = getattr(tokenizer, f"{part}_token_id")
+    sizes |= {"vocab_size": 3072, "hidden_size": 64, "num_hidden_layers": 4}
+    sizes |= {"num_attention_heads": 2, "intermediate_size": 96}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
     torch.manual_seed(3)
     model = getattr(transformers, f"{kind}ForMaskedLM")(config)
     with torch.no_grad():
@@ -66,13 +63,18 @@ def checked(ended: Any) -> Any:
     return ended
 
 
+def make_data(run_cli: Run, text: str, tokenizer: Path, data: Path, length: int, held: str) -> None:
+    sizes = (f"--seq_length={length}", f"--eval_fraction={held}")
+    places = (text, f"--tokenizer={tokenizer}", f"--output_dir={data}")
+    checked(run_cli("make-data", *places, *sizes, timeout=900))
+
+
 def go_on(run_cli: Run, data: Path, model: Path, source: Path, steps: int, *more: str) -> float:
     """Trains from a folder's weights; the held-out loss before the first step."""
-    flags = [f"--data_dir={data}", f"--model_dir={model}", f"--num_train_steps={steps}"]
-    checked(
-        run_cli("pretrain", *flags, f"--init_from={source}", "--mode=train_and_eval", *_SETTINGS,
-                f"--set=training.eval_every_steps={steps}", *more, timeout=3000)
-    )  # fmt: skip
+    flags = [f"--data_dir={data}", f"--model_dir={model}", f"--init_from={source}"]
+    flags += [f"--num_train_steps={steps}", f"--set=training.eval_every_steps={steps}"]
+    flags += ["--mode=train_and_eval", runs.ENGINE, *_SETTINGS.split(), *more]
+    checked(run_cli("pretrain", *flags, timeout=3000))
     first = json.loads((model / "eval.jsonl").read_text().splitlines()[0])
     assert first["step"] == 0
     return float(first["masked_lm_loss"])
@@ -101,10 +103,8 @@ def roberta_data(tmp_path_factory: Any, sample_corpus: str, run_cli: Run) -> tup
     """A folder with RoBERTa's tokenizer, whose padding is id 1, and a data set made by it."""
     path = tmp_path_factory.mktemp("kinds")
     tokenizer_folders.roberta_bpe(path / "tokenizer", list(articles.documents(40, seed=5)))
-    checked(
-        run_cli("make-data", f"--input={sample_corpus}", f"--tokenizer={path / 'tokenizer'}",
-                f"--output_dir={path / 'data'}", "--seq_length=128", "--eval_fraction=0.2")
-    )  # fmt: skip
+    text = f"--input={sample_corpus}"
+    make_data(run_cli, text, path / "tokenizer", path / "data", 128, "0.2")
     return path / "tokenizer", path / "data"
 
 
@@ -139,16 +139,14 @@ class Size:
     encoder_steps: int  # on other text, a quarter of the length; 0: random weights
 
 
+_NIGHTLY = [pytest.mark.nightly, pytest.mark.timeout(6 * 3600)]
+_SIZES = {"a share": Size(1, 256, 40, 1, 0), "20 MB": Size(20, 512, 100, 2, 200)}
+
+
 @pytest.mark.parametrize(
     "size",
-    [
-        pytest.param(Size(1, 256, 40, 1, 0), id="a share"),
-        pytest.param(
-            Size(20, 512, 100, 2, 200), id="20 MB",
-            marks=[pytest.mark.nightly, pytest.mark.timeout(6 * 3600)],
-        ),
-    ],
-)  # fmt: skip
+    [pytest.param(s, id=i, marks=_NIGHTLY if s.encoder_steps else []) for i, s in _SIZES.items()],
+)
 def test_the_road(size: Size, request: pytest.FixtureRequest, run_cli: Run, tmp_path: Path) -> None:
     texts = articles.documents(2000, seed=6)
     if size.encoder_steps:
@@ -167,10 +165,7 @@ def test_the_road(size: Size, request: pytest.FixtureRequest, run_cli: Run, tmp_
     if size.encoder_steps:
         folder = trained_before(run_cli, tmp_path, folder, earlier, size)
     corpus = write_share(tmp_path / "share.jsonl", share)
-    checked(
-        run_cli("make-data", corpus, f"--tokenizer={folder}", f"--output_dir={data}",
-                f"--seq_length={size.length}", "--eval_fraction=0.02", timeout=900)
-    )  # fmt: skip
+    make_data(run_cli, corpus, folder, data, size.length, "0.02")
     assert checked(run_cli("check-data", f"--data_dir={data}", "--json")).json["problems"] == []
     expected = transformers_loss(folder, data)
     for seed in range(size.seeds):
@@ -198,15 +193,10 @@ def trained_before(
 ) -> Path:
     """The encoder after some training on other, shorter sequences, saved by transformers."""
     corpus, data = write_share(path / "earlier.jsonl", texts), path / "earlier"
-    checked(
-        run_cli("make-data", corpus, f"--tokenizer={folder}", f"--output_dir={data}",
-                f"--seq_length={size.length // 4}", "--eval_fraction=0.02", timeout=900)
-    )  # fmt: skip
+    make_data(run_cli, corpus, folder, data, size.length // 4, "0.02")
     model, exported, saved = path / "earlier-model", path / "earlier-hf", path / "published"
-    go_on(
-        run_cli, data, model, folder, size.encoder_steps, "--set=training.learning_rate=2e-3",
-        "--set=training.global_batch_size=16",
-    )  # fmt: skip
+    sets = ("--set=training.learning_rate=2e-3", "--set=training.global_batch_size=16")
+    go_on(run_cli, data, model, folder, size.encoder_steps, *sets)
     checked(run_cli("export", f"--model_dir={model}", f"--output_dir={exported}"))
     transformers.AutoModelForMaskedLM.from_pretrained(exported).save_pretrained(saved)
     transformers.AutoTokenizer.from_pretrained(exported).save_pretrained(saved)
@@ -217,16 +207,14 @@ def exports_and_fine_tunes(
     run_cli: Run, model: Path, data: Path, folder: Path, texts: Sequence[str]
 ) -> None:
     """`export` gives what transformers' own class loads whole, and what the example fine-tunes."""
-    checked(
-        run_cli("export", f"--model_dir={model}", f"--data_dir={data}", f"--output_dir={folder}",
-                "--parity_sequences=2", timeout=900)
-    )  # fmt: skip
+    places = (f"--model_dir={model}", f"--data_dir={data}", f"--output_dir={folder}")
+    checked(run_cli("export", *places, "--parity_sequences=2", timeout=900))
     report = json.loads((folder / "parity_report.json").read_text())
     assert report["tokenizer"]["agrees"] and report["scores"]["agrees"]
     asked = [f"--model_dir={folder}", "--text=この城は[MASK]である。", "--json"]
     assert len(checked(run_cli("fill-mask", *asked)).json["masks"]) == 1
-    config, theirs = (getattr(transformers, f"Auto{kind}").from_pretrained(folder)
-                      for kind in ("Config", "Tokenizer"))  # fmt: skip
+    config = transformers.AutoConfig.from_pretrained(folder)
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
     for part in ("pad", "cls", "sep"):
         assert getattr(config, f"{part}_token_id") == getattr(theirs, f"{part}_token_id")
     loaded, info = transformers.AutoModelForMaskedLM.from_pretrained(
@@ -238,12 +226,9 @@ def exports_and_fine_tunes(
     pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
     rows = [{"text": text[:400], "label": "寺" if "寺" in text else "他"} for text in texts[:24]]
     (folder.parent / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tuned = subprocess.run(
-        [sys.executable, str(ROOT / "docs/examples/finetune.py"), "classification",
-         f"--model={folder}", f"--data={folder.parent / 'rows.jsonl'}",
-         f"--output={folder.parent / 'tuned'}", "--epochs=1"],
-        capture_output=True, text=True, cwd=folder.parent,
-    )  # fmt: skip
+    words = [sys.executable, str(ROOT / "docs/examples/finetune.py"), "classification"]
+    words += [f"--model={folder}", "--data=rows.jsonl", "--output=tuned", "--epochs=1"]
+    tuned = subprocess.run(words, capture_output=True, text=True, cwd=folder.parent)
     assert tuned.returncode == 0, tuned.stderr[-3000:]
     assert np.isfinite(json.loads(tuned.stdout.splitlines()[-1])["eval_loss"])
 

@@ -35,26 +35,16 @@ def weights_of(config):
 def reference(config, params=None):
     """transformers' model, with the same weights, of which none is missing or left over."""
     model = config.model
-    theirs = transformers.ModernBertForMaskedLM(
-        transformers.ModernBertConfig(
-            vocab_size=model.vocab_size,
-            hidden_size=model.hidden_size,
-            num_hidden_layers=model.num_layers,
-            num_attention_heads=model.num_attention_heads,
-            intermediate_size=model.intermediate_size,
-            max_position_embeddings=model.max_position_embeddings,
-            local_attention=model.local_attention,
-            global_attn_every_n_layers=model.global_attn_every_n_layers,
-            global_rope_theta=model.global_rope_theta,
-            local_rope_theta=model.local_rope_theta,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-            cls_token_id=1,
-            sep_token_id=2,
-            attn_implementation="sdpa",
-        )
-    ).eval()
+    same = (
+        "vocab_size hidden_size num_attention_heads intermediate_size max_position_embeddings"
+        " local_attention global_attn_every_n_layers global_rope_theta local_rope_theta"
+    )
+    settings = {name: getattr(model, name) for name in same.split()}
+    settings |= {"num_hidden_layers": model.num_layers, "attn_implementation": "sdpa"}
+    settings |= {"pad_token_id": 0, "bos_token_id": 1, "cls_token_id": 1}
+    settings |= {"eos_token_id": 2, "sep_token_id": 2}
+    config = transformers.ModernBertConfig(**settings)
+    theirs = transformers.ModernBertForMaskedLM(config).eval()
     if params is None:
         return theirs
     state = {k: torch.from_numpy(v) for k, v in to_hugging_face(model, params).items()}
