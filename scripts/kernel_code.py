@@ -29,7 +29,7 @@ def _bundles(chip: str, kind: str, length: int, directory: str, backward: bool) 
     from bigbird_ja.model import pattern
     from bigbird_ja.model.implementation import tile_rows
     from bigbird_ja.model.kernels import backward_kernel, forward_kernel
-    from bigbird_ja.model.kernels.tiles import Shape
+    from bigbird_ja.model.kernels.tiles import LayerShape
     from bigbird_ja.settings.resolve import resolve_config
 
     reach, shifts = (REACH if kind == "local" else None), None
@@ -40,7 +40,7 @@ def _bundles(chip: str, kind: str, length: int, directory: str, backward: bool) 
         assert plans[0].shifts is not None
         shifts, rows = tuple(tuple(map(int, head)) for head in plans[0].shifts), 128
     batch, tiles = TOKENS // length, length // rows
-    shape = Shape(batch, tiles, HEADS, SIZE, rows, shifts, apart, "bfloat16", reach)
+    shape = LayerShape(batch, tiles, HEADS, SIZE, rows, shifts, apart, "bfloat16", reach)
     given = [(shape.sequence, "bfloat16")] * (5 if backward else 3)
     given += [(shape.statistics, "float32")] if backward else []
     given += [(shape.key_marks, "int32" if apart else "float32")]

@@ -30,7 +30,7 @@ NO_DISTANCE = -1
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchShare:
     """Chooses a process's batches, where several share them: `index`, `index + count`, ..."""
 
     index: int = 0
@@ -50,7 +50,7 @@ def evaluate_model(
     manifest: Manifest,
     max_batches: int | None = None,
     tick: Callable[[], None] = lambda: None,
-    part: Part | None = None,
+    part: BatchShare | None = None,
 ) -> dict[str, Any] | None:
     """Evaluate a model on the held-out records.
 
@@ -71,7 +71,7 @@ def evaluate_model(
     """
     from bigbird_ja.data import pipeline, verify
 
-    part = part or Part()
+    part = part or BatchShare()
     start = time.monotonic()
     size = batch_size(manifest.seq_length)
     batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()

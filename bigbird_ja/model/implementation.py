@@ -143,12 +143,14 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
     if platform != "tpu" or chip not in _VMEM_MIB:
         return f"it is for TPUs {', '.join(_VMEM_MIB)}"
-    from bigbird_ja.model.kernels.tiles import Shape  # imports jax
+    from bigbird_ja.model.kernels.tiles import LayerShape  # imports jax
 
     heads = model.num_attention_heads
     size, documents = model.hidden_size // heads, not model.attend_across_documents
     for rows in tiles:
-        shape = Shape(1, length // rows, heads, size, rows, None, documents, config.training.dtype)
+        shape = LayerShape(
+            1, length // rows, heads, size, rows, None, documents, config.training.dtype
+        )
         if shape.rows % _LANES or shape.group * shape.size % _LANES:
             return (
                 "it wants two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"

@@ -20,7 +20,7 @@ from bigbird_ja.storage import plotting
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from bigbird_ja.report.collect import Run
+    from bigbird_ja.report.collect import RunLogs
 
 NUM_COLOURS = 6
 _MOST_POINTS = 250  # of a line, and checkpoints of a run's time line
@@ -107,7 +107,7 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
     return _draw(title, draw)
 
 
-def timeline(title: str, runs: Sequence[Run]) -> str:
+def timeline(title: str, runs: Sequence[RunLogs]) -> str:
     """Draw the time in which each run trained, its checkpoints and its ends."""
     if not any(run.sessions for run in runs):
         return _card(title, '<p class="none">nothing has started yet</p>', "card wide")

@@ -28,7 +28,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunLogs:
     """Holds what one MODEL_DIR says of its run."""
 
     name: str
@@ -94,7 +94,7 @@ class Run:
         return [s.end for s in self.sessions if s.ending not in (None, "finished")]
 
 
-def collect(model_dir: str, now: float) -> Run:
+def collect(model_dir: str, now: float) -> RunLogs:
     """Read one MODEL_DIR.
 
     Raises:
@@ -110,7 +110,7 @@ def collect(model_dir: str, now: float) -> Run:
     newest = heartbeat["time"] if heartbeat else 0.0
     stopped = heartbeat is None or heartbeat["state"] == "stopped"
     is_running = not stopped and now - newest < _FRESH_SECONDS
-    return Run(
+    return RunLogs(
         name=storage.base_name(model_dir),
         model_dir=model_dir,
         settings=settings,
@@ -123,7 +123,7 @@ def collect(model_dir: str, now: float) -> Run:
     )
 
 
-def distinct(runs: Sequence[Run]) -> list[Run]:
+def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
     """Name each run by the shortest end of its path that no other has.
 
     A page shows no more of the path.

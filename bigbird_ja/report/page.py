@@ -12,14 +12,14 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart, timeline
-from bigbird_ja.report.collect import Run
+from bigbird_ja.report.collect import RunLogs
 from bigbird_ja.run.records import Example
 from bigbird_ja.settings.option import is_used
 from bigbird_ja.settings.schema import RUN_SETTINGS, Config
 from bigbird_ja.settings.values import flatten
 
 
-def page(runs: Sequence[Run], now: float) -> str:
+def page(runs: Sequence[RunLogs], now: float) -> str:
     """Return the page.
 
     Args:
@@ -51,7 +51,7 @@ def _escape(value: Any) -> str:
     return html.escape(str(value))
 
 
-def _card(run: Run, index: int) -> str:
+def _card(run: RunLogs, index: int) -> str:
     """Show the numbers that one looks for first."""
 
     def number(value: Any, form: str) -> str:
@@ -84,7 +84,7 @@ def _card(run: Run, index: int) -> str:
     )
 
 
-def _state(run: Run) -> tuple[str, str]:
+def _state(run: RunLogs) -> tuple[str, str]:
     """Return the state of a run: the style sheet's class, and words."""
     state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
     if run.is_running:
@@ -95,7 +95,7 @@ def _state(run: Run) -> tuple[str, str]:
     return "bad", f"silent (was {state})"
 
 
-def _training(runs: Sequence[Run]) -> list[str]:
+def _training(runs: Sequence[RunLogs]) -> list[str]:
     """Draw charts over the steps."""
 
     def series(key: str, held_out: str = "") -> list[Series]:
@@ -122,7 +122,7 @@ def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, f
     return [(float(line["step"]), line[key]) for line in lines if line.get(key) is not None]
 
 
-def _evaluation(runs: Sequence[Run]) -> list[str]:
+def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
     """Draw accuracies of the newest evaluation of each run."""
     charts = []
     for title, key in (
@@ -150,7 +150,7 @@ def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | No
     return {label(row): row[key] for row in rows}
 
 
-def _examples(run: Run) -> str:
+def _examples(run: RunLogs) -> str:
     """Show masked places of held-out text and the newest guesses."""
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
@@ -172,7 +172,7 @@ def _examples(run: Run) -> str:
     return f'<div class="card wide"><figcaption>{title}</figcaption>{table}</div>'
 
 
-def _table(title: str, runs: Sequence[Run], get: Callable[[Run], Mapping[str, Any]]) -> str:
+def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]) -> str:
     """Write a row per key and a column per run; rows that differ between runs stand out."""
     columns = [get(run) for run in runs]
     head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
@@ -186,7 +186,7 @@ def _table(title: str, runs: Sequence[Run], get: Callable[[Run], Mapping[str, An
     return f'<div class="card"><figcaption>{title}</figcaption>{table}</div>'
 
 
-def _environment(run: Run) -> dict[str, Any]:
+def _environment(run: RunLogs) -> dict[str, Any]:
     """Return counts, and what the newest start logged about machine and packages."""
     starts = [e for e in run.events if e["event"] in ("started", "resumed")]
     last: Mapping[str, Any] = starts[-1] if starts else {}
@@ -200,7 +200,7 @@ def _environment(run: Run) -> dict[str, Any]:
     }
 
 
-def _changed_settings(run: Run) -> dict[str, Any]:
+def _changed_settings(run: RunLogs) -> dict[str, Any]:
     """Return the settings that the run uses and that are not defaults.
 
     Those of its tokenizer and its data are in their own records.

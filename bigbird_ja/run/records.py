@@ -83,7 +83,7 @@ class MetricsRecord(_Metrics, total=False):
 _Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 
 
-class Bucket(_Span):
+class PredictionBucket(_Span):
     """Predictions by position or by distance."""
 
     loss: Finite | None
@@ -134,8 +134,8 @@ class Evaluation(_Evaluation, total=False):
     sequences: Count
     next_sentence_loss: Finite | None
     next_sentence_accuracy: Finite | None
-    by_position: list[Bucket]
-    by_distance: list[Bucket]
+    by_position: list[PredictionBucket]
+    by_distance: list[PredictionBucket]
     by_sub_corpus: list[SubCorpus]
     examples: list[Example]
     data_fingerprint: str

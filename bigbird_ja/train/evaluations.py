@@ -103,7 +103,7 @@ class Evaluations:
             poll()
 
         job, pod = self._job, self._job.pod
-        part = masked_lm.Part(
+        part = masked_lm.BatchShare(
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
         most = job.config.training.eval_max_batches

@@ -13,10 +13,10 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels import tiles as t
-from bigbird_ja.model.kernels.tiles import Shape
+from bigbird_ja.model.kernels.tiles import LayerShape
 
 
-def backward(shape: Shape, interpret: Any = False) -> Any:
+def backward(shape: LayerShape, interpret: Any = False) -> Any:
     """Return the kernel of the gradients of query (scaled), key and value.
 
     Its arguments are query, key, value, context, its gradient, statistics and marks.
@@ -39,8 +39,8 @@ def backward(shape: Shape, interpret: Any = False) -> Any:
 class _Tiles:
     """Holds the arrays of one step of the grid."""
 
-    shape: Shape
-    seen: t.Seen
+    shape: LayerShape
+    seen: t.Masks
     d_query: Any
     query: Any
     key: Any
@@ -101,11 +101,11 @@ class _Queries:
         )
 
 
-def _kernel(shape: Shape, *refs: Any) -> None:
+def _kernel(shape: LayerShape, *refs: Any) -> None:
     given, rest = refs[:6], refs[6:]
     key_marks, query_marks = rest[0], rest[1] if shape.has_documents else None
     d_query, d_key, d_value, *kept = rest[-7:]
-    tiles = _Tiles(shape, t.Seen(shape, key_marks, query_marks), d_query, *given, *kept)
+    tiles = _Tiles(shape, t.Masks(shape, key_marks, query_marks), d_query, *given, *kept)
     for array in kept:
         array[shape.tiles] = jnp.zeros(array.shape[1:], array.dtype)
 

@@ -13,11 +13,11 @@ from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels import tiles as t
-from bigbird_ja.model.kernels.tiles import Shape
+from bigbird_ja.model.kernels.tiles import LayerShape
 
 
-def forward(shape: Shape, interpret: Any = False) -> Any:
-    """Return the kernel of context and statistics, of the shapes that `Shape` names.
+def forward(shape: LayerShape, interpret: Any = False) -> Any:
+    """Return the kernel of context and statistics, of the shapes that `LayerShape` names.
 
     Its arguments are query (scaled), key, value, key marks, and query marks with documents.
     """
@@ -75,8 +75,8 @@ class _SeesAll:
 class _Tiles:
     """Holds the arrays of one step of the grid."""
 
-    shape: Shape
-    seen: t.Seen
+    shape: LayerShape
+    seen: t.Masks
     query: Any
     key: Any
     value: Any
@@ -92,10 +92,12 @@ class _Tiles:
         self.statistics[j, :, t.lanes_of(shape, head)] = maximum + jnp.log2(total)
 
 
-def _kernel(shape: Shape, query: Any, key: Any, value: Any, key_marks: Any, *rest: Any) -> None:
+def _kernel(
+    shape: LayerShape, query: Any, key: Any, value: Any, key_marks: Any, *rest: Any
+) -> None:
     query_marks, (context, statistics, keys) = (rest[0] if shape.has_documents else None), rest[-3:]
     tiles = _Tiles(
-        shape, t.Seen(shape, key_marks, query_marks), query, key, value, context, statistics, keys
+        shape, t.Masks(shape, key_marks, query_marks), query, key, value, context, statistics, keys
     )
 
     @functools.partial(lax.fori_loop, 0, shape.tiles, init_val=None)
@@ -153,7 +155,7 @@ def _sparse(tiles: _Tiles) -> None:
         tiles.write(0, head, *state)
 
 
-def _nothing(shape: Shape) -> list[_State]:
+def _nothing(shape: LayerShape) -> list[_State]:
     """Return the state of each head before any tile."""
     nothing = (
         jnp.full((1, shape.rows), t.UNSEEN / 2, jnp.float32),

@@ -24,7 +24,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bigbird_ja.model.kernels.backward_kernel import backward
 from bigbird_ja.model.kernels.forward_kernel import forward
-from bigbird_ja.model.kernels.tiles import UNSEEN, Shape
+from bigbird_ja.model.kernels.tiles import UNSEEN, LayerShape
 from bigbird_ja.model.tiling import RolledTiles
 
 _TARGET = "tpu_custom_call"
@@ -64,7 +64,7 @@ def kernel_attention(
     else:
         reach = seen
     has_documents, dtype = document_ids is not None, query.dtype.name
-    shape = Shape(batch, tiles, heads, size, rows, shifts, has_documents, dtype, reach)
+    shape = LayerShape(batch, tiles, heads, size, rows, shifts, has_documents, dtype, reach)
     with tf.name_scope("attention") as scope:
         marks = marks_of(shape, input_mask, document_ids)
 
@@ -85,9 +85,9 @@ def kernel_attention(
 
 
 def marks_of(
-    shape: Shape, input_mask: tf.Tensor, document_ids: tf.Tensor | None
+    shape: LayerShape, input_mask: tf.Tensor, document_ids: tf.Tensor | None
 ) -> list[tf.Tensor]:
-    """Return marks of keys, and of queries where documents limit what they see (`tiles.Seen`).
+    """Return marks of keys, and of queries where documents limit what they see (`tiles.Masks`).
 
     A key's mark fills all lanes of its row: beside transposed scores it is a column.
 

@@ -36,7 +36,7 @@ _AT_ONCE_FULL = 16
 
 
 @dataclass(frozen=True)
-class Shape:
+class LayerShape:
     """Describes one attention layer: its sizes, and which keys a query sees."""
 
     batch: int
@@ -89,7 +89,7 @@ class Shape:
 
     @property
     def key_marks(self) -> tuple[int, int, int]:
-        """Return the shape of keys' marks (see `Seen`); one tile more, of absent keys."""
+        """Return the shape of keys' marks (see `Masks`); one tile more, of absent keys."""
         return (self.batch * (self.tiles + 1), self.rows, min(self.rows, _LANES))
 
     @property
@@ -107,19 +107,19 @@ class Shape:
         return 2 * (8 * sequence + marks) + scratch
 
 
-def sequence_spec(shape: Shape) -> Any:
-    """Return one group's part of an array of `Shape.sequence`."""
+def sequence_spec(shape: LayerShape) -> Any:
+    """Return one group's part of an array of `LayerShape.sequence`."""
     block = (shape.tiles, shape.group * shape.size, shape.rows)
     return pl.BlockSpec(block, lambda i, g: (i, g, 0))
 
 
-def statistics_spec(shape: Shape) -> Any:
-    """Return one group's part of an array of `Shape.statistics`."""
+def statistics_spec(shape: LayerShape) -> Any:
+    """Return one group's part of an array of `LayerShape.statistics`."""
     groups = shape.groups
     return pl.BlockSpec((shape.tiles, 1, shape.width), lambda i, g: (i * groups + g, 0, 0))
 
 
-def mark_specs(shape: Shape) -> list[Any]:
+def mark_specs(shape: LayerShape) -> list[Any]:
     """Return the parts of key marks, and of query marks where documents limit what is seen."""
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
@@ -127,7 +127,7 @@ def mark_specs(shape: Shape) -> list[Any]:
     return [keys, queries] if shape.has_documents else [keys]
 
 
-def call(kernel: Callable[..., None], shape: Shape, interpret: Any, **specs: Any) -> Any:
+def call(kernel: Callable[..., None], shape: LayerShape, interpret: Any, **specs: Any) -> Any:
     """Make a `pl.pallas_call` over all sequences and groups of heads."""
     parameters = getattr(pltpu, "CompilerParams", None) or pltpu.TPUCompilerParams
     megabyte = 1 << 20
@@ -163,12 +163,12 @@ def transposed(tile: jax.Array) -> jax.Array:
 
 
 def over_tiles(
-    shape: Shape, step: Callable[[list[Any], Any], Any], state: Any, first: int = 0
+    shape: LayerShape, step: Callable[[list[Any], Any], Any], state: Any, first: int = 0
 ) -> Any:
     """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
 
-    It takes `Shape.at_once` at a time: the first and the last stages of a step have nothing beside
-    them.
+    It takes `LayerShape.at_once` at a time: the first and the last stages of a step have nothing
+    beside them.
     """
     many = shape.at_once
     start = first + (shape.tiles - first) % many
@@ -209,19 +209,19 @@ def _advance(piece: Iterator[None]) -> bool:
     return True
 
 
-def alone(shape: Shape, tile: jax.Array, head: int) -> jax.Array:
+def alone(shape: LayerShape, tile: jax.Array, head: int) -> jax.Array:
     """Return a tile [group * size, rows] with zeros in the place of all other heads."""
     zero = jnp.zeros((shape.size, shape.rows), tile.dtype)
     own = tile[rows_of(shape, head)]
     return jnp.concatenate([own if h == head else zero for h in range(shape.group)], axis=0)
 
 
-def lanes_of(shape: Shape, head: int) -> slice:
+def lanes_of(shape: LayerShape, head: int) -> slice:
     """Return the place of a head's queries in `[.., group * rows]`."""
     return slice(head * shape.rows, (head + 1) * shape.rows)
 
 
-def rows_of(shape: Shape, head: int) -> slice:
+def rows_of(shape: LayerShape, head: int) -> slice:
     """Return the place of a head's rows in `[group * size, ..]`."""
     return slice(head * shape.size, (head + 1) * shape.size)
 
@@ -237,20 +237,20 @@ def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
     return jnp.where(lax.broadcasted_iota(jnp.int32, low.shape, 1) < low.shape[1] // 2, low, high)
 
 
-def joined_rows(shape: Shape, array: Any, low: Any, high: Any) -> jax.Array:
+def joined_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array:
     """Join the first half of the rows of one tile of an array and the second of another."""
     half = shape.rows // 2
     return jnp.concatenate([array[low, :half], array[high, half:]], axis=0)
 
 
-class Seen:
+class Masks:
     """Hides scores of keys that a query must not see, by marks beside keys and queries.
 
     Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32
     number of its document, negative for padding; a query sees its own number.
     """
 
-    def __init__(self, shape: Shape, key_marks: Any, query_marks: Any) -> None:
+    def __init__(self, shape: LayerShape, key_marks: Any, query_marks: Any) -> None:
         """Take the marks in the kernel's memory."""
         self._shape, self._keys, self._queries = shape, key_marks, query_marks
         square = (shape.rows, shape.rows)
@@ -288,7 +288,7 @@ class Neighbours:
         shifts: of `shifts_here`.
     """
 
-    def __init__(self, shape: Shape, shifts: list[list[Any]], j: Any) -> None:
+    def __init__(self, shape: LayerShape, shifts: list[list[Any]], j: Any) -> None:
         """Find the tiles beside tile j."""
         # Beyond the ends, and in place of tile 0 where it is global, stands the tile of nothing, T.
         first = 0 if shape.shifts is None else 1
@@ -311,7 +311,7 @@ def _wrapped(tile: Any, tiles: int) -> Any:
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
 
 
-def shifts_here(shape: Shape) -> list[list[Any]]:
+def shifts_here(shape: LayerShape) -> list[list[Any]]:
     """Return the shifts of this step's heads, as [shift][head of the group].
 
     The kernel holds those of all groups, and selects.
