@@ -1,4 +1,4 @@
-"""Evaluating the checkpoints of a run, or an exported model, on one data set."""
+"""Evaluates checkpoints of a run, or an exported model, on one data set."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Evaluator:
         manifest: Manifest,
         max_batches: int | None = None,
     ) -> None:
+        """Take the folders and the data set's manifest."""
         self.model_dir, self._data_dir, self._manifest = model_dir, data_dir, manifest
         self._max_batches = max_batches
         self._is_export = is_export(model_dir)
@@ -33,7 +34,7 @@ class Evaluator:
         self._is_marked = not self._is_export and Owned.load(model_dir) is not None
 
     def choose(self, wanted: str) -> list[int | None]:
-        """The steps that `--step` means; None for an export's only one.
+        """Return the steps that `--step` means; None for an export's only one.
 
         Raises:
             BadInput: no checkpoint, or not that one.
@@ -54,7 +55,7 @@ class Evaluator:
         return [*chosen[wanted]]
 
     def evaluate(self, step: int | None) -> dict[str, Any]:
-        """Evaluates one checkpoint, or repeats what is recorded of it; prints it."""
+        """Evaluate one checkpoint, or repeat what is recorded of it; print it."""
         result = self._recorded(step)
         if result is None:
             result = self._measure(self._load(step))
@@ -67,7 +68,7 @@ class Evaluator:
         return CheckpointStore(self.model_dir).steps()
 
     def _recorded(self, step: int | None) -> Mapping[str, Any] | None:
-        """The newest line of `eval.jsonl` about this step on this data."""
+        """Find the newest line of `eval.jsonl` about this step on this data."""
         lines = [] if self._is_export else run_log.read_evaluations(self.model_dir)
         wanted = (step, self._manifest.fingerprint, self._max_batches)
         for line in reversed(lines):
@@ -76,7 +77,7 @@ class Evaluator:
         return None
 
     def _load(self, step: int | None) -> TrainedModel:
-        """The model.
+        """Load the model.
 
         Raises:
             BadInput: it was made for other data than this.
@@ -127,7 +128,7 @@ class Evaluator:
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """The tables that `evaluate` prints."""
+    """Write the tables that `evaluate` prints."""
     rows = [
         ("masked-LM loss (nats)", result["masked_lm_loss"]),
         ("masked-LM accuracy (%)", masked_lm.percent(result["masked_lm_accuracy"])),

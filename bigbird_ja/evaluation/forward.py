@@ -1,4 +1,4 @@
-"""The model as evaluation runs it: float32, no dropout, no recomputation, compiled per shape."""
+"""Runs the model for evaluation: float32, no dropout, no recomputation, compiled per shape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bigbird_ja.settings.schema import Config
 
 
 def inference_config(config: Config) -> Config:
-    """The same model in float32 and by XLA's way: figures of all runs compare."""
+    """Return the settings of the same model in float32 and by XLA, so that all runs compare."""
     changed = deepcopy(config)
     changed.model.attention_implementation = "xla"
     changed.training.dtype = "float32"
@@ -25,7 +25,7 @@ def inference_config(config: Config) -> Config:
 
 
 def padded_length(config: Config, num_tokens: int) -> int:
-    """The shortest length that the attention pattern can be laid over and that holds `num_tokens`.
+    """Return the shortest length for the attention pattern that holds `num_tokens`.
 
     Sequences that get full attention need no padding; longer ones are whole tiles of two blocks.
     """
@@ -45,10 +45,11 @@ def masked_log_probabilities(
     positions: tf.Tensor,
     documents: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """What the model expects at some positions.
+    """Return log-probabilities of all pieces at `positions`.
 
     Args:
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         params: by name, float32.
         input_ids: int32 [b, S], padded as the attention pattern needs it.
         positions: int32 [b, P].
@@ -64,7 +65,7 @@ def masked_log_probabilities(
 
 
 def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
-    """int32 [b, S]: ids with padding up to a length that the attention pattern can be laid over.
+    """Pad ids, int32 [b, S], up to a length that the attention pattern can be laid over.
 
     Raises:
         ValueError: longer than the model.
@@ -79,20 +80,21 @@ def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
 
 
 class Model(Protocol):
-    """What evaluation needs of a model on some device."""
+    """Gives what evaluation needs of a model on some device."""
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """`heads.pretraining_metrics` of one batch, without dropout."""
+        """Return `heads.pretraining_metrics` of one batch, without dropout."""
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """`masked_log_probabilities` of ids of any length."""
+        """Return `masked_log_probabilities` of ids of any length."""
 
 
 class Forward:
-    """A `Model` that TensorFlow runs.
+    """Runs a `Model` by TensorFlow.
 
     Args:
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         params: by name, float32.
         find_documents: int32 [b, S] input ids to document ids of that shape, for
             `log_probabilities` of packed records; None: each row is one document.
@@ -105,6 +107,7 @@ class Forward:
         params: Mapping[str, np.ndarray],
         find_documents: Callable[[tf.Tensor], tf.Tensor] | None = None,
     ) -> None:
+        """Compile nothing yet: that is done for each shape that comes."""
         self.config, self._data = inference_config(config), data
         self._find_documents = find_documents
         self._params = {name: tf.constant(value) for name, value in params.items()}
@@ -112,11 +115,11 @@ class Forward:
         self._log_probabilities = tf.function(self._masked_lm, autograph=False)
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
-        """As `Model.metrics`."""
+        """See `Model.metrics`."""
         return {name: value.numpy() for name, value in self._metrics(dict(batch)).items()}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """What the model expects at some positions.
+        """Return log-probabilities of all pieces at `positions`.
 
         Args:
             input_ids: int [b, n]. Padded here as the attention pattern needs it.

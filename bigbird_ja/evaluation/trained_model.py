@@ -1,4 +1,4 @@
-"""The model that a folder holds, a run's or an exported one, read in the same way.
+"""Loads the model of a folder, a run's or an exported one, in the same way.
 
 `export --format huggingface` writes BigBirdConfig's names into config.json, and under `OURS` what
 that has no name for.
@@ -34,7 +34,7 @@ _ADVICE = "export again"
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with its tokenizer."""
+    """Holds a model with its tokenizer."""
 
     folder: str
     config: Config
@@ -52,7 +52,7 @@ def is_export(folder: str) -> bool:
 
 
 def load_model(folder: str, step: int | None = None) -> TrainedModel:
-    """Reads a MODEL_DIR's checkpoint (the newest by default) or an exported folder.
+    """Load a MODEL_DIR's checkpoint (the newest by default) or an exported folder.
 
     Raises:
         BadInput: neither of the two, or files of it are missing or not what they should be.
@@ -75,7 +75,7 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
 
 
 def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
-    """Reads a MODEL_DIR's checkpoint, the newest by default.
+    """Load a MODEL_DIR's checkpoint, the newest by default.
 
     Raises:
         BadInput: no checkpoint, no tokenizer, or files that do not belong together.
@@ -90,7 +90,7 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
 def check_parameters(
     params: Mapping[str, np.ndarray], config: Config, data: Data, where: str, advice: str
 ) -> None:
-    """Refuses values that are not all parameters of a model.
+    """Refuse values that are not all parameters of a model.
 
     Raises:
         BadInput: one is missing, has another shape or type, or holds numbers that are not finite.
@@ -111,13 +111,13 @@ def check_parameters(
 
 
 def to_config_json(model: TrainedModel) -> dict[str, Any]:
-    """What `export` writes into config.json under `OURS`."""
+    """Return what `export` writes into config.json under `OURS`."""
     pattern = {name: getattr(model.config.model, name) for name in _PATTERN}
     return {"format_version": decode.FORMAT_VERSION, "step": model.step, **pattern}
 
 
 def _read_config(folder: str) -> tuple[Config, Data, int]:
-    """Read config and data of an exported model, and the step of its checkpoint."""
+    """Read the config of an exported model, and the step of its checkpoint."""
     path = storage.join(folder, _CONFIG)
     content = decode.read_json(path, dict[str, Any], "is this a folder that `export` wrote?")
     ours = content.get(OURS)

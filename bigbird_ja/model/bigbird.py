@@ -1,4 +1,4 @@
-"""The BigBird encoder, post-norm like BERT: embeddings, then `num_layers` of attention and MLP."""
+"""Runs BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Hidden states of every position, or of some.
+    """Compute hidden states of every position, or of some.
 
     The last layer's MLP, which no other position reads, runs for those alone.
 
     Args:
         params: as `parameter_specs` lists them, float32.
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         input_ids: int32 [b, S] with static shape; `data.pad_id` is padding, to which nothing
             attends.
         segment_ids: int32 [b, S].
@@ -87,9 +88,14 @@ def embed(
     dropout_key: tf.Tensor | None,
     offset: int = 0,
 ) -> tf.Tensor:
-    """Sum of word, segment and position embeddings, dropped out, normalised: [b * S, hidden].
+    """Sum word, segment and position embeddings, drop out, normalise: [b * S, hidden].
 
     Args:
+        params: as of `encode`.
+        config: of the run.
+        input_ids: int32 [b, S].
+        segment_ids: int32 [b, S].
+        dropout_key: as of `encode`.
         offset: by how many places the given ids are rotated.
     """
     model = config.model
@@ -112,8 +118,11 @@ def embed(
 
 
 def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
-    """See `layers.Layer`. Where `places` are given, of all tokens of the batch, what comes after
-    the last layer's attention is for those."""
+    """Make one layer (`layers.Layer`).
+
+    Where `places` are given, of all tokens of the batch, what comes after the last layer's
+    attention is for those.
+    """
     scope = f"bert/encoder/layer_{layer}"
     names = layer_parameter_names(config, layer)
     model, rate = config.model, config.model.hidden_dropout_prob

@@ -1,4 +1,4 @@
-"""Predictions from the hidden states: masked tokens, and whether segment B follows A."""
+"""Predicts from the hidden states: masked tokens, and whether segment B follows A."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bigbird_ja.settings.schema import Config
 def encode(
     params: Parameters, config: Config, data: Data, *inputs: tf.Tensor, **more: tf.Tensor
 ) -> tf.Tensor:
-    """Hidden states by the encoder of `model.architecture`; see `bigbird.encode`."""
+    """Compute hidden states by the encoder of `model.architecture`; see `bigbird.encode`."""
     encoder = modernbert if config.model.architecture == "modernbert" else bigbird
     return encoder.encode(params, config, data, *inputs, **more)
 
@@ -31,11 +31,12 @@ def pretraining_metrics(
     *,
     dropout_key: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """The loss of each prediction of a batch; the caller adds them up.
+    """Compute the loss of each prediction of a batch; the caller adds them up.
 
     Args:
         params: float32 tensors.
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         batch: input_ids, segment_ids, (document_ids,) int32 [b, S]; masked_lm_positions,
             masked_lm_ids int32 [b, P]; (next_sentence_labels int32 [b]).
         dropout_key: as of `encode`.
@@ -71,7 +72,7 @@ def pretraining_metrics(
 
 
 def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:
-    """Scores of every piece at some positions.
+    """Score every piece at some positions.
 
     Args:
         params: float32.
@@ -96,10 +97,12 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
 def masked_lm_losses(
     params: Parameters, config: Config, hidden: tf.Tensor, ids: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Cross-entropy (nats) of each prediction, and whether the best-scored piece is right.
+    """Compute each prediction's cross-entropy (nats), and whether the best piece is right.
 
     Args:
-        params, config, hidden: as for `masked_lm_logits`.
+        params: float32.
+        config: of the run.
+        hidden: as for `masked_lm_logits`.
         ids: int32 [b, P], the pieces that were there.
 
     Returns:
@@ -113,7 +116,7 @@ def masked_lm_losses(
 
 
 def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
-    """Hidden states of the first position [b, hidden] to float32 [b, 2].
+    """Score the order of two segments: [b, hidden] of the first position to float32 [b, 2].
 
     0 is "B follows A", 1 is "B comes from elsewhere".
     """
@@ -126,7 +129,7 @@ def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
 
 
 def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """-log softmax(logits)[ids] over the last axis, in float32, without float32 copies kept.
+    """Compute -log softmax(logits)[ids] over the last axis, keeping no float32 copies.
 
     Args:
         logits: [..., classes], float32 or bfloat16.
@@ -156,7 +159,7 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def first_best(logits: tf.Tensor) -> tf.Tensor:
-    """The first place of the maximum of the last axis: int32 [...].
+    """Return the first place of the maximum of the last axis: int32 [...].
 
     As `tf.argmax`, from two plain reductions, which fuse with the others over the same logits.
     """

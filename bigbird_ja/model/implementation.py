@@ -1,4 +1,4 @@
-"""Which way computes attention on a device: `model.attention_implementation`.
+"""Chooses XLA or Pallas attention.
 
 XLA's way (`attention`, `tiled`) runs everywhere and is the reference. The kernels (`kernels`) are
 for newer TPUs, under the engine pjrt; on a CPU Pallas' interpreter runs them, for comparisons. jax
@@ -34,10 +34,11 @@ _OTHER_MEMORY = "memory space hbm"  # where buffers, of kernels too, are listed 
 
 
 def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Config:
-    """The config with `xla` or `kernel` in the place of `auto`.
+    """Return the config with `xla` or `kernel` in the place of `auto`.
 
     Args:
-        config: completed by a data set.
+        config: of the run.
+        data: of the run.
         platform: "cpu", "cuda" or "tpu".
         chip: of a TPU, where it is known.
 
@@ -57,8 +58,10 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
 
 
 def lacking(config: Config, data: Data, platform: str, chip: str | None) -> str | None:
-    """Which version this machine lacks of what the step is compiled with on that chip, where it
-    takes another way for want of it; None where the step is the same."""
+    """Name the version that this machine lacks of what that chip's step is compiled with.
+
+    None where the step is the same here.
+    """
     if config.model.attention_implementation != "auto" or chip not in _CHEAPER_ON:
         return None
     why_not = _why_not(config, data.seq_length, platform, chip) or ""
@@ -66,10 +69,12 @@ def lacking(config: Config, data: Data, platform: str, chip: str | None) -> str 
 
 
 def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
-    """What is left where a compiler failed on what `resolved` chose: XLA's way, said in one line.
+    """Fall back to XLA after a kernel failed to compile; says so in one line.
 
     Args:
         asked: of which `taken` was resolved.
+        taken: what the compiler refused.
+        error: what it said.
 
     Raises:
         Exception: `error` itself, where it is not about kernels, or they were asked for by name.
@@ -95,7 +100,7 @@ def keeps_slope(config: Config) -> bool:
 
 
 def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
-    """Tracing within, of a resolved config, is for that platform."""
+    """Trace what is within, of a resolved config, for that platform."""
     if platform != "cpu" or config.model.attention_implementation != "kernel":
         return contextlib.nullcontext()
     from bigbird_ja.model.kernels.kernel_attention import interpreted
@@ -104,8 +109,9 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
 
 
 def tile_rows(length: int, reach: int | None) -> int:
-    """Tokens of a tile of the kernels for full attention, or for keys that are `reach` tokens away
-    at most; 0 where they have none for sequences of this length.
+    """Return the tokens of a kernel's tile, for full attention or for keys within `reach`.
+
+    0 where the kernels have none for sequences of this length.
 
     A key that is near enough lies in the queries' tile or in the nearer half of one beside it.
     """
@@ -115,7 +121,7 @@ def tile_rows(length: int, reach: int | None) -> int:
 
 
 def _why_not(config: Config, length: int, platform: str, chip: str | None) -> str | None:
-    """Why sequences of that length cannot be computed by kernels; None where they can."""
+    """Explain why kernels cannot compute this; None where they can."""
     model = config.model
     if model.architecture == "modernbert":
         reach = model.local_attention // 2
@@ -162,7 +168,7 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
 
 
 def _version(package: str) -> tuple[int, ...] | None:
-    """Major and minor number of an installed package."""
+    """Return major and minor number of an installed package."""
     try:
         version = importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

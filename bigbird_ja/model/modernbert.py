@@ -1,5 +1,6 @@
-"""ModernBERT's encoder (Warner et al. 2024, arXiv:2412.13663): pre-norm, with rotary positions and
-gated MLPs.
+"""Runs ModernBERT's encoder (Warner et al. 2024, arXiv:2412.13663).
+
+It is pre-norm, with rotary positions and gated MLPs.
 
 Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to their neighbours.
 Values and gradients are those of transformers' `ModernBertModel`.
@@ -37,7 +38,7 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Hidden states of every position, or of some; arguments and result as of `bigbird.encode`.
+    """Compute hidden states of every position, or of some, as `bigbird.encode`.
 
     Segments are ignored: this shape has no embeddings of them.
     """
@@ -49,19 +50,16 @@ def encode(
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
     hidden = embed(params, config, input_ids, dropout_key)
     # Once for all layers: a program holds every constant that is written down.
+    thetas = {True: config.model.global_rope_theta, False: config.model.local_rope_theta}
     angles = {
         is_global: _angles(config, length, _rows(config, length, is_global), theta)
-        for is_global, theta in (
-            (True, config.model.global_rope_theta), (False, config.model.local_rope_theta)
-        )
-    }  # fmt: skip
+        for is_global, theta in thetas.items()
+    }
+    shared = (batch, length), input_mask, documents, places, dropout_key
     layers = (
-        _layer(
-            config, layer, (batch, length), input_mask, documents, places, dropout_key,
-            angles[pattern.is_global(config.model, layer)],
-        )
+        _layer(config, layer, *shared, angles[pattern.is_global(config.model, layer)])
         for layer in range(config.model.num_layers)
-    )  # fmt: skip
+    )
     recomputes = config.training.gradient_checkpointing and dropout_key is not None
     hidden = run_layers(params, layers, hidden, recomputes)
     hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
@@ -69,7 +67,7 @@ def encode(
 
 
 def _rows(config: Config, length: int, is_global: bool) -> int:
-    """Tokens of a layer's tiles: XLA's way has one tile."""
+    """Return the tokens of a layer's tiles; XLA takes one tile."""
     if config.model.attention_implementation != "kernel":
         return length
     return tile_rows(length, None if is_global else config.model.local_attention // 2)
@@ -78,7 +76,7 @@ def _rows(config: Config, length: int, is_global: bool) -> int:
 def embed(
     params: Parameters, config: Config, input_ids: tf.Tensor, dropout_key: tf.Tensor | None
 ) -> tf.Tensor:
-    """Word embeddings, normalised, dropped out: [b * S, hidden] in `training.dtype`."""
+    """Embed words, normalise, drop out: [b * S, hidden] in `training.dtype`."""
     with tf.name_scope("embedding"):
         words = tf.gather(params[WORDS], tf.reshape(input_ids, [-1]))
         hidden = tf.cast(words, config.training.dtype)
@@ -88,8 +86,11 @@ def embed(
 
 
 def _layer(config, layer, shape, input_mask, documents, places, dropout_key, angles):  # type: ignore[no-untyped-def]
-    """See `layers.Layer`. Where `places` are given, of all tokens of the batch, what comes after
-    the last layer's attention is for those."""
+    """Make one layer (`layers.Layer`).
+
+    Where `places` are given, of all tokens of the batch, what comes after the last layer's
+    attention is for those.
+    """
     scope = f"bert/encoder/layer_{layer}"
     names = layer_parameter_names(config, layer)
     model = config.model
@@ -125,7 +126,7 @@ def _attend(
     documents: tf.Tensor | None,
     angles: _Angles,
 ) -> tf.Tensor:
-    """Projections, attention and output projection of one layer: [b * S, hidden].
+    """Compute projections, attention and output projection of one layer: [b * S, hidden].
 
     Queries, keys and values are [b, tiles, heads, size, rows]: tokens fill the TPU's lanes, which a
     head's 64 numbers would fill by half, and the projections write them so. XLA's way has one tile.
@@ -161,7 +162,7 @@ def _attend(
 
 
 def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
-    """Rotary positions (Su et al. 2021, arXiv:2104.09864) on [b, tiles, heads, size, rows].
+    """Apply rotary positions (Su et al. 2021, arXiv:2104.09864), [b, tiles, heads, size, rows].
 
     Number d of a head's first half and number d of its second are turned together, and scaled;
     computed in float32.
@@ -173,7 +174,7 @@ def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor
 
 
 def _angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
-    """Of position * theta^(-2d / size) radians, as transformers computes them."""
+    """Compute cosines and sines of position * theta^(-2d / size), as transformers does."""
     size = config.model.hidden_size // config.model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)

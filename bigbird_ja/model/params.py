@@ -1,5 +1,7 @@
-"""The model's parameters, named as in Google's BigBird checkpoints: shapes, first values, and the
-FLOPs of a step. ModernBERT's have the same names where they are the same.
+"""Lists the model's parameters: shapes, first values, and the FLOPs of a step.
+
+They are named as in Google's BigBird checkpoints; ModernBERT's have the same names where they are
+the same.
 
 Kernels are stored two-dimensional, [in, out] (the checkpoints split the head axis of the attention
 kernels; the numbers are the same after a reshape). `cls/seq_relationship/output_weights` is
@@ -30,7 +32,7 @@ _SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One parameter: its shape, its first values, and whether AdamW decays it."""
+    """Describes one parameter: its shape, its first values, and whether AdamW decays it."""
 
     shape: tuple[int, ...]
     # normal (truncated at two deviations) | scaled (normal over sqrt(2 layers)) | zeros | ones
@@ -39,7 +41,7 @@ class ParameterSpec:
 
 
 def parameter_specs(config: Config, data: Data) -> dict[str, ParameterSpec]:
-    """List every parameter in order of use, all float32.
+    """Return every parameter in order of use, all float32.
 
     The pooler and `cls/seq_relationship` exist only with next-sentence prediction.
     """
@@ -62,7 +64,7 @@ def _specs(config: Config) -> dict[str, ParameterSpec]:
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """The matrices side by side in one kernel, each [rows, columns]."""
+    """Describes the matrices side by side in one kernel, each [rows, columns]."""
 
     count: int
     rows: int
@@ -70,7 +72,7 @@ class MatrixSpec:
 
 
 def muon_matrices(config: Config) -> dict[str, MatrixSpec]:
-    """The parameters that Muon updates, which are the layers' kernels; none with AdamW."""
+    """Return the parameters that Muon updates, the layers' kernels; none with AdamW."""
     if config.training.optimizer != "muon":
         return {}
     matrices = {}
@@ -82,21 +84,26 @@ def muon_matrices(config: Config) -> dict[str, MatrixSpec]:
 
 
 def slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
-    """The parameters that have each slot of the optimiser's state: all have a running mean of their
-    gradients (m), and all but Muon's one of their squares (v)."""
+    """Return the parameters that have each slot of the optimiser's state.
+
+    All have a running mean of their gradients (m), and all but Muon's one of their squares (v).
+    """
     names, matrices = list(parameter_specs(config, data)), muon_matrices(config)
     return {"m": names, "v": [name for name in names if name not in matrices]}
 
 
 def layer_parameter_names(config: Config, layer: int) -> list[str]:
-    """The parameters of one layer, in order of use."""
+    """Return the parameters of one layer, in order of use."""
     scope = f"bert/encoder/layer_{layer}/"
     return [name for name in _specs(config) if name.startswith(scope)]
 
 
 def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
-    """As in transformers' class, first values too: no biases but the decoder's, one kernel for
-    query, key and value, and one for both halves of the gated MLP."""
+    """List ModernBERT's parameters as transformers' class has them, first values too.
+
+    There are no biases but the decoder's, one kernel for query, key and value, and one for both
+    halves of the gated MLP.
+    """
     model, hidden = config.model, config.model.hidden_size
     specs: dict[str, ParameterSpec] = {}
     assert model.vocab_size is not None
@@ -123,7 +130,7 @@ def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
 
 
 def _bigbird_specs(config: Config) -> dict[str, ParameterSpec]:
-    """BigBird's, named as in Google's checkpoints."""
+    """List BigBird's parameters; pooler and `cls/seq_relationship` exist with NSP alone."""
     model = config.model
     hidden = model.hidden_size
     specs: dict[str, ParameterSpec] = {}
@@ -161,7 +168,7 @@ def _add_layer_norm(specs: dict[str, ParameterSpec], scope: str, size: int) -> N
 
 
 def initial_parameters(config: Config, data: Data, seed: int) -> dict[str, np.ndarray]:
-    """First values, float32: each parameter's depend on (seed, its name, its shape) alone."""
+    """Draw first values, float32: each parameter's depend on (seed, name, shape) alone."""
     params = {
         name: initial_value(config, name, spec, seed)
         for name, spec in parameter_specs(config, data).items()
@@ -172,7 +179,7 @@ def initial_parameters(config: Config, data: Data, seed: int) -> dict[str, np.nd
 
 
 def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> np.ndarray:
-    """First values of one parameter, before `model.initializer` changes some."""
+    """Draw first values of one parameter, before `model.initializer` changes some."""
     if spec.kind == "zeros":
         return np.zeros(spec.shape, np.float32)
     if spec.kind == "ones":
@@ -191,7 +198,7 @@ def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> 
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
-    """Of random numbers for one name; numpy's global one would be replayed by all its users."""
+    """Make a generator for one name; NumPy's global one would be replayed by all its users."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
@@ -254,30 +261,30 @@ def _separate_positions(params: dict[str, np.ndarray], config: Config, seed: int
 
 
 def _orthogonal(generator: np.random.Generator, rows: int, columns: int) -> np.ndarray:
-    """float64 [rows, columns]: random orthonormal columns."""
+    """Draw random orthonormal columns: float64 [rows, columns]."""
     return np.linalg.qr(generator.standard_normal((rows, columns)))[0]
 
 
 def _rotation(rates: np.ndarray, distance: int) -> np.ndarray:
-    """float64 [size, size]: moves sines and cosines of position i to those of i + distance."""
+    """Make the matrix that moves sines and cosines of position i to those of i + distance."""
     sine, cosine = np.diag(np.sin(rates * distance)), np.diag(np.cos(rates * distance))
     return np.block([[cosine, -sine], [sine, cosine]])
 
 
 def count_parameters(config: Config, data: Data) -> int:
-    """Number of scalars in all parameters."""
+    """Count the scalars in all parameters."""
     return sum(math.prod(spec.shape) for spec in parameter_specs(config, data).values())
 
 
 def count_state(config: Config, data: Data) -> int:
-    """Number of scalars in all parameters and the optimiser's slots: what a checkpoint holds."""
+    """Count the scalars in all parameters and the optimiser's slots: what a checkpoint holds."""
     specs = parameter_specs(config, data)
     slots = (name for names in slot_parameters(config, data).values() for name in names)
     return sum(math.prod(specs[name].shape) for name in (*specs, *slots))
 
 
 def model_flops(config: Config, data: Data, batch_per_core: int) -> float:
-    """FLOPs that one core's step needs: forward once, backward twice.
+    """Count the FLOPs that one core's step needs: forward once, backward twice.
 
     Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP (3 h i where it is
     gated), that of the last layer for the predicted tokens alone; 4 h per visible pair of query and
@@ -300,8 +307,9 @@ def model_flops(config: Config, data: Data, batch_per_core: int) -> float:
 
 
 def visible_pairs(config: Config, layer: int, length: int) -> int:
-    """Pairs of query and key that one head of a layer lets see each other in a sequence of
-    `length` tokens, padding aside.
+    """Count the pairs of query and key that one head of a layer lets see each other.
+
+    Padding of the sequence is left aside.
 
     Raises:
         BadInput: a sequence length that the attention pattern cannot be laid over.

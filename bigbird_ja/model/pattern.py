@@ -1,4 +1,4 @@
-"""Which key blocks each query block sees: window, global and the static random plan.
+"""Defines which key blocks each query block sees: window, global and the static random plan.
 
 With n blocks of `block_size` tokens, block rows 0 and n-1 see everything; every other row r sees
 blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted once:
@@ -26,7 +26,7 @@ from bigbird_ja.settings.schema import Config, ModelConfig
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The random connections of one layer; exactly one of the two is given."""
+    """Holds the random connections of one layer; exactly one of the two is given."""
 
     blocks: np.ndarray | None = None  # int32 [heads, n - 2, random]: for rows 1..n-2 (independent)
     shifts: np.ndarray | None = None  # int32 [heads, num_shifts], in tiles (rolled)
@@ -67,7 +67,7 @@ def is_global(model: ModelConfig, layer: int) -> bool:
 
 
 def shortest_sparse(model: ModelConfig) -> int:
-    """The shortest length in tokens for which attention is not full."""
+    """Return the shortest length in tokens for which attention is not full."""
     blocks = 5 + 2 * model.num_random_blocks
     if model.random_pattern == "rolled" and num_shifts(model):
         # m - 3 shifts exist, and n = 2 * m + 2.
@@ -76,12 +76,12 @@ def shortest_sparse(model: ModelConfig) -> int:
 
 
 def num_shifts(model: ModelConfig) -> int:
-    """Rolled tiles per query tile: as many as hold `num_random_blocks`, rounded up."""
+    """Return the rolled tiles per query tile: as many as hold `num_random_blocks`, rounded up."""
     return (model.num_random_blocks + 1) // 2
 
 
 def random_plan(config: Config, seq_length: int) -> list[LayerPlan] | None:
-    """The static random connections of every layer, or None where attention is full.
+    """Draw the static random connections of every layer; None where attention is full.
 
     A pure function of (pattern_seed, layer, head, number of blocks): drawn by numpy's legacy
     generator, whose stream is frozen for good, through an instance of our own.
@@ -118,7 +118,7 @@ def _independent(
 def _rolled(
     seed: int, num_layers: int, heads: int, count: int, num_blocks: int
 ) -> tuple[LayerPlan, ...]:
-    """Shifts dealt from shuffled decks, so that all are used equally often over the model."""
+    """Deal shifts from shuffled decks, so that all are used equally often over the model."""
     num_tiles = num_blocks // 2 - 1
     random = np.random.RandomState([seed, num_tiles])
     plan = np.zeros((num_layers, heads, count), np.int32)
@@ -134,7 +134,7 @@ def _rolled(
 
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Which blocks see which: bool [heads, n, n], rows are queries. All True where full."""
+    """Return which blocks see which: bool [heads, n, n], rows are queries; all where full."""
     model = config.model
     plans = random_plan(config, seq_length)
     num_blocks = -(-seq_length // model.block_size)
@@ -157,13 +157,13 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
 
 
 def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
-    """bool [n - 2, n - 2]: which of the inner blocks see which through one shift."""
+    """Return which of the inner blocks see which through one shift: bool [n - 2, n - 2]."""
     tile = np.arange(num_inner) // 2
     return (tile[:, None] + shift) % (num_inner // 2) == tile[None, :]
 
 
 def dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Which tokens see which, padding and documents aside: bool [heads, S, S]; the reference."""
+    """Return which tokens see which, the reference: bool [heads, S, S]; padding aside."""
     size = config.model.block_size
     mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)
     return mask[:, :seq_length, :seq_length]

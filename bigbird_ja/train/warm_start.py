@@ -1,4 +1,6 @@
-"""The state with which training begins: a checkpoint's, a new run's, or another model's weights.
+"""Makes the state with which training begins.
+
+It is a checkpoint's, a new run's, or one with another model's weights.
 
 `--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder of a
 ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hf_folder`), a MODEL_DIR of ours, and a
@@ -72,10 +74,11 @@ State = dict[str, np.ndarray]
 def first_state(
     config: Config, data: Data, checkpoint: Checkpoint | None, warm_start: FirstValues | None
 ) -> State:
-    """Every variable where training begins, by the names of a checkpoint.
+    """Return every variable where training begins, by the names of a checkpoint.
 
     Args:
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         checkpoint: where training continues, or None.
         warm_start: what replaces the random parameters of a new run.
 
@@ -106,15 +109,16 @@ def first_state(
 
 
 def repeated(rows: np.ndarray, count: int) -> np.ndarray:
-    """[count, ...]: the rows end to end, again and again, as in Longformer (arXiv:2004.05150,
-    section 5)."""
+    """Repeat rows end to end up to `count`, as in Longformer (arXiv:2004.05150, section 5)."""
     return np.resize(rows, (count, *rows.shape[1:]))
 
 
 @dataclass(frozen=True)
 class FirstValues:
-    """What `load_initial` found: parameters, the table of where each comes from, and the record of
-    the source for events.jsonl."""
+    """Holds parameters of another model.
+
+    Beside them the table of where each comes from, and the record of the source for events.jsonl.
+    """
 
     values: Mapping[str, np.ndarray]
     table: str
@@ -123,7 +127,7 @@ class FirstValues:
 
 @dataclass(frozen=True)
 class Source:
-    """The variables of another model, by our names where those are known."""
+    """Holds the variables of another model, by our names where those are known."""
 
     kind: str
     weights: Mapping[str, str]  # the files of weights, by name: SHA-256, or CRC32C of a run's
@@ -136,11 +140,12 @@ class Source:
 def load_initial(
     source: str, config: Config, data: Data, tokenizer_sha256: str = ""
 ) -> FirstValues:
-    """First values from another model.
+    """Load first values from another model.
 
     Args:
         source: a folder or a checkpoint's prefix, on disk or gs://.
-        config, data: of the new run.
+        config: of the new run.
+        data: of the new run.
         tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, pieces
             that were added to that get random rows behind the source's.
 
@@ -172,7 +177,7 @@ def load_initial(
 
 
 def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
-    """The settings of the model that a Hugging Face folder fixes; none of other sources.
+    """Return the settings that a Hugging Face folder fixes for a model; none of other sources.
 
     Args:
         source: of `--init_from`.
@@ -208,8 +213,10 @@ def _with_added_pieces(
     specs: Mapping[str, ParameterSpec],
     tokenizer_sha256: str,
 ) -> Source:
-    """The source with random rows for pieces that `make-data --tokenizer` added to its tokenizer's;
-    they are the last ones."""
+    """Give random rows to pieces that `make-data --tokenizer` added to the source's tokenizer.
+
+    They are the last ones.
+    """
     # Of Hugging Face's folders alone.
     if not model.settings or tokenizer.pieces_of(source, tokenizer_sha256) is None:
         return model
@@ -224,8 +231,7 @@ def _with_added_pieces(
 
 
 def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> str:
-    """Lines about parameters that stay random, and about settings that no shape shows and in which
-    the source differs."""
+    """Warn of parameters that stay random, and of settings that no shape shows and that differ."""
     lines = []
     if lacking:
         named = ", ".join(lacking[:_NAMES_IN_WARNING])
@@ -241,7 +247,7 @@ def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> 
 
 
 def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | None, str]:
-    """The value for one parameter, or None, and where it comes from."""
+    """Return the value for one parameter, or None, and where it comes from."""
     value = model.values.get(name)
     if value is None:
         return None, f"{_INITIAL} (not in the source)"
@@ -264,7 +270,7 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
 def _check(
     source: str, model: Source, rows: list[tuple[str, str, str]], taken: Mapping[str, np.ndarray]
 ) -> None:
-    """Refuses a source that lacks a part of the encoder, or holds numbers that are not finite."""
+    """Refuse a source that lacks a part of the encoder, or holds numbers that are not finite."""
     lacking = [
         (name, how) for name, _, how in rows if name not in taken and name.startswith(_ESSENTIAL)
     ]
@@ -284,7 +290,7 @@ def _check(
 
 
 def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Layers after the first in one line each: a table of 200 lines is not read."""
+    """Fold layers after the first into one line each: a table of 200 lines is not read."""
     shown: list[tuple[str, str, str]] = []
     counts = Counter(name.split("/")[2] for name, *_ in rows if name.startswith(_LAYER))
     for name, shape, how in rows:
@@ -330,7 +336,7 @@ def _read_hugging_face(source: str, config: Config, specs: Mapping[str, Paramete
 
 
 def _checkpoint_prefix(source: str) -> str | None:
-    """The prefix of a TensorFlow checkpoint: given itself, or its .index, or its directory."""
+    """Find the prefix of a TensorFlow checkpoint: given itself, or its .index, or its directory."""
     prefix = source.removesuffix(".index")
     if storage.exists(f"{prefix}.index"):
         return prefix
