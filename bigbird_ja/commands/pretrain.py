@@ -167,7 +167,7 @@ def _settings(
     from bigbird_ja.data import verify
     from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.settings.values import config_warnings
-    from bigbird_ja.train.warm_start import adopted_settings
+    from bigbird_ja.train.hf_folder import adopted_settings
 
     settings_of_run = None
     if args.config is None and run_dir.settings is not None:

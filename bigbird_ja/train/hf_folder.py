@@ -5,6 +5,7 @@ ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,11 +14,21 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model import state_dict
-from bigbird_ja.model.params import POSITIONS, SEGMENTS, ParameterSpec
+from bigbird_ja.model.params import (
+    POSITIONS,
+    SEGMENT_TABLE,
+    SEGMENTS,
+    WORDS,
+    ParameterSpec,
+    initial_value,
+)
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import ModelConfig
+from bigbird_ja.settings.resolve import Override
+from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
+from bigbird_ja.text import tokenizer
 
 _ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {
@@ -27,7 +38,7 @@ _ARCHITECTURES = {
 _HEADS = ("ForMaskedLM", "ForPreTraining", "Model")  # ends of their classes' names
 # RoBERTa numbers positions from its padding id + 1 on; the rows below are never read.
 _FIRST_POSITION = 2
-_SEGMENTS_OF = "bert/embeddings/token_type_embeddings"
+_BY_PIECE = (WORDS, "cls/predictions/output_bias")
 _ACTIVATIONS = {
     **{"gelu": "gelu", "relu": "relu"},
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
@@ -125,6 +136,36 @@ def read_config(folder: str) -> Encoder:
     return Encoder(config.model_type, config.vocab_size, settings)
 
 
+def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
+    """Return the settings that a Hugging Face folder fixes for a model; none of other sources.
+
+    Args:
+        source: of `--init_from`.
+        run: of a run that goes on, which has them already.
+        manifest: of the data set. The model keeps more embeddings than its tokenizer has pieces.
+
+    Raises:
+        BadInput: the folder's model is none that a run can start from.
+    """
+    if not state_dict.has_weights(source):
+        return []
+    if run is not None:
+        known, where = dataclasses.asdict(run.model), "the run"
+    else:
+        theirs = read_config(source)
+        known, where = dict(theirs.settings), f"{source}/config.json"
+        pieces = tokenizer.pieces_of(source, manifest.tokenizer_sha256) or 0
+        if theirs.vocab_size < pieces:
+            raise BadInput(
+                f"{where}: embeddings of {theirs.vocab_size:,} pieces (vocab_size), and the"
+                f" folder's tokenizer, by which the data was made, has ids up to {pieces - 1:,}:"
+                " the folder's files do not belong together"
+            )
+        if theirs.vocab_size >= manifest.vocab_size:
+            known["vocab_size"] = theirs.vocab_size
+    return [Override(f"model.{name}", value, where) for name, value in known.items()]
+
+
 def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
     """Name what of a known architecture cannot be used, and what serves."""
     for key, value in _FIXED.items():
@@ -183,14 +224,31 @@ def _global_every(layer_types: list[str]) -> int:
     return every if places == list(range(0, len(layer_types), every)) else 0
 
 
-def values_of(
-    folder: str, encoder: Encoder, model: ModelConfig, specs: Mapping[str, ParameterSpec]
-) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
-    """Return parameters by our names, the name of each in the folder, and its files' SHA-256.
+def read_values(
+    folder: str, config: Config, specs: Mapping[str, ParameterSpec], tokenizer_sha256: str
+) -> tuple[Encoder, dict[str, np.ndarray], dict[str, str], dict[str, str]]:
+    """Read a folder's model.
+
+    Args:
+        folder: on disk or gs://.
+        config: of the new run.
+        specs: its parameters.
+        tokenizer_sha256: of the data set's tokenizer.
+
+    Returns:
+        What config.json states, parameters by our names, the name of each in the folder, and the
+        SHA-256 of each file of weights.
 
     Raises:
-        BadInput: as `state_dict.read`; or the encoder has tensors that ours has no place for.
+        BadInput: as `read_config` and `state_dict.read`; or the encoder is of another architecture,
+            or has tensors that ours has no place for.
     """
+    encoder, model = read_config(folder), config.model
+    if (architecture := encoder.settings["architecture"]) != model.architecture:
+        raise BadInput(
+            f"--init_from {folder}: a {encoder.model_type} model becomes a {architecture}, and"
+            f" model.architecture is {model.architecture}: leave it out"
+        )
     state, checksums = state_dict.read(folder)
     theirs = {_usual(name): name for name in state}
     values: dict[str, np.ndarray] = {}
@@ -204,8 +262,8 @@ def values_of(
     if encoder.model_type in _ROBERTAS:
         if POSITIONS in values:
             values[POSITIONS] = values[POSITIONS][_FIRST_POSITION:]
-        if _SEGMENTS_OF in values:  # one row, which every token has
-            values[_SEGMENTS_OF] = np.repeat(values[_SEGMENTS_OF][:1], SEGMENTS, axis=0)
+        if SEGMENT_TABLE in values:  # one row, which every token has
+            values[SEGMENT_TABLE] = np.repeat(values[SEGMENT_TABLE][:1], SEGMENTS, axis=0)
     surplus = [n for n in state if _IN_LAYER.fullmatch(n) and n not in names.values()]
     if surplus:
         raise BadInput(
@@ -213,7 +271,24 @@ def values_of(
             f" model.architecture={model.architecture} with {model.num_layers} layers, first"
             f" {surplus[0]}: use its model.* settings"
         )
-    return values, names, checksums
+    if tokenizer.pieces_of(folder, tokenizer_sha256) is not None:
+        _add_pieces(values, names, config, specs)
+    return encoder, values, names, checksums
+
+
+def _add_pieces(
+    values: dict[str, np.ndarray],
+    names: dict[str, str],
+    config: Config,
+    specs: Mapping[str, ParameterSpec],
+) -> None:
+    """Give random rows to pieces that `make-data --tokenizer` added behind the folder's own."""
+    for name in (n for n in _BY_PIECE if n in values):
+        old, new = values[name], initial_value(config, name, specs[name], config.training.seed)
+        if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
+            new[: len(old)] = old
+            values[name] = new
+            names[name] = f"{names[name]}: {len(old):,} of {len(new):,} pieces"
 
 
 # The name of a weight in a layer; position ids and other buffers are none.

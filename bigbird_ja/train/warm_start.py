@@ -12,8 +12,6 @@ and a warning below it lists what stays random.
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -23,13 +21,11 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model import state_dict
 from bigbird_ja.model.params import (
     POSITIONS,
     ParameterSpec,
     initial_parameters,
-    initial_value,
     parameter_specs,
     slot_parameters,
 )
@@ -45,14 +41,10 @@ from bigbird_ja.run.checkpoints import (
 )
 from bigbird_ja.run.model import CONFIG, load_parameters, read_checkpoint
 from bigbird_ja.settings.data import Data
-from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.text import tokenizer
+from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train import hf_folder
 
-_INITIAL = "random first value"
-_BY_PIECE = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
 # have the first layer norm where BERT has it.
@@ -130,7 +122,7 @@ class Source:
     """Holds the variables of another model, by our names where those are known."""
 
     kind: str
-    weights: Mapping[str, str]  # the files of weights, by name: SHA-256, or CRC32C of a run's
+    weights: Mapping[str, str]  # the files of weights, by name: SHA-256, or CRC32C of a checkpoint's
     values: Mapping[str, np.ndarray]
     names: Mapping[str, str]  # our name -> the source's
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
@@ -157,77 +149,34 @@ def load_initial(
         BadInput: nothing there, not readable, or of another architecture.
     """
     specs = parameter_specs(config, data)
-    model = _read(source, config, specs)
-    model = _with_added_pieces(model, source, config, specs, tokenizer_sha256)
+    model = _read(source, config, specs, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
+    lacking: dict[str, str] = {}
     rows = []
     for name, spec in specs.items():
         value, how = _take(name, spec, model)
-        if value is not None:
+        if value is None:
+            lacking[name], how = how, f"random first value ({how})"
+        elif np.isfinite(value).all():
             taken[name] = value
+        else:
+            raise BadInput(
+                f"--init_from {source}: {model.names.get(name, name)} holds NaN or infinite"
+                " numbers: take an earlier checkpoint of that model"
+            )
         rows.append((name, "x".join(map(str, spec.shape)), how))
-    _check(source, model, rows, taken)
+    if essential := [name for name in lacking if name.startswith(_ESSENTIAL)]:
+        raise BadInput(
+            f"--init_from {source}: {len(essential)} variables of the encoder do not fit this"
+            f" config, first {essential[0]}: {lacking[essential[0]]}: use the source's model.*"
+            " settings"
+        )
     header = f"first values from {source} ({model.kind}):"
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
-    lacking = [name for name in specs if name not in taken]
     record = {"source": source, "kind": model.kind, "weights": dict(model.weights)}
     if model.origin:
         record["init_from"] = model.origin
-    return FirstValues(taken, text + _warnings(model, config, lacking, len(specs)), record)
-
-
-def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
-    """Return the settings that a Hugging Face folder fixes for a model; none of other sources.
-
-    Args:
-        source: of `--init_from`.
-        run: of a run that goes on, which has them already.
-        manifest: of the data set. The model keeps more embeddings than its tokenizer has pieces.
-
-    Raises:
-        BadInput: the folder's model is none that a run can start from.
-    """
-    if not state_dict.has_weights(source):
-        return []
-    if run is not None:
-        known, where = dataclasses.asdict(run.model), "the run"
-    else:
-        theirs = hf_folder.read_config(source)
-        known, where = dict(theirs.settings), f"{source}/config.json"
-        pieces = tokenizer.pieces_of(source, manifest.tokenizer_sha256) or 0
-        if theirs.vocab_size < pieces:
-            raise BadInput(
-                f"{where}: embeddings of {theirs.vocab_size:,} pieces (vocab_size), and the"
-                f" folder's tokenizer, by which the data was made, has ids up to {pieces - 1:,}:"
-                " the folder's files do not belong together"
-            )
-        if theirs.vocab_size >= manifest.vocab_size:
-            known["vocab_size"] = theirs.vocab_size
-    return [Override(f"model.{name}", value, where) for name, value in known.items()]
-
-
-def _with_added_pieces(
-    model: Source,
-    source: str,
-    config: Config,
-    specs: Mapping[str, ParameterSpec],
-    tokenizer_sha256: str,
-) -> Source:
-    """Give random rows to pieces that `make-data --tokenizer` added to the source's tokenizer.
-
-    They are the last ones.
-    """
-    # Of Hugging Face's folders alone.
-    if not model.settings or tokenizer.pieces_of(source, tokenizer_sha256) is None:
-        return model
-    values, names = dict(model.values), dict(model.names)
-    for name in (n for n in _BY_PIECE if n in values):
-        old, new = values[name], initial_value(config, name, specs[name], config.training.seed)
-        if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
-            new[: len(old)] = old
-            values[name] = new
-            names[name] = f"{names[name]}: {len(old):,} of {len(new):,} pieces"
-    return dataclasses.replace(model, values=values, names=names)
+    return FirstValues(taken, text + _warnings(model, config, list(lacking), len(specs)), record)
 
 
 def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> str:
@@ -247,10 +196,10 @@ def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> 
 
 
 def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | None, str]:
-    """Return the value for one parameter, or None, and where it comes from."""
+    """Return the value for one parameter and its place in the source, or None and why."""
     value = model.values.get(name)
     if value is None:
-        return None, f"{_INITIAL} (not in the source)"
+        return None, "not in the source"
     there = model.names.get(name, name)
     if np.asarray(value).dtype.kind not in "fiu":
         raise BadInput(f"--init_from: {there} holds no numbers: is this a checkpoint of a model?")
@@ -264,29 +213,7 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
             f"{there}: {len(value):,} positions "
             + ("repeated" if len(value) < spec.shape[0] else "cut")
         )
-    return None, f"{_INITIAL} ({there} has shape {'x'.join(map(str, value.shape))})"
-
-
-def _check(
-    source: str, model: Source, rows: list[tuple[str, str, str]], taken: Mapping[str, np.ndarray]
-) -> None:
-    """Refuse a source that lacks a part of the encoder, or holds numbers that are not finite."""
-    lacking = [
-        (name, how) for name, _, how in rows if name not in taken and name.startswith(_ESSENTIAL)
-    ]
-    if lacking:
-        name, how = lacking[0]
-        raise BadInput(
-            f"--init_from {source}: {len(lacking)} variables of the encoder do not fit this config,"
-            f" first {name}: {how.removeprefix(_INITIAL).strip(' ()')}: use the source's model.*"
-            " settings"
-        )
-    for name, value in taken.items():
-        if not np.isfinite(value).all():
-            raise BadInput(
-                f"--init_from {source}: {model.names.get(name, name)} holds NaN or infinite"
-                " numbers: take an earlier checkpoint of that model"
-            )
+    return None, f"{there} has shape {'x'.join(map(str, value.shape))}"
 
 
 def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
@@ -303,9 +230,15 @@ def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
+def _read(
+    source: str, config: Config, specs: Mapping[str, ParameterSpec], tokenizer_sha256: str
+) -> Source:
     if state_dict.has_weights(source):
-        return _read_hugging_face(source, config, specs)
+        encoder, values, names, weights = hf_folder.read_values(
+            source, config, specs, tokenizer_sha256
+        )
+        kind = f"a Hugging Face folder, {encoder.model_type}"
+        return Source(kind, weights, values, names, encoder.settings)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
@@ -320,19 +253,6 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
         " pytorch_model.bin), nor a MODEL_DIR, nor a TensorFlow checkpoint (give PREFIX of"
         " PREFIX.index)"
     )
-
-
-def _read_hugging_face(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
-    theirs = hf_folder.read_config(source)
-    architecture = theirs.settings["architecture"]
-    if architecture != config.model.architecture:
-        raise BadInput(
-            f"--init_from {source}: a {theirs.model_type} model becomes a {architecture}, and"
-            f" model.architecture is {config.model.architecture}: leave it out"
-        )
-    values, names, weights = hf_folder.values_of(source, theirs, config.model, specs)
-    kind = f"a Hugging Face folder, {theirs.model_type}"
-    return Source(kind, weights, values, names, theirs.settings)
 
 
 def _checkpoint_prefix(source: str) -> str | None:
@@ -352,11 +272,6 @@ def _checkpoint_prefix(source: str) -> str | None:
     return None
 
 
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
     directory, base = storage.directory_of(prefix), storage.base_name(prefix)
     with scratch_directory() as scratch:
@@ -366,7 +281,7 @@ def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
             if name.startswith(f"{base}.")
         ]
         variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
-        weights = {os.path.basename(file): _sha256(file) for file in files}
+        weights = {os.path.basename(file): crc32c_of_file(file)[0] for file in files}
     names = {}
     for name in specs:
         others = [b + name.removeprefix(a) for a, b in _OTHER_NAMES if name.startswith(a)]

@@ -15,7 +15,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import pipeline
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles
-from bigbird_ja.train import warm_start
+from bigbird_ja.train import hf_folder
 from testkit import tokenizer_folders
 from tests.commands.pretraining import refused
 
@@ -73,7 +73,7 @@ def test_embeddings_that_are_too_few_are_refused(made, folder) -> None:
     manifest = manifest_lib.load(made[0])
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 3008}))
     with pytest.raises(BadInput, match=r"embeddings of 3,008 pieces .* ids up to 3,008"):
-        warm_start.adopted_settings(str(folder), None, manifest)
+        hf_folder.adopted_settings(str(folder), None, manifest)
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 3072}))
-    adopted = warm_start.adopted_settings(str(folder), None, manifest)
+    adopted = hf_folder.adopted_settings(str(folder), None, manifest)
     assert ("model.vocab_size", 3072) in [(o.key, o.value) for o in adopted]
