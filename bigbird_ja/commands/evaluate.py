@@ -32,10 +32,13 @@ def define_flags(flags: Flags) -> None:
     flags.path("data_dir", "Data set with an eval split, on disk or gs://.", required=True)
     flags.text("step", "Which checkpoint: a global step, 'latest' or 'all'.", default="latest")
     flags.integer(
-        "max_batches", None,
+        "max_batches",
+        None,
         "Stops after so many batches (16,384 tokens each, 32 records at most).",
-        low=1, high=10**9, none="all records",
-    )  # fmt: skip
+        low=1,
+        high=10**9,
+        none="all records",
+    )
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:

@@ -46,19 +46,26 @@ def define_flags(flags: Flags) -> None:
     flags.switch("overwrite", "Replaces the export that is in OUTPUT_DIR.")
     card = "format=huggingface"
     flags.path(
-        "data_dir", "Data set that the run was trained on: the parity report compares on its"
-        " held-out records, and the model card describes it.", needs=card,
-    )  # fmt: skip
+        "data_dir",
+        "Data set that the run was trained on: the parity report compares on its"
+        " held-out records, and the model card describes it.",
+        needs=card,
+    )
     flags.integer(
-        "parity_sequences", 8,
+        "parity_sequences",
+        8,
         "Sequences that the parity report compares on; 0 compares token ids alone.",
-        low=0, high=10**6, needs=card,
-    )  # fmt: skip
+        low=0,
+        high=10**6,
+        needs=card,
+    )
     flags.text("model_name", "Title of the model card.", default="bigbird-ja", needs=card)
     flags.text(
-        "license", "Licence of the weights, as on the Hugging Face hub.", default="other",
+        "license",
+        "Licence of the weights, as on the Hugging Face hub.",
+        default="other",
         needs=card,
-    )  # fmt: skip
+    )
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:

@@ -44,9 +44,10 @@ def define_flags(flags: Flags) -> None:
     )
     flags.text("text", "Text with [MASK] in it.", excludes="input")
     flags.path(
-        "input", "UTF-8 file with the text, on disk or gs://; '-' is standard input.",
+        "input",
+        "UTF-8 file with the text, on disk or gs://; '-' is standard input.",
         none="standard input, without --text",
-    )  # fmt: skip
+    )
     flags.integer("top_k", 5, "Candidates per mask.", low=1, high=10_000_000)
 
 

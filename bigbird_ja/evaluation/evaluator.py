@@ -43,7 +43,7 @@ class Evaluator:
             if wanted != "latest":
                 raise BadInput(f"--step: {self.model_dir} is an export: give a MODEL_DIR")
             return [None]
-        steps = self._steps()
+        steps = CheckpointStore(self.model_dir).steps()
         if not steps:
             raise BadInput(f"{self.model_dir}: no checkpoint here: train first")
         chosen = {"all": steps, "latest": steps[-1:], **{str(step): [step] for step in steps}}
@@ -63,9 +63,6 @@ class Evaluator:
             log(f"checkpoint {step} was evaluated on this data before: see eval.jsonl")
         print(as_text(result))
         return dict(result)
-
-    def _steps(self) -> list[int]:
-        return CheckpointStore(self.model_dir).steps()
 
     def _recorded(self, step: int | None) -> Mapping[str, Any] | None:
         """Find the newest line of `eval.jsonl` about this step on this data."""
@@ -131,12 +128,12 @@ def as_text(result: Mapping[str, Any]) -> str:
     """Write the tables that `evaluate` prints."""
     rows = [
         ("masked-LM loss (nats)", result["masked_lm_loss"]),
-        ("masked-LM accuracy (%)", masked_lm.percent(result["masked_lm_accuracy"])),
+        ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
         ("perplexity", result.get("perplexity")),
         ("bits per character", result.get("bits_per_character")),
     ]
     if "next_sentence_accuracy" in result:
-        percent = masked_lm.percent(result["next_sentence_accuracy"])
+        percent = _percent(result["next_sentence_accuracy"])
         rows.append(("next-sentence accuracy (%)", percent))
     parts = [
         f"step {result['step']:,}: {result.get('predictions', 0):,} predictions in"
@@ -149,9 +146,13 @@ def as_text(result: Mapping[str, Any]) -> str:
         ("by_sub_corpus", "corpus"),
     ):
         cells = [
-            (masked_lm.row_name(row), row["loss"], masked_lm.percent(row["accuracy"]), row["count"])
+            (masked_lm.row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])
             for row in result.get(key, [])
         ]
         if cells:
             parts += ["", table(cells, [title, "loss", "accuracy %", "predictions"])]
     return "\n".join(parts)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share

@@ -276,11 +276,6 @@ def row_name(row: Mapping[str, Any]) -> str:
     return f"{row['from']}-{row['to'] - 1}"
 
 
-def percent(share: float | None) -> float | None:
-    """Turn a share into per cent."""
-    return None if share is None else 100.0 * share
-
-
 def masked_examples(forward: Model, batch: Arrays, tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Return some masked places of a batch's first record, always the same ones.
 

@@ -56,17 +56,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     metrics = [m for m in run_log.read_metrics(model.folder) if m["step"] <= meta.step]
     evaluations = [e for e in run_log.read_evaluations(model.folder) if e["step"] == meta.step]
     masked_text, long_text = _EXAMPLES.get(code or "", _EXAMPLES["en"])
-    limits = []
-    if meta.step < config.training.num_train_steps:
-        limits.append("- Training was not finished at this checkpoint.\n")
-    if options.license == "other":
-        limits.append("- No licence was stated when it was exported.\n")
-    origin = _origin(run_log.origin(events))
-    if origin["beginning"] != _SCRATCH:
-        limits.append(
-            "- Its first values are another model's, whose licence holds for it as well: the one"
-            " stated here must be allowed by that.\n"
-        )
+    source = run_log.origin(events)
     card = _template("model_card.md").format(
         name=_plain(options.name),
         license=options.license,
@@ -91,13 +81,27 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
         attention=_attention(model, report),
         **_shape(config.model),
-        **origin,
-        more_limits="".join(limits),
+        **_origin(source),
+        more_limits=_limits(meta.step < config.training.num_train_steps, options, source),
     )
     return card.rstrip() + "\n"
 
 
-_SCRATCH = "pretrained from scratch"
+def _limits(is_unfinished: bool, options: Options, source: Mapping[str, Any] | None) -> str:
+    """List the limits that not every model has."""
+    limits = []
+    if is_unfinished:
+        limits.append("Training was not finished at this checkpoint.")
+    if options.license == "other":
+        limits.append("No licence was stated when it was exported.")
+    if source:
+        limits.append(
+            "Its first values are another model's, whose licence holds for it as well: the one"
+            " stated here must be allowed by that."
+        )
+    return "".join(f"- {limit}\n" for limit in limits)
+
+
 # Where `hf download` keeps a model of the hub.
 _HUB = re.compile(r"models--(.+)--(.+)/snapshots/[^/]+$")
 
@@ -118,7 +122,11 @@ def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
         weights += [f"{_plain(file)} `{digest}`" for file, digest in record["weights"].items()]
         record = record.get("init_from")
     if not names:
-        return {"beginning": _SCRATCH, "first_values": "random", "base_model_line": ""}
+        return {
+            "beginning": "pretrained from scratch",
+            "first_values": "random",
+            "base_model_line": "",
+        }
     base = f"base_model: {json.dumps(printable(models[0]), ensure_ascii=False)}\n" if models else ""
     chain = ", itself from ".join(names)
     return {

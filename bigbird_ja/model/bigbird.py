@@ -61,23 +61,27 @@ def encode(
         documents = None if documents is None else tf.roll(documents, offset, 1)
     input_mask = tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32)
     hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
-    rows = rows_of_tiles(config, length)
-    if rows:
-        # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
-        hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
     chosen = None
     if positions is not None:
         chosen = (positions + offset) % length + tf.range(batch)[:, None] * length
+    shared = (batch, length), input_mask, documents, chosen, dropout_key
+    hidden = _run_layers(params, config, hidden, *shared)
+    return tf.roll(hidden, -offset, 1) if offset and positions is None else hidden
+
+
+def _run_layers(params, config, hidden, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
+    """Run all layers: [b, S, hidden], or [b, P, hidden] where `places` are given."""
+    rows = rows_of_tiles(config, shape[1])
+    if rows:
+        # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
+        hidden = tf.reshape(hidden, [shape[0], -1, rows, config.model.hidden_size])
     layers = (
-        _layer(config, layer, (batch, length), input_mask, documents, chosen, dropout_key)
+        _layer(config, layer, shape, input_mask, documents, places, dropout_key)
         for layer in range(config.model.num_layers)
     )
     recomputes = config.training.gradient_checkpointing and dropout_key is not None
     hidden = run_layers(params, layers, hidden, recomputes)
-    hidden = tf.reshape(hidden, [batch, -1, config.model.hidden_size])
-    if positions is not None:
-        return hidden
-    return tf.roll(hidden, -offset, 1) if offset else hidden
+    return tf.reshape(hidden, [shape[0], -1, config.model.hidden_size])
 
 
 def embed(

@@ -122,7 +122,7 @@ class Source:
     """Holds the variables of another model, by our names where those are known."""
 
     kind: str
-    weights: Mapping[str, str]  # the files of weights, by name: SHA-256, or CRC32C of a checkpoint's
+    weights: Mapping[str, str]  # files of weights: SHA-256, or CRC32C of a checkpoint's
     values: Mapping[str, np.ndarray]
     names: Mapping[str, str]  # our name -> the source's
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
