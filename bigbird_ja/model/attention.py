@@ -203,7 +203,6 @@ def _tiled_self_attention(
     rows = rows_of_tiles(config, shape[1])
     size = width // heads
     tiles = [shape[0], shape[1] // rows, rows]
-
     is_kernel = model.attention_implementation == "kernel"
     base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
 
@@ -231,6 +230,5 @@ def _tiled_self_attention(
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
         kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])
-        projected = tf.einsum("bthdr,hdo->btro", context, kernel)
-        projected = tf.reshape(projected, hidden.shape)
+        projected = tf.reshape(tf.einsum("bthdr,hdo->btro", context, kernel), hidden.shape)
         return projected + tf.cast(params[f"{output}/bias"], dtype)

@@ -102,9 +102,9 @@ class _Queries:
 
 
 def _kernel(shape: LayerShape, *refs: Any) -> None:
-    given, rest = refs[:6], refs[6:]
-    key_marks, query_marks = rest[0], rest[1] if shape.has_documents else None
-    d_query, d_key, d_value, *kept = rest[-7:]
+    given, others = refs[:6], refs[6:]
+    key_marks, query_marks = others[0], others[1] if shape.has_documents else None
+    d_query, d_key, d_value, *kept = others[-7:]
     tiles = _Tiles(shape, t.Masks(shape, key_marks, query_marks), d_query, *given, *kept)
     for array in kept:
         array[shape.tiles] = jnp.zeros(array.shape[1:], array.dtype)
