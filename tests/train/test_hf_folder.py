@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -114,6 +115,19 @@ def test_weights_in_several_files(tmp_path):
     theirs = made("modernbert", tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     np.testing.assert_allclose(*ours_and_theirs(tmp_path, theirs), atol=1e-4)
+    _, checksums = state_dict.read(str(tmp_path))
+    files = {path.name: path.read_bytes() for path in tmp_path.glob("model-*.safetensors")}
+    assert checksums == {name: sha256(data).hexdigest() for name, data in files.items()}
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    for more, message in (
+        ({"head.more": min(files)}, r"head\.more stands in .* and in no file"),
+        ({"head.more": "../other.safetensors"}, "'../other.safetensors' is not a file beside it"),
+    ):
+        index.write_text(json.dumps({"weight_map": content["weight_map"] | more}))
+        with pytest.raises(BadInput, match=message):
+            state_dict.read(str(tmp_path))
+    index.write_text(json.dumps(content))
     next(tmp_path.glob("model-00002*")).unlink()
     with pytest.raises(BadInput, match=r"model-00002-of-.*missing"):
         state_dict.read(str(tmp_path))

@@ -164,14 +164,15 @@ def test_what_is_no_model_is_refused(tmp_path):
         load_initial(str(tmp_path), *with_data(config))
 
 
-def test_a_source_with_text_in_a_variable_or_cut_data_is_refused(google):
+def test_a_source_with_text_or_nan_in_a_variable_or_cut_data_is_refused(google):
     prefix, params = google
     config, name = tiny_config(96), "bert/encoder/layer_0/output/dense/bias"
     values = _google(params, config)
-    values[name] = np.array(["text"], object)
-    checkpoints.write_variables(prefix, values)
-    with pytest.raises(BadInput, match=f"{name} holds no numbers"):
-        load_initial(prefix, *with_data(config))
+    nan = np.full_like(values[name], np.nan)
+    for wrong, message in ((np.array(["text"], object), "no numbers"), (nan, "NaN or infinite")):
+        checkpoints.write_variables(prefix, values | {name: wrong})
+        with pytest.raises(BadInput, match=f"{name} holds {message}"):
+            load_initial(prefix, *with_data(config))
     data = Path(f"{prefix}.data-00000-of-00001")
     data.write_bytes(data.read_bytes()[:100])
     with pytest.raises(BadInput, match="not readable as a TensorFlow checkpoint"):
