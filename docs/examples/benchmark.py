@@ -41,20 +41,20 @@ Scores = dict[str, float]  # of one test file, by measure
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks of [N] values, ties sharing their mean rank."""
+    """Rank [N] values; ties share their mean rank."""
     _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[where]
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Pearson's correlation of [N] and [N]; 0 where one of them is constant."""
+    """Return Pearson's correlation of [N] and [N]; 0 where one of them is constant."""
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return 0.0
     return float(np.corrcoef(one, other)[0, 1])
 
 
 def similarity(answers: np.ndarray, targets: np.ndarray) -> Scores:
-    """Correlation of the values (Pearson) and of their ranks (Spearman)."""
+    """Correlate the values (Pearson) and their ranks (Spearman)."""
     return {
         "Pearson": correlation(answers, targets),
         "Spearman": correlation(ranks(answers), ranks(targets)),
@@ -62,23 +62,23 @@ def similarity(answers: np.ndarray, targets: np.ndarray) -> Scores:
 
 
 def accuracy(answers: np.ndarray, targets: np.ndarray) -> Scores:
-    """Share of the answers that are right."""
+    """Return the share of the answers that are right."""
     return {"accuracy": float(np.mean(answers == targets))}
 
 
 def acceptability(answers: np.ndarray, targets: np.ndarray) -> Scores:
-    """Accuracy, and Matthews' correlation, which is Pearson's of two classes."""
+    """Return accuracy, and Matthews' correlation, which is Pearson's of two classes."""
     return {**accuracy(answers, targets), "MCC": correlation(answers, targets)}
 
 
 def pair(row: Mapping[str, Any], encode: Any) -> list[Any]:
-    """One encoding of two sentences."""
+    """Encode two sentences as one."""
     return [encode(row["sentence1"], row["sentence2"])]
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task: its files, how a row is read, what is measured.
+    """Describes a task: its files, how a row is read, what is measured.
 
     Attributes:
         train: file to train on, without its ending.
@@ -120,7 +120,7 @@ TASKS = {
 
 
 class Progress:
-    """Prints what is done and how long the rest takes, every ten seconds, on standard error.
+    """Prints progress and the time that is left, every ten seconds, on standard error.
 
     Args:
         total: tokens to go through; one of training counts three times.
@@ -128,12 +128,13 @@ class Progress:
     """
 
     def __init__(self, total: int, clock: Any = time.monotonic) -> None:
+        """Begin to count."""
         self._total, self._clock = total, clock
         self._begin = self._shown = clock()
         self._done = 0
 
     def add(self, title: str, weight: int, batch: Sequence[Example], loss: float) -> None:
-        """A batch is done."""
+        """Count a batch."""
         self._done += weight * sum(example.tokens for example in batch)
         now = self._clock()
         if now - self._shown >= 10:
@@ -147,7 +148,7 @@ class Progress:
 
 
 def file_of(data: Path, name: str) -> Path:
-    """NAME.jsonl or NAME.jsonl.gz."""
+    """Find NAME.jsonl or NAME.jsonl.gz."""
     for ending in (".jsonl", ".jsonl.gz"):
         if (data / (name + ending)).is_file():
             return data / (name + ending)
@@ -155,7 +156,7 @@ def file_of(data: Path, name: str) -> Path:
 
 
 def examples_of(task: Task, tokenizer: Any, most: int, data: Path, name: str) -> list[Example]:
-    """A file of a task, encoded."""
+    """Encode a file of a task."""
     path = file_of(data, name)
     encode = functools.partial(tokenizer, truncation="longest_first", max_length=most)
 
@@ -166,7 +167,7 @@ def examples_of(task: Task, tokenizer: Any, most: int, data: Path, name: str) ->
 
 
 def fingerprint(folder: str) -> str:
-    """SHA-256 of the model's files, so that no other model's scores are taken for its own."""
+    """Hash the model's files, so that no other model's scores are taken for its own."""
     digest = hashlib.sha256()
     for path in sorted(Path(folder).iterdir()):
         if path.suffix in (".safetensors", ".bin", ".json", ".txt", ".model"):
@@ -175,14 +176,14 @@ def fingerprint(folder: str) -> str:
 
 
 def keep(path: Path, value: Any) -> None:
-    """Writes the kept scores, whole or not at all."""
+    """Write the kept scores, whole or not at all."""
     scratch = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     scratch.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", "utf-8")
     scratch.replace(path)
 
 
 def kept(path: Path, settings: dict[str, Any], name: str, model: str) -> dict[str, Any]:
-    """What --output holds, with a place for this model.
+    """Read what --output holds, with a place for this model.
 
     Raises:
         SystemExit: it is of other settings, or of another model of this name.
@@ -198,7 +199,7 @@ def kept(path: Path, settings: dict[str, Any], name: str, model: str) -> dict[st
 
 
 def table(models: Mapping[str, Any]) -> str:
-    """Markdown: a row for each model; mean ± standard deviation over the seeds."""
+    """Write Markdown: a row for each model; mean ± standard deviation over the seeds."""
     columns = [
         (task, test, measure)
         for task, about in TASKS.items()
@@ -219,12 +220,12 @@ def table(models: Mapping[str, Any]) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without spaces, markers and differences of width."""
+    """Remove spaces, markers and differences of width."""
     return "".join(unicodedata.normalize("NFKC", text).split())
 
 
 def overlap(data: Path, corpus: Path) -> str:
-    """How many texts of each test file stand in the corpus as they are."""
+    """Count the texts of each test file that stand in the corpus as they are."""
     text = plain("\n".join(row["text"] for row in read_rows(corpus)))
     lines = []
     for task in TASKS.values():
@@ -239,7 +240,7 @@ def overlap(data: Path, corpus: Path) -> str:
 
 
 def score(args: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tunes and measures what is not kept yet; all that is kept."""
+    """Fine-tune and measure what is not kept yet; return all that is kept."""
     trust = check_code(args.model, args.trust_remote_code)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     most = min(MAX_TOKENS, longest(tokenizer, args.model, trust))
@@ -292,7 +293,7 @@ def score(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Reads the command line, scores, prints the table."""
+    """Read the command line, score, print the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -36,7 +36,7 @@ POOL = 50  # batches whose texts are sorted by length: less padding
 
 @dataclass(frozen=True)
 class Example:
-    """What the model reads and what it is to answer.
+    """Holds what the model reads and what it is to answer.
 
     Attributes:
         encodings: of the text, or of the text with each of the choices.
@@ -48,13 +48,13 @@ class Example:
 
     @property
     def tokens(self) -> int:
-        """Length of all its encodings together."""
+        """Return the length of all its encodings together."""
         return sum(len(encoding["input_ids"]) for encoding in self.encodings)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Of fine-tuning: AdamW, 10 % of the steps warm-up, then linear to 0.
+    """Holds the settings: AdamW, 10 % of the steps warm-up, then linear to 0.
 
     Attributes:
         learning_rate: its peak.
@@ -69,7 +69,7 @@ class Settings:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl or .jsonl.gz file.
+    """Read the objects of a .jsonl or .jsonl.gz file.
 
     Raises:
         SystemExit: there is no such file, or a line holds no JSON object.
@@ -91,7 +91,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def of_each(
     path: Path, rows: Sequence[dict[str, Any]], make: Callable[[dict[str, Any]], Any]
 ) -> list:
-    """What `make` makes of each row.
+    """Apply `make` to each row.
 
     Raises:
         SystemExit: a row lacks a field, or has a value that cannot be.
@@ -127,7 +127,7 @@ def check_code(folder: str, trust: bool | None) -> bool:
 
 
 def load(kind: Any, folder: str, trust: bool, random_weights: bool = False, **config: Any) -> Any:
-    """An AutoModel of some kind, with a new head: from the folder, or with random weights."""
+    """Load an AutoModel of some kind, with a new head: from the folder, or with random weights."""
     settings = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust, **config)
     if random_weights:
         model = kind.from_config(settings, trust_remote_code=trust)
@@ -138,7 +138,7 @@ def load(kind: Any, folder: str, trust: bool, random_weights: bool = False, **co
 
 
 def longest(tokenizer: Any, folder: str, trust: bool) -> int:
-    """Most tokens that the model takes."""
+    """Return the most tokens that the model takes."""
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=trust)
     return int(min(tokenizer.model_max_length, config.max_position_embeddings))
 
@@ -147,7 +147,7 @@ def fit(
     model: Any, tokenizer: Any, examples: Sequence[Example], settings: Settings,
     progress: Callable[[Sequence[Example], float], None] = lambda batch, loss: None,
 ) -> None:  # fmt: skip
-    """Trains all weights; `progress` is called after each batch with it and its loss."""
+    """Train all weights; `progress` is called after each batch with it and its loss."""
     order = random.Random(settings.seed)
     steps = settings.epochs * math.ceil(len(examples) / settings.batch_size)
     warmup = max(1, steps // 10)
@@ -179,7 +179,7 @@ def predict(
     model: Any, tokenizer: Any, examples: Sequence[Example], batch_size: int,
     progress: Callable[[Sequence[Example], float], None] = lambda batch, loss: None,
 ) -> tuple[float, list[Any]]:  # fmt: skip
-    """Mean loss, and the answers in the order of the examples."""
+    """Return the mean loss, and the answers in the order of the examples."""
     model.eval()
     total, answers = 0.0, [None] * len(examples)
     by_length = sorted(range(len(examples)), key=lambda i: examples[i].tokens)
@@ -197,7 +197,7 @@ def predict(
 
 
 def _epoch(examples: Sequence[Example], size: int, order: random.Random) -> Iterator[list[Example]]:
-    """All examples in random batches of like length."""
+    """Yield all examples in random batches of like length."""
     shuffled = order.sample(examples, len(examples))
     batches = []
     for start in range(0, len(shuffled), POOL * size):
@@ -208,8 +208,10 @@ def _epoch(examples: Sequence[Example], size: int, order: random.Random) -> Iter
 
 
 def _forward(model: Any, tokenizer: Any, batch: Sequence[Example]) -> tuple[Any, torch.Tensor]:
-    """Scores and targets of B examples: [B, classes] and [B]; of questions [B, L, 2] and [B, 2];
-    of numbers [B] and [B], float."""
+    """Return scores and targets of B examples: [B, classes] and [B].
+
+    Those of questions are [B, L, 2] and [B, 2]; of numbers [B] and [B], float.
+    """
     flat = [encoding for example in batch for encoding in example.encodings]
     outputs = model(**tokenizer.pad(flat, return_tensors="pt").to(DEVICE))
     targets = torch.tensor([example.target for example in batch], device=DEVICE)
@@ -227,7 +229,7 @@ def _loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def classification(path: Path, encode: Callable) -> tuple[list[Example], dict]:
-    """Examples, and what the model's config says about the labels."""
+    """Return examples, and what the model's config says about the labels."""
     rows = read_rows(path)
     names = sorted(set(of_each(path, rows, lambda row: str(row["label"]))))
     ids = {name: i for i, name in enumerate(names)}
@@ -238,7 +240,7 @@ def classification(path: Path, encode: Callable) -> tuple[list[Example], dict]:
 
 
 def questions(path: Path, encode: Callable) -> tuple[list[Example], dict]:
-    """Examples whose target is the first and the last token of the answer."""
+    """Return examples whose target is the first and the last token of the answer."""
 
     def example(row: dict[str, Any]) -> Example:
         begin = row["context"].find(row["answer"])
@@ -253,7 +255,7 @@ def questions(path: Path, encode: Callable) -> tuple[list[Example], dict]:
 
 
 def main() -> None:
-    """Reads the command line, trains, prints one line of JSON."""
+    """Read the command line, train, print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("task", choices=("classification", "qa"))
     parser.add_argument("--model", required=True, help="folder that `bigbird-ja export` wrote")
