@@ -93,14 +93,14 @@ def test_gradients_are_those_of_transformers(jit, checkpointing):
     config = modernbert(128, **sets)
     params = weights_of(config)
     batch = tiny_batch(config, batch_size=2)
-    ids, places = batch["input_ids"].numpy(), batch["masked_lm_positions"].numpy()
-    upstream = np.random.default_rng(1).normal(size=(*places.shape, 60)).astype(np.float32)
+    ids, chosen = batch["input_ids"].numpy(), batch["masked_lm_positions"].numpy()
+    upstream = np.random.default_rng(1).normal(size=(*chosen.shape, 60)).astype(np.float32)
 
     theirs = reference(config, params)
     logits = their_logits(theirs, ids)
     rows = torch.arange(len(ids))[:, None]
-    chosen = logits[rows, torch.from_numpy(places.astype(np.int64))]
-    (chosen * torch.from_numpy(upstream)).sum().backward()
+    wanted = logits[rows, torch.from_numpy(chosen.astype(np.int64))]
+    (wanted * torch.from_numpy(upstream)).sum().backward()
     expected = {name: value.grad.numpy() for name, value in theirs.named_parameters()}
 
     @tf.function(jit_compile=jit, autograph=False)
@@ -108,10 +108,9 @@ def test_gradients_are_those_of_transformers(jit, checkpointing):
         with tf.GradientTape() as tape:
             tape.watch(params)
             key = tf.constant([1, 2], tf.uint32)  # no dropout by default: it only recomputes
+            places = {"positions": batch["masked_lm_positions"], "dropout_key": key}
             inputs = (batch["input_ids"], batch["segment_ids"])
-            hidden = encode(
-                params, config, *inputs, positions=batch["masked_lm_positions"], dropout_key=key
-            )
+            hidden = encode(params, *with_data(config), *inputs, **places)
             total = tf.reduce_sum(masked_lm_logits(params, config, hidden) * upstream)
         return tape.gradient(total, params)
 
