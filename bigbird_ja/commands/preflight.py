@@ -17,6 +17,7 @@ Needs pip install 'bigbird-ja[preflight]'.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,10 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.settings.schema import STEP_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.preflight.estimate import CompileOptions
+    from bigbird_ja.preflight.estimate import CompileOptions, Traced
     from bigbird_ja.preflight.targets import Target
     from bigbird_ja.settings.data import Data
     from bigbird_ja.settings.schema import Config
-    from bigbird_ja.train.engines.lowering import LoweredStep
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
 NEEDS = ("tensorflow", "jax")  # the compiler, libtpu, when all else has been checked
@@ -39,34 +39,32 @@ SETTINGS = STEP_SETTINGS
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
-    flags.text(
-        "chip", "v2, v3, v4, v5e, v5p, v6e or v7x; left out beside --topology.", many=True,
-        default=["v3"],
-    )  # fmt: skip
-    flags.text(
-        "topology", "CHIP:SHAPE, a whole slice such as v5e:2x4, v4:2x2x1 or v3:2x2.", many=True
-    )
+    """Declare the command's own flags."""
+    chips = "v2, v3, v4, v5e, v5p, v6e or v7x; left out beside --topology."
+    flags.text("chip", chips, many=True, default=["v3"])
+    slices = "CHIP:SHAPE, a whole slice such as v5e:2x4, v4:2x2x1 or v3:2x2."
+    flags.text("topology", slices, many=True)
     flags.integer(
-        "batch_per_core", None, "Sequences per core and micro-batch.", unit="sequences",
-        low=1, high=1_000_000, none="the config's global batch by cores and accumulation",
-    )  # fmt: skip
+        "batch_per_core",
+        None,
+        "Sequences per core and micro-batch.",
+        unit="sequences",
+        low=1,
+        high=1_000_000,
+        none="the config's global batch by cores and accumulation",
+    )
     flags.switch("search_batch", "Finds the largest batch per core that fits.")
     flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimised one.")
     flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
-    flags.number(
-        "timeout_minutes", 60.0, "Longest time for one compilation.", unit="minutes",
-        low=0.1, high=1e5,
-    )  # fmt: skip
+    longest = "Longest time for one compilation."
+    flags.number("timeout_minutes", 60.0, longest, unit="minutes", low=0.1, high=1e5)
     flags.switch("cache", "Keeps compilations and reuses them.", default=True)
-    flags.switch(
-        "machine_code", "Cycles by machine code too: v5e, v5p, v6e, v7x with a libtpu from 0.0.42.",
-        default=True,
-    )  # fmt: skip
+    listed = "Cycles by machine code too: v5e, v5p, v6e, v7x with a libtpu from 0.0.42."
+    flags.switch("machine_code", listed, default=True)
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
-    """Compiles for every chip, prints what came out; see the module's docstring."""
+    """Compile for every chip and slice, and print the results."""
     from bigbird_ja.cli import command_flags
     from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
@@ -77,22 +75,20 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.settings.values import config_fingerprint, flatten
     from bigbird_ja.storage import outputs
 
-    if args.output:
-        outputs.check_output_file(args.output, "--output")
-    if args.dump_hlo:
-        outputs.check_folder_place(args.dump_hlo, "--dump_hlo")
-        outputs.check_folder(args.dump_hlo, "--dump_hlo", estimate.DUMP, "choose another folder")
+    _check_outputs(args)
     only_slices = args.topology and not args["chip"].present
-    names = [] if only_slices else list(dict.fromkeys(args.chip))
-    wanted = [targets.of_chip(name) for name in names]
+    chips = [] if only_slices else [targets.of_chip(name) for name in dict.fromkeys(args.chip)]
     config, overrides = command_flags.resolve(args)
     data = requested_data(config)
     config = fit_to_data(config, data, overrides)
     estimate.check_length(config, data)
-    batches = [args.batch_per_core or estimate.batch_per_core(config, target) for target in wanted]
+
+    def with_batch(target: Target) -> tuple[Target, int]:
+        return target, args.batch_per_core or estimate.batch_per_core(config, target)
+
+    wanted = [with_batch(chip) for chip in chips]
     slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
-    batches += [args.batch_per_core or estimate.batch_per_core(config, target) for target in slices]
-    wanted += slices
+    wanted += [with_batch(slice_) for slice_ in slices]
     versions = compile_lib.versions()
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     options = estimate.CompileOptions(
@@ -101,12 +97,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         dump_dir=args.dump_hlo,
         machine_code=args.machine_code,
     )
-    steps: dict[tuple[int, int, str], LoweredStep] = {}
+    traced: Traced = {}
     results = []
-    for target, batch in zip(wanted, batches, strict=True):
-        result = _examine(config, data, target, batch, options, steps, args.search_batch)
-        results.append(result)
-        print(figures.describe(result), "\n")
+    for target, batch in wanted:
+        results.append(_examine(config, data, target, batch, options, traced, args.search_batch))
+        print(figures.describe(results[-1]), "\n")
     print(figures.limitations(config, count_parameters(config, data), results, versions))
     output = {
         "chips": [result for result in results if "topology" not in result],
@@ -120,51 +115,40 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return output
 
 
+def _check_outputs(args: absl_flags.FlagValues) -> None:
+    from bigbird_ja.preflight.estimate import DUMP
+    from bigbird_ja.storage import outputs
+
+    if args.output:
+        outputs.check_output_file(args.output, "--output")
+    if args.dump_hlo:
+        outputs.check_folder_place(args.dump_hlo, "--dump_hlo")
+        outputs.check_folder(args.dump_hlo, "--dump_hlo", DUMP, "choose another folder")
+
+
 def _examine(
     config: Config,
     data: Data,
     target: Target,
     batch: int,
     options: CompileOptions,
-    steps: dict[tuple[int, int, str], LoweredStep],
+    traced: Traced,
     search_batch: bool,
 ) -> dict[str, Any]:
-    """One target's results; without attention's kernels where the compiler fails on them.
-
-    Args:
-        steps: traced so far, by batch, devices and attention implementation.
-    """
+    """Return one target's results; without attention's kernels where the compiler fails on them."""
     from bigbird_ja.model import implementation
     from bigbird_ja.preflight import estimate
     from bigbird_ja.preflight.compile import CompilerFailed
-    from bigbird_ja.process.console import waiting
-
-    def compiled(
-        resolved: Config, batch: int, options: CompileOptions, what: str, step: Any = None
-    ) -> dict[str, Any]:
-        takes = "minutes, and some 7.5 GB of memory for a base model"
-        with waiting(f"compiling {what}for {target.name} ({takes})"):
-            return estimate.examine(resolved, data, target, batch, options, step)
-
-    def examine(resolved: Config) -> dict[str, Any]:
-        key = batch, target.devices, resolved.model.attention_implementation
-        if key not in steps:
-            with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
-                steps[key] = estimate.trace(resolved, data, batch, target.devices)
-        return compiled(resolved, batch, options, "", steps[key])
 
     resolved = implementation.resolved(config, data, "tpu", target.chip.name)
     try:
-        result = examine(resolved)
+        result = estimate.examine(resolved, data, target, batch, options, traced)
     except CompilerFailed as error:
         resolved = implementation.without_kernels(config, resolved, error)
-        result = examine(resolved)
+        result = estimate.examine(resolved, data, target, batch, options, traced)
     result["lacking"] = implementation.lacking(config, data, "tpu", target.chip.name)
     if search_batch:
         only_memory = dataclasses.replace(options, machine_code=False)
-
-        def measure(tried: int) -> dict[str, Any]:
-            return compiled(resolved, tried, only_memory, f"{tried} sequences per core ")
-
+        measure = functools.partial(estimate.examine, resolved, data, target, options=only_memory)
         result["largest_batch_per_core"] = estimate.largest_batch(measure, result)
     return result

@@ -13,6 +13,7 @@ from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline
 from bigbird_ja.preflight.compile import Compiled, compile_for
 from bigbird_ja.preflight.targets import Target
+from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
@@ -20,6 +21,8 @@ from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.engines.lowering import LoweredStep
 
+# Steps by batch, devices and attention implementation.
+Traced = dict[tuple[int, int, str], LoweredStep]
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
 # Keys of a result that are None where the program does not fit.
@@ -98,25 +101,40 @@ def examine(
     target: Target,
     batch: int,
     options: CompileOptions,
-    step: LoweredStep | None = None,
+    traced: Traced | None = None,
 ) -> dict[str, Any]:
     """Return one target's results, with the keys of `--json`.
 
     Args:
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         target: one device or a slice.
         batch: sequences per device and micro-batch.
         options: of the compilation.
-        step: traced for as many devices, where the caller has it already.
+        traced: programs so far; one that is missing is traced and added.
 
     Raises:
         BadInput: shapes that the step refuses; the extra is not installed.
         CompilerFailed: the compiler crashed or took too long.
     """
-    step = trace(config, data, batch, target.devices) if step is None else step
-    compiled = compile_for(step, target, options.cache_dir, options.timeout, options.machine_code)
+    traced = {} if traced is None else traced
+    key = batch, target.devices, config.model.attention_implementation
+    if key not in traced:
+        with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
+            traced[key] = trace(config, data, batch, target.devices)
+    takes = "minutes, and some 7.5 GB of memory for a base model"
+    with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
+        compiled = compile_for(
+            traced[key], target, options.cache_dir, options.timeout, options.machine_code
+        )
     if options.dump_dir:
-        _dump(options.dump_dir, target, batch, step, compiled.hlo)
+        _dump(options.dump_dir, target, batch, traced[key], compiled.hlo)
+    return _figures(config, data, target, batch, compiled)
+
+
+def _figures(
+    config: Config, data: Data, target: Target, batch: int, compiled: Compiled
+) -> dict[str, Any]:
     accumulated = config.training.gradient_accumulation_steps
     common: dict[str, Any] = {
         **({"topology": target.name, "devices": target.devices} if target.is_slice else {}),
@@ -131,14 +149,10 @@ def examine(
         "model_flops": model_flops(config, data, batch) * accumulated,
     }
     if compiled.shortage is not None:
-        keys = [*_KEYS.split(), *breakdown.CODE_KEYS]
-        return {
-            **common,
-            **dict.fromkeys(keys + _SLICE_KEYS.split() * target.is_slice),
-            "hbm_peak_bytes": compiled.shortage.used or None,
-            "top_ops": [],
-            "largest_buffers": compiled.shortage.largest,
-        }
+        keys = [*_KEYS.split(), *breakdown.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
+        used, largest = compiled.shortage.used or None, compiled.shortage.largest
+        missing = dict.fromkeys(keys) | {"top_ops": []}
+        return common | missing | {"hbm_peak_bytes": used, "largest_buffers": largest}
     module = hlo.parse(compiled.hlo)
     priced = costs.costs(module)
     tokens = batch * accumulated * data.seq_length

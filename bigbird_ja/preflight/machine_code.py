@@ -155,7 +155,7 @@ def bundle_runs(text: str) -> tuple[list[float], float]:
         times[loop.first : loop.end] *= loop.trips or 1
         unknown[loop.first : loop.end] += loop.trips is None
     _apply(listing.skips, listing.scalars, times)
-    return times.tolist(), np.count_nonzero(unknown) / max(len(times), 1)
+    return times.tolist(), int(np.count_nonzero(unknown)) / max(len(times), 1)
 
 
 def _apply(skips: list[_Branch], scalars: Scalars, times: np.ndarray) -> None:

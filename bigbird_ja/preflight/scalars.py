@@ -44,6 +44,7 @@ class Scalars:
     """Computes scalars and predicates in one iteration of the loop that contains them."""
 
     def __init__(self) -> None:
+        """Begin with no scalar defined."""
         # Name -> operation, operands. A place in memory is one more name.
         self._defined: dict[str, tuple[str, list[str]]] = {}
 

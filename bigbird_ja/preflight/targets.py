@@ -26,6 +26,7 @@ class Target:
 
     @property
     def is_slice(self) -> bool:
+        """Tell a whole slice from one device."""
         return self.name != self.chip.name
 
 
