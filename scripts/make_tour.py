@@ -49,9 +49,11 @@ def _road(code: roads.Code, root: Path, name: str, told: set[str]) -> str:
 
 
 def _summary(path: Path) -> str:
-    """Return the first sentence of a module's docstring."""
+    """Return the beginning of a module's docstring, to where it gets particular."""
     text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    return " ".join(text.partition("\n\n")[0].split()).rstrip(".:")
+    text = " ".join(text.partition("\n\n")[0].split())
+    found = re.match(r"\S+ .{8,}?(?=[:;.,]? \(|[:;.] |[:.]?$)", text)
+    return found[0] if found else text
 
 
 def picture(root: Path, code: roads.Code) -> str:
