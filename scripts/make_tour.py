@@ -52,7 +52,7 @@ def _summary(path: Path) -> str:
     """Return the beginning of a module's docstring, to where it gets particular."""
     text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     text = " ".join(text.partition("\n\n")[0].split())
-    found = re.match(r"\S+ .{8,}?(?=[:;.,]? \(|[:;.] |[:.]?$)", text)
+    found = re.match(r"\S+ .{5,}?(?=[:;.,]? \(|[:;.] |[:.]?$)", text)
     return found[0] if found else text
 
 
