@@ -34,8 +34,14 @@ _VARIABLES = {
     "process_id": "JAX_PROCESS_ID",
 }
 _SHARED_FLAGS = (
-    "num_processes", "mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir",
-)  # fmt: skip
+    "num_processes",
+    "mode",
+    "engine",
+    "use_tpu",
+    "init_from",
+    "overwrite",
+    "model_dir",
+)
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,13 @@ def _with_single_results(op: Any) -> None:
     attributes = {name: op.attributes[name] for name in kept if name in op.attributes}
     attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1)
     new = ir.Operation.create(
-        "stablehlo.custom_call", results=types, operands=list(op.operands),
-        attributes=attributes, loc=op.location, ip=ir.InsertionPoint(op),
-    )  # fmt: skip
+        "stablehlo.custom_call",
+        results=types,
+        operands=list(op.operands),
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
     if is_tuple:
         for use in list(op.results[0].uses):
             part = use.owner
