@@ -206,8 +206,7 @@ class Trainer:
             limit = min(self.schedule.next_due(step), self.evaluations.next_due(step))
             limit = self.pod.next_limit(step, limit, engine.ahead)
             result = engine.advance(limit)
-            is_end = result.step >= self.total or self._stops(result.step)
-            if is_end or result.step >= limit or self.schedule.is_due(result.step):
+            if result.step >= limit or self.schedule.is_due(result.step):
                 result = result.then(engine.settle())  # the state is needed
             # Finite? Then log it.
             step = self._finish(result)
