@@ -26,7 +26,7 @@ from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.evaluation.trained_model import load_model
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
-from bigbird_ja.run.checkpoints import write_variables
+from bigbird_ja.run.variables import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.storage import plotting
 from bigbird_ja.text import articles

@@ -141,7 +141,7 @@ def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
 
 def apart(ours: Path, theirs: Path, step: int) -> float:
     """The largest relative difference of any variable of two runs' checkpoints."""
-    from bigbird_ja.run.checkpoints import read_variables
+    from bigbird_ja.run.variables import read_variables
 
     left, right = (read_variables(str(path / f"model.ckpt-{step}")) for path in (ours, theirs))
     return max(_apart(left, right, [name for name in left if name != "global_step"]))
@@ -205,7 +205,7 @@ def _replicas(
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs, slot_parameters
-    from bigbird_ja.run.checkpoints import slot_name
+    from bigbird_ja.run.variables import slot_name
     from bigbird_ja.train import step as step_lib
 
     config = deepcopy(config)

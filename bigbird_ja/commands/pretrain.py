@@ -39,18 +39,49 @@ SETTINGS = RUN_SETTINGS
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
+    """Define the command's own flags."""
     flags.path("data_dir", "Data set made by `make-data`, on disk or gs://.", required=True)
     flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.setting("training.num_train_steps")
     flags.choice(
-        "engine", ("auto", "estimator", "pjrt"),
+        "engine",
+        ("auto", "estimator", "pjrt"),
         "What runs the step: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3), or JAX's runtime"
         " (CPU, GPU, any TPU). auto takes TPUEstimator on a TPU v2 or v3 with TensorFlow 2.15, and"
         " where it began the run; else JAX's runtime. It says which and why.",
-    )  # fmt: skip
+    )
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
+    _define_pod_flags(flags)
+    flags.path(
+        "init_from",
+        "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
+        " TensorFlow checkpoint. Not for resuming, which needs no flag.",
+    )
+    flags.number(
+        "max_train_minutes",
+        None,
+        "Saves and stops (status 75) so long after the command began,"
+        " start-up and compilation included: for a session that ends by the clock.",
+        unit="minutes",
+        above=0,
+        high=1e6,
+        none="until training.num_train_steps",
+    )
+    flags.choice(
+        "mode",
+        ("train", "train_and_eval"),
+        "train_and_eval also evaluates every training.eval_every_steps steps.",
+    )
+    flags.switch(
+        "overwrite",
+        "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
+    )
+    flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
+
+
+def _define_pod_flags(flags: Flags) -> None:
+    """Define what a process of several hosts is given."""
     flags.group = "Several hosts"
     flags.text(
         "coordinator_address",
@@ -59,40 +90,33 @@ def define_flags(flags: Flags) -> None:
         none="JAX_COORDINATOR_ADDRESS",
     )
     flags.integer(
-        "num_processes", None, "Processes that train together, one per host.", low=1, high=4096,
+        "num_processes",
+        None,
+        "Processes that train together, one per host.",
+        low=1,
+        high=4096,
         none="JAX_NUM_PROCESSES, or 1",
-    )  # fmt: skip
+    )
     flags.integer(
-        "process_id", None, "Which of them this is.", low=0, high=4095, none="JAX_PROCESS_ID",
-    )  # fmt: skip
+        "process_id",
+        None,
+        "Which of them this is.",
+        low=0,
+        high=4095,
+        none="JAX_PROCESS_ID",
+    )
     flags.integer(
-        "pod_wait_seconds", 300, "How long the processes wait for each other at the start.", low=1,
+        "pod_wait_seconds",
+        300,
+        "How long the processes wait for each other at the start.",
+        low=1,
         high=86_400,
-    )  # fmt: skip
+    )
     flags.group = ""
-    flags.path(
-        "init_from",
-        "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
-        " TensorFlow checkpoint. Not for resuming, which needs no flag.",
-    )
-    flags.number(
-        "max_train_minutes", None, "Saves and stops (status 75) so long after the command began,"
-        " start-up and compilation included: for a session that ends by the clock.",
-        unit="minutes", above=0, high=1e6, none="until training.num_train_steps",
-    )  # fmt: skip
-    flags.choice(
-        "mode", ("train", "train_and_eval"),
-        "train_and_eval also evaluates every training.eval_every_steps steps.",
-    )  # fmt: skip
-    flags.switch(
-        "overwrite",
-        "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
-    )
-    flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
 
 
 def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[str, Any]:
-    """Trains or resumes; tests give dependencies that stop the process at chosen instants."""
+    """Train or resume; tests give dependencies that stop the process at chosen instants."""
     from bigbird_ja.process import streams
     from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.process.streams import leave
@@ -118,7 +142,7 @@ def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[s
 def _prepare_and_train(
     args: absl_flags.FlagValues, deps: Dependencies, stop: StopRequest
 ) -> dict[str, Any]:
-    """From the flags to a job: MODEL_DIR, settings, data set, the pod, the engine."""
+    """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
     from bigbird_ja.settings.values import may_change_in_mid_run
     from bigbird_ja.storage import outputs
     from bigbird_ja.train import hosts
@@ -165,17 +189,24 @@ def _settings(
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
-    from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_warnings
+    from bigbird_ja.settings.resolve import Override, fit_to_data
+    from bigbird_ja.settings.values import config_warnings, flatten
     from bigbird_ja.train.hf_folder import adopted_settings
 
-    settings_of_run = None
-    if args.config is None and run_dir.settings is not None:
-        log(f"no --config: the run in {args.model_dir} continues with its own settings")
-        settings_of_run = args["config"].value = run_dir.join("config.yaml")
     manifest, guard = verify.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
     adopted = adopted_settings(args.init_from, so_far, manifest) if args.init_from else []
+    settings_of_run = None
+    if args.config is None and so_far is not None:
+        log(f"no --config: the run in {args.model_dir} continues with its own settings")
+        settings_of_run = run_dir.join("config.yaml")
+        adopted = [
+            *(
+                Override(key, value, settings_of_run, True)
+                for key, value in flatten(so_far).items()
+            ),
+            *adopted,
+        ]
     config, overrides = command_flags.resolve(args, adopted)
     config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
     log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")
@@ -190,8 +221,10 @@ def _settings(
 
 
 def _refuse_cores(overrides: list[Override]) -> None:
-    """Refuses `tpu.num_cores` where the user sets it for JAX's runtime: in a preset, or in a file
-    that states every setting, it is meant for other commands."""
+    """Refuse `tpu.num_cores` where the user sets it for JAX's runtime.
+
+    In a preset, or in a file that states every setting, it is meant for other commands.
+    """
     for override in overrides:
         if override.key == "tpu.num_cores" and not (override.is_of_preset or override.is_complete):
             raise BadInput(

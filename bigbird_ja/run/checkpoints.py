@@ -29,15 +29,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import BadInput, StorageError, classify
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.records import Time
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
 from bigbird_ja.storage.ownership import Made, Owned
 
 if TYPE_CHECKING:
-    import numpy as np
+    pass
 
 T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
@@ -46,9 +45,6 @@ STATE = "checkpoint"  # TensorFlow's name for the pointer file
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order of writing
 _ASIDE = re.compile(r"damaged-(\d+-)?model\.ckpt-")
 _NAME = re.compile(r"model\.ckpt-(\d+)(\.data-00000-of-00001|\.index|\.json)")
-# A checkpoint's variables: the parameters, the optimiser's slots, and the step.
-STEP = "global_step"
-SLOTS = ("m", "v")  # see `model.params.slot_parameters`
 
 
 @dataclass(frozen=True)
@@ -334,62 +330,6 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
             first.setdefault(step // keep_every, step)
         kept |= {step for window, step in first.items() if window}
     return [step for step in steps if step not in kept]
-
-
-def read_variables(prefix: str) -> dict[str, np.ndarray]:
-    """Every variable of a TensorFlow checkpoint in local files.
-
-    Raises:
-        Damaged: files are missing, cut off, or not of a checkpoint.
-    """
-    import tensorflow as tf
-
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        why = shortened(str(error), 200)
-        raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
-
-
-def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
-    """Writes a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
-
-    Runs outside any graph, so it must be called in a thread of its own while a session trains.
-
-    Raises:
-        StorageError: the disk is full, or fails.
-    """
-    import tensorflow as tf
-
-    names = sorted(values)
-    try:
-        tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[tf.convert_to_tensor(values[name]) for name in names],
-        )
-    except tf.errors.OpError as error:
-        # As an exception of ours: a session takes OutOfRangeError, which is what TensorFlow makes
-        # of EFBIG, for the end of the data, and ends as if all were well.
-        known = classify(error)
-        raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
-
-
-def slot_name(parameter: str, slot: str) -> str:
-    """The variable that holds one of a parameter's slots."""
-    return f"{parameter}/adam_{slot}"
-
-
-def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
-    """The parameters among a checkpoint's variables."""
-    endings = tuple(slot_name("", slot) for slot in SLOTS)
-    return {
-        name: value
-        for name, value in variables.items()
-        if name != STEP and not name.endswith(endings)
-    }
 
 
 def _names(*steps: int) -> list[str]:

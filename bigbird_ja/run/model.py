@@ -1,4 +1,4 @@
-"""The model in a MODEL_DIR: its parameters, with the config and the tokenizer that belong to them.
+"""Load the model of a MODEL_DIR: its parameters, with the config and tokenizer that belong to them.
 
 The checkpoint's sidecar says which config and which tokenizer it was trained with; files beside it
 that are not those are refused, because everything that reads the model would go wrong silently.
@@ -14,15 +14,8 @@ from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import (
-    STEP,
-    Checkpoint,
-    CheckpointStore,
-    Damaged,
-    Meta,
-    parameters_of,
-    read_variables,
-)
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.run.variables import parameters_of, read_checkpoint
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
@@ -41,7 +34,7 @@ CONTINUED = "continued_with"  # the event of a run whose settings were changed
 def load_parameters(
     model_dir: str, step: int | None = None
 ) -> tuple[Config, Data, dict[str, np.ndarray], Meta]:
-    """The model of a checkpoint, without the optimiser's state; nothing is changed.
+    """Load the model of a checkpoint, without the optimizer's state; nothing is changed.
 
     Args:
         model_dir: MODEL_DIR, on disk or on a bucket.
@@ -72,32 +65,8 @@ def load_parameters(
     return config, data, parameters_of(values), checkpoint.meta
 
 
-def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Every variable of a checkpoint of ours.
-
-    Raises:
-        Damaged: a variable holds no finite numbers, or it is of another step than its sidecar.
-    """
-    import numpy as np
-
-    values, meta = read_variables(checkpoint.prefix), checkpoint.meta
-    advice = "restore the checkpoint from a copy, or remove its files to use the one before"
-    for name, value in values.items():
-        if np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value).all():
-            raise Damaged(
-                f"{checkpoint.prefix}: {name} holds text, NaN or infinite numbers: {advice}"
-            )
-    step = int(values.get(STEP, -1))
-    if step != meta.step:
-        raise Damaged(
-            f"{checkpoint.prefix}: its {STEP} is {step} and its sidecar states {meta.step}:"
-            f" {advice}"
-        )
-    return values
-
-
 def _load_config(model_dir: str, meta: Meta) -> tuple[Config, Data]:
-    """Read the run's config and data, checked against the checkpoint."""
+    """Load the resolved config, checked against the checkpoint."""
     path = storage.join(model_dir, CONFIG)
     try:
         config, data = read_config(path)
@@ -110,8 +79,10 @@ def _load_config(model_dir: str, meta: Meta) -> tuple[Config, Data]:
 
 
 def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Fingerprints of the configs that a run had before `pretrain --set` changed them; the model
-    is the same in all."""
+    """Collect fingerprints of the configs that a run had before `pretrain --set` changed them.
+
+    The model is the same in all.
+    """
     return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
 
 
@@ -121,7 +92,8 @@ def check_config(
     """Refuse a config that is not the checkpoint's.
 
     Args:
-        config, data: the run's.
+        config: the run's.
+        data: the run's.
         meta: the checkpoint's sidecar.
         where: the config's file, for the message.
         earlier: fingerprints of configs that the run had before; see `earlier_configs`.
@@ -139,7 +111,7 @@ def check_config(
 
 
 def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
-    """MODEL_DIR's tokenizer, checked against the checkpoint.
+    """Load MODEL_DIR's tokenizer, checked against the checkpoint.
 
     Raises:
         BadInput: there is none, or it is not the one that the checkpoint was trained with.
@@ -159,7 +131,7 @@ def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:
-    """Refuses a MODEL_DIR whose tokenizer is another one; there may be none.
+    """Refuse a MODEL_DIR whose tokenizer is another one; there may be none.
 
     Args:
         model_dir: MODEL_DIR.

@@ -51,7 +51,7 @@ def update(
     scale: tf.Tensor,
     keep: tf.Tensor,
 ) -> tuple[Tensors, dict[str, Tensors]]:
-    """Update every parameter once.
+    """Update every parameter once; returns the new parameters and slots.
 
     Args:
         training: the rule, its betas and epsilon, and weight decay.
@@ -64,9 +64,6 @@ def update(
         learning_rate: float32 scalar.
         scale: float32 scalar that the gradients are multiplied by (clipping).
         keep: bool scalar; False returns everything unchanged.
-
-    Returns:
-        The new parameters and slots.
     """
     rate, epsilon = _corrected(training, global_step, learning_rate)
     if training.update_rule == "google":

@@ -1,4 +1,4 @@
-"""What people watch of a run: the progress line, TensorBoard, Weights & Biases."""
+"""Show a run to people: the progress line, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOT_SHOWN = ("step", "time", "train_seconds")
 
 @dataclass(frozen=True)
 class Pace:
-    """How many tokens and FLOPs one step takes.
+    """Tokens and FLOPs of one step.
 
     `tokens_per_step` leaves padding out (the data set's density); `flops_per_core_step` is what
     the model needs on one core, for the MFU.
@@ -110,14 +110,14 @@ class TrainProgress:
         return max(self.pace.num_train_steps - step, 0) * self._each[-1]
 
     def mfu(self, tokens_per_second: float) -> float | None:
-        """Model FLOPs utilisation of a core, 0 to 1; None where the peak is not known."""
+        """Compute the model FLOPs utilisation of a core, 0 to 1; None without a known peak."""
         if not self.pace.peak_flops:
             return None
         steps_per_second = tokens_per_second / self.pace.tokens_per_step
         return steps_per_second * self.pace.flops_per_core_step / self.pace.peak_flops
 
     def line(self, metrics: Mapping[str, float], columns: int | None = None) -> str:
-        """The line for one logged step.
+        """Compose the line for one logged step.
 
         Args:
             metrics: keys as in `metrics.jsonl`.
@@ -142,19 +142,19 @@ class TrainProgress:
         return fit(parts, columns)
 
     def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
-        """Prints the line where one is due."""
+        """Print the line where one is due."""
         now = self._clock()
         if force or self._live.is_terminal or now - self._last_line >= _LOG_INTERVAL:
             self._last_line = now
             self._live.show(self.line(metrics, self._live.columns()))
 
     def close(self) -> None:
-        """Ends the line on a terminal."""
+        """End the line on a terminal."""
         self._live.close()
 
 
 class EventWriter:
-    """TensorBoard's event file of one process: a local file, on a bucket uploaded at each save.
+    """Write TensorBoard's event file of one process: local, on a bucket uploaded at each save.
 
     TensorFlow's own writer uploads the whole file at every flush when it is on gs://.
 
@@ -183,7 +183,7 @@ class EventWriter:
         self._write(self._new(wall_time=clock(), step=start_step + 1, session_log=start))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes the metrics of one logged step."""
+        """Write the metrics of one logged step."""
         event = self._new(wall_time=self._clock(), step=step)
         for key, value in values.items():
             if key not in _NOT_SHOWN:
@@ -192,7 +192,7 @@ class EventWriter:
         self._write(event)
 
     def sync(self) -> None:
-        """Makes what was written visible to readers."""
+        """Make what was written visible to readers."""
         with self._lock:
             if not self._unsynced:
                 return
@@ -202,7 +202,7 @@ class EventWriter:
             storage.upload(self._local, self._target)
 
     def close(self) -> None:
-        """Ends the file."""
+        """End the file."""
         self.sync()
         self._writer.close()
 
@@ -213,7 +213,7 @@ class EventWriter:
 
 
 def load_wandb() -> Any:
-    """The wandb package.
+    """Import the wandb package.
 
     Raises:
         BadInput: it is not installed.
@@ -226,7 +226,7 @@ def load_wandb() -> Any:
 
 
 class WandbLog:
-    """A run in Weights & Biases (`pretrain --wandb`), continued after a restart.
+    """Log a run to Weights & Biases (`pretrain --wandb`); continues it after a restart.
 
     After a failure, which is logged, nothing more is sent: training does not end over a log.
 
@@ -253,12 +253,12 @@ class WandbLog:
         self._run = self._try(lambda: library.init(**about, config=settings, settings=private))
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Sends the numbers among `values`, as `prefix/key`."""
+        """Send the numbers among `values`, as `prefix/key`."""
         numbers = {f"{prefix}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
         self._try(lambda: self._run.log(numbers, step=step))
 
     def close(self) -> None:
-        """Ends the run there."""
+        """End the run there."""
         self._try(lambda: self._run.finish())
 
     def _try(self, act: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Everything that a run logs about itself while it trains: one place for all of it."""
+"""Record everything that a run logs about itself while it trains."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy",
 
 
 class Recorder:
-    """Progress line, metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard.
+    """Write progress line, metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard.
 
     In a process of a pod that does not write, it only keeps step and loss, for the results.
 
@@ -61,7 +61,7 @@ class Recorder:
         self._wandb: WandbLog | None = None
 
     def _pace(self) -> Pace:
-        """What speed and remaining time are computed from."""
+        """Collect what speed and remaining time are computed from."""
         config, data, engine = self._job.config, self._job.manifest, self._job.engine
         sequences = config.training.global_batch_size
         return Pace(
@@ -75,7 +75,7 @@ class Recorder:
     # The start.
 
     def started(self, init_from: dict[str, Any] | None) -> None:
-        """Writes settings and tokenizer, the start in events.jsonl, the first heartbeat.
+        """Write settings and tokenizer, the start in events.jsonl, the first heartbeat.
 
         Args:
             init_from: the record of `--init_from`, of a new run that has one.
@@ -115,7 +115,7 @@ class Recorder:
         self.heartbeat(write=True, state="starting")
 
     def _record_other_settings(self, before: tuple[Config, Data]) -> None:
-        """Logs and records with what other settings the run continues; before they are written."""
+        """Log and record with what other settings the run continues; before they are written."""
         config, data = self._job.config, self._job.manifest
         if changed := changes(before, (config, data)):
             named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
@@ -132,7 +132,7 @@ class Recorder:
             self._deps.log(f"the {schedule} schedule ends at step {new:,}, no longer at {old:,}")
 
     def open_board(self) -> None:
-        """Opens TensorBoard's file; this is what needs TensorFlow."""
+        """Open TensorBoard's file; this is what needs TensorFlow."""
         if not self._writes:
             return
         self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
@@ -144,32 +144,32 @@ class Recorder:
             )
 
     def began(self) -> None:
-        """The first step comes next."""
+        """Note that the first step comes next."""
         self.progress.begin()
         self.heartbeat(state="training")
 
     # While it trains.
 
     def event(self, event: str, **fields: Any) -> None:
-        """Adds a line to events.jsonl, with the step."""
+        """Add a line to events.jsonl, with the step."""
         if self._writes:
             fields = {"global_step": self.step, **fields}
             self._run_dir.events.append(event, self._deps.clock, **fields)
 
     def heartbeat(self, write: bool = False, **fields: Any) -> None:
-        """Changes what heartbeat.json will hold at its next write, or writes it now."""
+        """Change what heartbeat.json will hold at its next write, or write it now."""
         self._heartbeat.update(**fields)
         if write and self._writes:
             self._heartbeat.write()
 
     def stepped(self, step: int) -> None:
-        """Steps up to `step` are finished."""
+        """Note that steps up to `step` are finished."""
         self.progress.finished(step)
         self.step = step
         self.heartbeat(global_step=step, step_time=self._now())
 
     def logged(self, step: int, metrics: dict[str, float]) -> None:
-        """The metrics of one logged step, in order."""
+        """Record the metrics of one logged step, in order."""
         self.loss = metrics["loss"]
         if not self._writes:
             return
@@ -195,7 +195,7 @@ class Recorder:
         self.progress.show(record, force=step >= self._job.config.training.num_train_steps)
 
     def evaluated(self, step: int, results: dict[str, Any]) -> None:
-        """The results of one evaluation."""
+        """Record the results of one evaluation."""
         run_log.append_eval(self._dir, {"step": step, "time": self._now(), **results})
         if self._wandb is not None:
             self._wandb.write(step, results, "eval")
@@ -206,12 +206,12 @@ class Recorder:
         self.progress.leave_out()
 
     def sync_metrics(self) -> None:
-        """Brings metrics.jsonl on a bucket up to date."""
+        """Bring metrics.jsonl on a bucket up to date."""
         if self._writes:
             self._metrics.sync()
 
     def sync(self) -> None:
-        """Brings metrics and TensorBoard's file up to date: with each save, and at the end."""
+        """Bring metrics and TensorBoard's file up to date: with each save, and at the end."""
         self.sync_metrics()
         if self._board is not None:
             self._board.sync()
@@ -219,7 +219,7 @@ class Recorder:
     # Totals, and the end.
 
     def _tokens_seen(self) -> int:
-        """Tokens trained on so far, padding left out (by the data set's density)."""
+        """Count tokens trained on so far, without padding (by the data set's density)."""
         tokens_per_step = self.progress.pace.tokens_per_step
         before = self._resumption.checkpoint
         if before is None or before.meta.step == self._resumption.next_batch:
@@ -228,7 +228,7 @@ class Recorder:
         return before.meta.tokens_seen + round(new)  # steps before were of another size
 
     def sidecar(self) -> Meta:
-        """What a checkpoint of this step is stored with."""
+        """Make the sidecar of a checkpoint of this step."""
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,
@@ -244,7 +244,7 @@ class Recorder:
         )
 
     def totals(self) -> dict[str, Any]:
-        """The run's totals so far, as in `--json`."""
+        """Return the run's totals so far, as in `--json`."""
         return {
             "global_step": self.step,
             "loss": self.loss,
@@ -255,7 +255,7 @@ class Recorder:
         }
 
     def close(self) -> None:
-        """Ends the progress line and TensorBoard's file. Never raises: it would hide the cause."""
+        """End the progress line and TensorBoard's file. Never raises: it would hide the cause."""
         self.progress.close()
         if self._wandb is not None:
             self._wandb.close()
@@ -266,8 +266,10 @@ class Recorder:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Records why the run ended. Never raises: that would hide the reason. A process that lost
-        the lock writes nothing: MODEL_DIR belongs to another."""
+        """Record why the run ended. Never raises: that would hide the reason.
+
+        A process that lost the lock writes nothing: MODEL_DIR belongs to another.
+        """
         if isinstance(error, LeaseLost):
             return
         # The words of an exception that nothing here has composed may quote anything.
@@ -289,7 +291,7 @@ class Recorder:
 
 
 def package_versions() -> dict[str, str]:
-    """The installed packages that have a part in a run."""
+    """Find the versions of installed packages that have a part in a run."""
     versions = {}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""MODEL_DIR: opened once, checked before anything is written, locked while a run writes to it.
+"""Open MODEL_DIR once, check it before anything is written, lock it while a run writes to it.
 
 A run that continues may differ from how it began: in length, and by `--set` in settings.
 The optimiser's state is kept. Where the batch size changes, the order of the data is cut into
@@ -82,44 +82,45 @@ class RunDir:
         self.events = run_log.EventLog(path, overwrite or run_log.EVENTS not in self.files)
 
     def join(self, name: str) -> str:
-        """The path of a file in MODEL_DIR."""
+        """Return the path of a file in MODEL_DIR."""
         return storage.join(self.path, name)
 
     @property
     def has_work(self) -> bool:
-        """Whether a checkpoint, good or not, or a logged step is there."""
+        """Tell whether a checkpoint, good or not, or a logged step is there."""
         metrics = self.files.get(run_log.METRICS)
         return self.has_checkpoints or bool(metrics and metrics.size)
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether a checkpoint, good or not, is or was there."""
+        """Tell whether a checkpoint, good or not, is or was there."""
         return any(_CHECKPOINT.fullmatch(name) for name in self.files)
 
     def last_start(self) -> EventRecord | None:
-        """The event of the last start of a run, or None."""
+        """Return the event of the last start of a run, or None."""
         starts = [e for e in self.events.records if e["event"] in ("started", "resumed")]
         return starts[-1] if starts else None
 
     def engine_before(self) -> Before | None:
-        """What the run was trained by and on; None for a new one."""
+        """Return the engine and device of the run so far; None for a new one."""
         start = self.last_start() if self.has_work else None
         if start is None:
             return None
         return Before(str(start.get("engine")), str(start.get("environment", {}).get("device")))
 
     def is_recorded_as_finished(self) -> bool:
-        """Whether the last start of a run was followed by the end `finished`."""
+        """Tell whether the end `finished` followed the last start of a run."""
         known = ("started", "resumed", "finished", "failed", "interrupted")
         return [e["event"] for e in self.events.records if e["event"] in known][-1:] == ["finished"]
 
     # Checks, before anything is written.
 
     def check_settings(self, config: Config, data: Data, changed: Collection[str] = ()) -> None:
-        """Refuses settings other than those of the run that is there.
+        """Refuse settings other than those of the run that is there.
 
         Args:
-            config, data: to continue with.
+            config: to continue with.
+            data: to continue with.
             changed: keys that may differ: those of `training` that the command line sets.
 
         Raises:
@@ -145,11 +146,12 @@ class RunDir:
     def find_resumption(
         self, store: CheckpointStore, config: Config, data: Data, data_fingerprint: str
     ) -> Resumption:
-        """The newest good checkpoint, checked against config and data. Call with the lock held.
+        """Find the newest good checkpoint, checked against config and data; with the lock held.
 
         Args:
             store: of MODEL_DIR.
-            config, data: to continue with; `check_settings` allowed it.
+            config: to continue with; `check_settings` allowed it.
+            data: likewise.
             data_fingerprint: of the data set.
 
         Raises:
@@ -175,7 +177,7 @@ class RunDir:
         )
 
     def check_is_of(self, owner: str, deps: Dependencies) -> None:
-        """In a process of a pod that does not write: MODEL_DIR must be the writer's folder.
+        """Refuse, in a process of a pod that does not write, another folder than the writer's.
 
         Args:
             owner: of the writer's lock.
@@ -197,7 +199,7 @@ class RunDir:
 
     @contextlib.contextmanager
     def locked(self, deps: Dependencies) -> Iterator[tuple[Lease, str]]:
-        """Makes MODEL_DIR and holds its lock; with `overwrite` moves the run in it aside first.
+        """Make MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
 
         Yields:
             The lock, and an empty scratch folder: on the disk of MODEL_DIR, where that is local, so
@@ -228,14 +230,17 @@ class RunDir:
 
     @property
     def owned(self) -> Owned:
-        """The mark of MODEL_DIR, once it is locked."""
+        """Return the mark of MODEL_DIR, once it is locked."""
         assert self._owned is not None
         return self._owned
 
     @contextlib.contextmanager
     def _scratch(self, lease_id: str) -> Iterator[str]:
-        """An empty folder: on the disk of MODEL_DIR the mark lists it, so that what a kill leaves
-        is known at the next start."""
+        """Make an empty folder for the time of the block.
+
+        On the disk of MODEL_DIR the mark lists it, so that what a kill leaves is known at the next
+        start.
+        """
         if storage.is_remote(self.path):
             with scratch_directory() as path:
                 yield path
@@ -283,7 +288,7 @@ class RunDir:
             raise BadInput(f"{self.path}: another process has trained here just now: run again")
 
     def _check_movable(self) -> bool:
-        """Whether there is a run that `--overwrite` has to move aside.
+        """Tell whether there is a run that `--overwrite` has to move aside.
 
         Raises:
             BadInput: it cannot be renamed.
@@ -302,7 +307,7 @@ class RunDir:
         return True
 
     def _move_aside(self) -> str:
-        """Renames MODEL_DIR; the new name. Call with the lock held."""
+        """Rename MODEL_DIR, with the lock held; returns the new name."""
         path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
         number = 1
         while os.path.lexists(f"{path}.replaced-{number}"):
@@ -316,10 +321,11 @@ class RunDir:
         return moved
 
     def write_settings(self, config: Config, data: Data, tokenizer: str) -> None:
-        """Writes the resolved config, where it is another than before, and the tokenizer.
+        """Write the resolved config, where it is another than before, and the tokenizer.
 
         Args:
-            config, data: of the run.
+            config: of the run.
+            data: of the run.
             tokenizer: the data set's file.
         """
         before = flatten(*self.settings) if self.settings else {}
@@ -329,7 +335,7 @@ class RunDir:
             self.owned.write(TOKENIZER, storage.read_bytes(tokenizer))
 
     def remove_new_files(self) -> None:
-        """Removes what a new run has written, which the engine refused before its first step."""
+        """Undo a new run that failed before step 1."""
         new = [name for name in self.owned.files if name not in self.files]
         self.owned.remove(name for name in new if not name.startswith(_SCRATCH))
         for name in storage.list_files(self.path):
@@ -340,5 +346,5 @@ class RunDir:
 
 
 def next_batch(meta: Meta, config: Config) -> int:
-    """The batch of the data's order, in batches of `config`, with which a checkpoint continues."""
+    """Compute the batch of the data's order with which a checkpoint continues."""
     return -(-meta.next_batch * meta.global_batch_size // config.training.global_batch_size)

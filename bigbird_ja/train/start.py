@@ -189,7 +189,8 @@ def trained_model(
 
     Args:
         choice: of `choose`.
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         parameters: by name, float32.
     """
     if choice.devices is not None:
@@ -222,11 +223,13 @@ def batches(
 
     Args:
         config: fitted to the manifest.
-        manifest, data_dir: the data set.
+        manifest: the data set.
+        data_dir: the data set.
         start_step: the number of the first batch.
         first_step: the global step of that batch; after a change of batch size the two differ.
         num_steps: how many batches; without end by default.
-        num_hosts, host_index: the part of each global batch to read.
+        num_hosts: the part of each global batch to read.
+        host_index: the part of each global batch to read.
     """
     from bigbird_ja.data import pipeline
 

@@ -1,4 +1,4 @@
-"""One optimiser step, as a pure function: what trains is what `preflight` compiles and tests run.
+"""Compute one optimizer step, as a pure function: what trains, `preflight` compiles and tests run.
 
 It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
 """
@@ -34,59 +34,48 @@ def train_step(
     num_replicas: int = 1,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
 ) -> tuple[Tensors, Slots, Tensors]:
-    """Gradients of one global batch and the update they make.
+    """Compute the gradients of one global batch and the update they make.
 
-    The loss is the mean over all predictions of the global batch (over micro-batches and replicas),
-    plus, with next-sentence prediction, that loss's mean over the sequences.
+    The loss is the mean over all predictions of the global batch, plus, with next-sentence
+    prediction, that loss's mean over the sequences.
 
     Args:
-        config, data: of the run.
+        config: of the run.
+        data: of its data set.
         params: float32, as `parameter_specs` lists them.
         slots: the optimiser's state, by name as `slot_parameters` lists it; zeros at first.
         global_step: integer scalar, steps made so far; keys dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
             masked_lm_positions, masked_lm_ids int32 and masked_lm_weights float32 [b, P];
             (next_sentence_labels int32 [b]); b divides into `gradient_accumulation_steps`.
-        replica_id: which replica this is; keys dropout.
+        replica_id: which of `num_replicas` this is; keys dropout.
         num_replicas: how many there are.
         cross_replica_sum: sums a tensor (float32, or of `training.dtype`) over the replicas.
 
     Returns:
         New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
         (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping) as
-        float32, and finite, bool: where False (loss or gradients NaN or infinite) params and slots
-        are returned unchanged.
+        float32, and finite, bool: where False params and slots are returned unchanged.
 
     Raises:
         ValueError: the batch does not divide, or the sequence length does not suit the attention.
     """
     weight = cross_replica_sum(prediction_weight(batch))
-    gradients, sums = replica_gradients(
-        config,
-        data,
-        params,
-        batch,
-        global_step,
-        replica_id=replica_id,
-        num_replicas=num_replicas,
-        weight=weight,
-    )
+    how = (replica_id, num_replicas)
+    gradients, sums = replica_gradients(config, data, params, batch, global_step, *how, weight)
     gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
-    orthogonalized = None
+    stacks = None
     if num_replicas > 1:
         with tf.name_scope("optimizer"):
             norm = global_norm(gradients)
-            stacks = muon_directions(config, slots["m"], gradients, norm, multiple=num_replicas)
-            how = replica_id, num_replicas, cross_replica_sum
-            orthogonalized = [muon.orthogonalized_together(stack, *how) for stack in stacks]
+            stacks = muon_directions(config, slots["m"], gradients, norm, num_replicas)
+            stacks = [muon.orthogonalized_together(s, *how, cross_replica_sum) for s in stacks]
     sums = cross_replica_sum(sums)
-    return apply_gradients(
-        config, data, params, slots, gradients, sums, global_step, orthogonalized=orthogonalized
-    )
+    return apply_gradients(config, data, params, slots, gradients, sums, global_step, None, stacks)
 
 
 def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """The weights of a batch's predictions together, float32 scalar."""
+    """Sum the weights of a batch's predictions, float32 scalar."""
     return tf.reduce_sum(tf.cast(batch["masked_lm_weights"], tf.float32))
 
 
@@ -97,16 +86,14 @@ def replica_gradients(
     params: Mapping[str, tf.Tensor],
     batch: Mapping[str, tf.Tensor],
     global_step: tf.Tensor,
-    *,
     replica_id: tf.Tensor | int,
     num_replicas: int,
     weight: tf.Tensor,
 ) -> tuple[Tensors, tf.Tensor]:
-    """One replica's part of the global batch's gradients; the sum over the replicas is all of them.
+    """Compute one replica's part of the global batch's gradients; all parts add up to them.
 
-    Args:
-        config, data, params, batch, global_step, replica_id, num_replicas: as `train_step`.
-        weight: `prediction_weight`, summed over the replicas.
+    The arguments are those of `train_step`; `weight` is `prediction_weight`, summed over the
+    replicas.
 
     Returns:
         float32 gradients by name, and this replica's part of the reported means, float32 [4].
@@ -132,18 +119,12 @@ def apply_gradients(
     orthogonalized: Sequence[tf.Tensor] | None = None,
     priced_as_one_of: int = 1,
 ) -> tuple[Tensors, Slots, Tensors]:
-    """The update that the whole batch's gradients make.
+    """Make the update of the whole batch's gradients; returns what `train_step` does.
 
-    Args:
-        config, data, params, slots, global_step: as `train_step`; params and slots may be parts.
-        gradients, sums: of `replica_gradients`, summed over the replicas; the same parts of them.
-        squares: the sum of all gradients' squares, needed where `gradients` are parts.
-        orthogonalized: `muon_directions`, orthogonalised, where replicas do it together; needed
-            where `gradients` are parts.
-        priced_as_one_of: see `program.Program`.
-
-    Returns:
-        As `train_step`.
+    Other arguments are those of `train_step`. `gradients` and `sums` are of `replica_gradients`,
+    summed over the replicas. Params, slots and gradients may be the same parts of all; then
+    `squares`, the sum of all gradients' squares, and `orthogonalized`, the stacks of
+    `muon_directions` after that, are needed. `priced_as_one_of`: see `program.Program`.
     """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
@@ -184,7 +165,7 @@ def muon_directions(
     norm: tf.Tensor,
     multiple: int = 1,
 ) -> list[tf.Tensor]:
-    """`muon.directions`; `norm` is that of all gradients."""
+    """Compute `muon.directions`; `norm` is that of all gradients."""
     scale, dtype = clip_factor(norm, config.training.clip_norm), config.training.dtype
     return muon.directions(muon_matrices(config), momenta, gradients, scale, dtype, multiple)
 
@@ -202,7 +183,7 @@ def _accumulate(
     divisor: tf.Tensor,
     sequences: float,
 ) -> tuple[Tensors, tf.Tensor]:
-    """This replica's share of the gradients and of the sums, over micro-batches."""
+    """Sum this replica's share of the gradients and of the means over micro-batches."""
     steps, size = config.training.gradient_accumulation_steps, int(batch["input_ids"].shape[0])
     if steps == 1:
         return _gradients(config, data, params, batch, fold_in(key, 0), divisor, sequences)
@@ -240,8 +221,7 @@ def _gradients(
     divisor: tf.Tensor,
     sequences: float,
 ) -> tuple[Tensors, tf.Tensor]:
-    """float32 gradients of one micro-batch's share of the global loss, and its share of the four
-    means that are reported."""
+    """Compute float32 gradients of one micro-batch's share of the loss, and of the means."""
     with tf.GradientTape() as tape:
         tape.watch(list(params.values()))
         metrics = pretraining_metrics(params, config, data, batch, dropout_key=key)

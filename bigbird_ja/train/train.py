@@ -34,8 +34,9 @@ from bigbird_ja.process.errors import (
 )
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta, parameters_of
-from bigbird_ja.run.model import TOKENIZER, check_tokenizer, read_checkpoint
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.run.model import TOKENIZER, check_tokenizer
+from bigbird_ja.run.variables import parameters_of, read_checkpoint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train.engines import Engine, StepResult
@@ -63,15 +64,12 @@ _SAVING_SECONDS = 20.0  # for a save that is under way at a bad end
 
 
 def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
-    """Train or resume to the end.
+    """Train or resume to the end; returns the `--json` results.
 
     Args:
         job: what to train.
         run_dir: MODEL_DIR, opened.
         stop: tells whether someone asked to stop.
-
-    Returns:
-        The `--json` results.
 
     Raises:
         CommandError: every other end, recorded in MODEL_DIR once work has begun there; its
@@ -313,8 +311,10 @@ class Trainer:
         ]
 
     def _complete(self) -> dict[str, Any]:
-        """Make up for what a kill after the last step has prevented: the last evaluation, and the
-        record of the end."""
+        """Make up for what a kill after the last step has prevented.
+
+        That is the last evaluation, and the record of the end.
+        """
         step, checkpoint = self.resumption.step, self.resumption.checkpoint
         is_past = f", past training.num_train_steps={self.total:,}" if step > self.total else ""
         self.deps.log(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja.run.checkpoints import parameters_of, read_variables
+from bigbird_ja.run.variables import parameters_of, read_variables
 from bigbird_ja.train import warm_start
 from testkit import killing, synthetic
 from testkit.zygote import Zygote

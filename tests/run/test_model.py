@@ -17,7 +17,7 @@ from bigbird_ja.cli import main
 from bigbird_ja.data import manifest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
-from bigbird_ja.run.checkpoints import read_variables, write_variables
+from bigbird_ja.run.variables import read_variables, write_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import config_to_yaml
 from testkit.runs import SETTINGS, SmallRun

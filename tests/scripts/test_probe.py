@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja.run.checkpoints import read_variables
+from bigbird_ja.run.variables import read_variables
 from bigbird_ja.text import articles
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from scripts import probe

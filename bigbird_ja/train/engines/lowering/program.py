@@ -1,4 +1,4 @@
-"""The step as two functions of one replica, traced by TensorFlow and lowered to HLO.
+"""Trace the step as functions of one replica with TensorFlow, and lower them to HLO.
 
 What `engines.pjrt` compiles and runs, and what `preflight` compiles and prices, is this very thing.
 Between the two functions the gradients are summed over the replicas, by whoever runs them:
@@ -32,7 +32,7 @@ from bigbird_ja.evaluation import forward
 from bigbird_ja.model import heads
 from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.checkpoints import slot_name
+from bigbird_ja.run.variables import slot_name
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
@@ -56,7 +56,8 @@ class Program:
     """The step of a config on some replicas.
 
     Args:
-        config, data: of the run.
+        config: of the run.
+        data: of the run.
         sequences: of one replica and step, over all micro-batches.
         num_replicas: over which the global batch is divided.
         priced_as_one_of: devices of the run of which this is one device's program without what
@@ -71,24 +72,24 @@ class Program:
 
     @property
     def parameters(self) -> dict[str, Spec]:
-        """By name, float32."""
+        """Describe the parameters by name, float32."""
         specs = parameter_specs(self.config, self.data)
         return {name: Spec(spec.shape, "float32") for name, spec in specs.items()}
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """The optimiser's state by name, all of the first slot before the second."""
+        """Describe the optimizer's state by name, all of the first slot before the second."""
         parameters, slots = self.parameters, slot_parameters(self.config, self.data)
         return {slot_name(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
     @property
     def batch(self) -> dict[str, Spec]:
-        """What one replica gets per step, as `data.pipeline.batches` yields it."""
+        """Describe what one replica gets per step, as `data.pipeline.batches` yields it."""
         return batch_specs(self.data, self.sequences, train_predictions(self.config, self.data))
 
     @property
     def metric_names(self) -> list[str]:
-        """Of the places of `metrics`."""
+        """Name the places of `metrics`."""
         names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "grad_norm"]
         if self.data.nsp:
             names += ["next_sentence_loss", "next_sentence_accuracy"]
@@ -96,8 +97,10 @@ class Program:
 
     @property
     def shards(self) -> dict[str, Shard]:
-        """How each parameter and each slot is divided over the replicas; empty: not at all. Muon's
-        matrices are divided by rows."""
+        """Divide each parameter and each slot over the replicas; empty: not at all.
+
+        Muon's matrices are divided by rows.
+        """
         matrices, count = muon_matrices(self.config), self.num_replicas
         if count == 1 or not matrices:
             return {}
@@ -109,7 +112,7 @@ class Program:
         return shards | {slot_name(n, slot): shards[n] for slot in slots for n in slots[slot]}
 
     def lower(self) -> LoweredStep:
-        """All functions, and all that is needed to put them together.
+        """Lower all functions, with all that is needed to put them together.
 
         Raises:
             BadInput: shapes that the model refuses.
@@ -127,7 +130,7 @@ class Program:
         )
 
     def gradients(self) -> Traced:
-        """One replica's part of the gradients.
+        """Trace one replica's part of the gradients.
 
         Raises:
             BadInput: shapes that the model refuses.
@@ -152,10 +155,11 @@ class Program:
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
     def muon(self) -> tuple[Traced, Traced] | None:
-        """See `LoweredStep.muon`; None where one update does it all.
+        """Trace the two functions of `LoweredStep.muon`; None where one update does it all.
 
         Between the two a replica gives rows for matrices: of each stack [n, rows / replicas,
-        columns] it gets [n / replicas, rows, columns]."""
+        columns] it gets [n / replicas, rows, columns].
+        """
         matrices, count = muon_matrices(self.config), self.num_replicas
         if not matrices or not self.shards:
             return None
@@ -187,7 +191,7 @@ class Program:
         return first, trace(orthogonalize, shares, outputs)
 
     def update(self, stacks: Mapping[str, Spec]) -> Traced:
-        """The update that the whole batch's gradients make; `metrics` in `metric_names`' order.
+        """Trace the update of the whole batch's gradients; `metrics` in `metric_names`' order.
 
         Args:
             stacks: where the state is divided, the orthogonalised ones of Muon.
@@ -223,16 +227,18 @@ class Program:
         return trace(update, {**parameters, **slots, **given, **stacks, **totals}, outputs)
 
     def _parts(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        """What one replica has of parameters or slots."""
+        """Describe what one replica has of parameters or slots."""
         shards = self.shards
         return {name: shards[name].part(s) if shards else s for name, s in specs.items()}
 
 
 def evaluation(config: Config, data: Data, sequences: int) -> Traced:
-    """`heads.pretraining_metrics` of a batch of that many sequences; parameters come first.
+    """Trace `heads.pretraining_metrics` of a batch of sequences; parameters come first.
 
     Args:
         config: of evaluation: float32, no recomputation.
+        data: of the data set.
+        sequences: of the batch.
     """
     parameters = Program(config, data, sequences, 1).parameters
     batch = batch_specs(data, sequences)
@@ -252,7 +258,7 @@ def evaluation(config: Config, data: Data, sequences: int) -> Traced:
 def log_probabilities(
     config: Config, data: Data, sequences: int, length: int, places: int
 ) -> Traced:
-    """`evaluation.forward.masked_log_probabilities` of that many sequences, tokens and places."""
+    """Trace `evaluation.forward.masked_log_probabilities` of so many sequences, tokens, places."""
     parameters = Program(config, data, sequences, 1).parameters
     inputs = {
         "input_ids": Spec((sequences, length), "int32"),
@@ -268,8 +274,10 @@ def log_probabilities(
 
 
 def batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
-    """A batch of that many sequences, as `data.pipeline` yields it; with as many places for
-    predictions as the data set's, unless said otherwise."""
+    """Describe a batch of that many sequences, as `data.pipeline` yields it.
+
+    It has as many places for predictions as the data set's, unless another number is given.
+    """
     whole = (sequences, data.seq_length)
     places = (sequences, predictions or data.max_predictions_per_seq)
     return {
@@ -288,7 +296,7 @@ def trace(
     inputs: Mapping[str, Spec],
     outputs: list[str],
 ) -> Traced:
-    """Lowers a function of named tensors.
+    """Lower a function of named tensors.
 
     Args:
         function: inputs by name to a list of outputs.
