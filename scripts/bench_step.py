@@ -190,9 +190,9 @@ def by_length() -> Iterator[dict[str, Any]]:
 
 def draw(points: Sequence[dict[str, Any]]) -> None:
     """Draw cycles per token against the length, one line for each shape and chip."""
-    from bigbird_ja.storage import plotting
+    from bigbird_ja.report import charts
 
-    figure = plotting.new_figure(7, 4.4)
+    figure = charts.new_figure(7, 4.4)
     axes = figure.add_subplot()
     for shape, style in zip(SHAPES, ("o", "s"), strict=True):
         for chip, line in zip(CODE_CHIPS, ("-", "--"), strict=True):
@@ -206,7 +206,7 @@ def draw(points: Sequence[dict[str, Any]]) -> None:
     axes.set_xticks(LENGTHS, [f"{n:,}" for n in LENGTHS])
     axes.set(xlabel="tokens in a sequence, 16,384 in a step", ylabel="cycles per token")
     axes.grid(alpha=0.3)
-    plotting.legend_below(figure)
+    charts.legend_below(figure)
     figure.savefig(PICTURE, dpi=150)
 
 

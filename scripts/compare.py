@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.storage import plotting
+from bigbird_ja.report import charts
 
 Curve = Sequence[Sequence[float]]  # (step, loss)
 WIDTH = 25  # logged steps that a drawn training loss is averaged over
@@ -98,7 +98,7 @@ def publish(path: pathlib.Path, text: str, runs: Mapping[str, Any]) -> None:
 
 def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
     """Loss of every run, one colour for each recipe; many logged losses as a running mean."""
-    figure = plotting.new_figure(7, 5)
+    figure = charts.new_figure(7, 5)
     axes = figure.subplots()
     recipes = list(dict.fromkeys(map(recipe_of, curves)))
     for name, points in curves.items():
@@ -113,5 +113,5 @@ def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
     axes.set(xlabel="step", ylabel="masked-LM loss")
     axes.set_title(textwrap.fill(title, 80), fontsize=10)
     axes.grid(alpha=0.3)
-    plotting.legend_below(figure)
+    charts.legend_below(figure)
     figure.savefig(path, dpi=110, metadata={"Software": ""})

@@ -26,9 +26,9 @@ from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.evaluation.trained_model import load_model
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
+from bigbird_ja.report import charts
 from bigbird_ja.run.variables import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.storage import plotting
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.interface import Tokenizer
@@ -163,7 +163,7 @@ def measure(
 
 def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
     """Draws accuracy against distance as a PNG file."""
-    figure = plotting.new_figure(7.5, 4.5)
+    figure = charts.new_figure(7.5, 4.5)
     axes = figure.add_subplot()
     for key, (label, colour, style) in GUESSES.items():
         axes.plot([100 * row[key] for row in rows], style, color=colour, label=label, linewidth=2)
@@ -172,8 +172,8 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
     axes.set(ylim=(-2, 102), ylabel="masked tokens of the name filled in (%)")
     axes.set_xlabel("distance to the nearest earlier mention (tokens)")
     axes.grid(alpha=0.3)
-    plotting.legend_below(figure)
-    plotting.save(figure, path, dpi=130)
+    charts.legend_below(figure)
+    figure.savefig(path, dpi=130)
 
 
 def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:

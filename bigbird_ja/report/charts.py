@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import io
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja.storage import plotting
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from bigbird_ja.report.collect import RunLogs
 
@@ -155,16 +155,17 @@ def _draw(
     kind: str = "card",
 ) -> str:
     """Make a card of the page with what `draw` does to some axes; `size` is in inches."""
+    os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing in this environment
     import matplotlib
 
     file = io.StringIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser's fonts draw the text
-        figure = plotting.new_figure(*size)
+        figure = new_figure(*size)
         axes = figure.add_subplot()
         draw(axes)
         if axes.get_legend_handles_labels()[1]:
-            plotting.legend_below(figure)
+            legend_below(figure)
         unstamped = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=unstamped)
     svg = file.getvalue()
@@ -175,6 +176,21 @@ def _draw(
     label = html.escape(title)
     picture = f'<svg viewBox="{size_of_view}" role="img" aria-label="{label}">{body}'
     return _card(title, picture, kind)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Make an empty figure of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def legend_below(figure: Figure) -> None:
+    """Put a legend under the picture, where no line runs through it, in as many columns as fit."""
+    labels = [label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]]
+    inches = 0.6 + 0.075 * max(map(len, labels))  # a line, and letters of 10 points
+    columns = min(4, len(labels), int(figure.get_figwidth() / inches) or 1)
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _card(title: str, body: str, kind: str = "card") -> str:
