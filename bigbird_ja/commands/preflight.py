@@ -28,7 +28,8 @@ from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.settings.schema import STEP_SETTINGS
 
 if TYPE_CHECKING:
-    from bigbird_ja.preflight.estimate import CompileOptions, Traced
+    from bigbird_ja.preflight.compile import CompileOptions
+    from bigbird_ja.preflight.estimate import Traced
     from bigbird_ja.preflight.targets import Target
     from bigbird_ja.settings.data import Data
     from bigbird_ja.settings.schema import Config
@@ -91,7 +92,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     wanted += [with_batch(slice_) for slice_ in slices]
     versions = compile_lib.versions()
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    options = estimate.CompileOptions(
+    options = compile_lib.CompileOptions(
         cache_dir=compile_lib.default_cache_dir(dict(os.environ)) if args.cache else None,
         timeout=60.0 * args.timeout_minutes,
         dump_dir=args.dump_hlo,

@@ -36,7 +36,6 @@ CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_ch
 _PACKAGES = ("jax", "jaxlib", "libtpu")
 _CACHE_FORMAT = "5"
 _LISTING_TIMEOUT = 300.0  # seconds
-DEFAULT_TIMEOUT = 1800.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
 
 
 @dataclass(frozen=True)
@@ -79,39 +78,45 @@ def versions() -> dict[str, str]:
     return installed
 
 
+@dataclass(frozen=True)
+class CompileOptions:
+    """Options of every compilation of one command."""
+
+    cache_dir: str | None = None  # folder of results that are kept; None: none are
+    timeout: float = 3600.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
+    dump_dir: str | None = None  # keeps HLO, in and out
+    machine_code: bool = False  # reads the machine code too, where this libtpu lists it
+
+
 def compile_for(
-    step: LoweredStep,
-    target: Target,
-    cache_dir: str | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    code: bool = False,
+    step: LoweredStep, target: Target, options: CompileOptions = CompileOptions()
 ) -> Compiled:
     """Compile a step for a target.
 
     Args:
         step: for as many replicas as the target has devices.
         target: one device or a slice.
-        cache_dir: folder of cached results; None: no cache.
-        timeout: seconds.
-        code: reads the machine code too, where this libtpu lists it for the chip.
+        options: of the compilation.
 
     Raises:
         BadInput: the extra is not installed, or this libtpu does not know the chip.
         CompilerFailed: a crash, a time-out, or an error other than too little memory.
     """
     installed = versions()
-    code = code and machine_code.is_available(target.chip.name, installed["libtpu"])
+    listed = machine_code.is_available(target.chip.name, installed["libtpu"])
+    code = options.machine_code and listed
     key = cache_key(step, target, installed, code)
-    path = os.path.join(cache_dir, f"{key}.json.gz") if cache_dir else None
+    path = os.path.join(options.cache_dir, f"{key}.json.gz") if options.cache_dir else None
     result = _load(path) if path else None
     if result is None:
-        result = _compile(step, target, timeout, code)
+        result = _compile(step, target, options.timeout, code)
         if path:
             _store(path, result)
     if "error" in result:
         return Compiled("", {}, shortage(result["error"]))
-    listed = result.pop("code", None)
-    codes = None if listed is None else decode.convert(listed, dict[str, machine_code.Code], "code")
+    codes = result.pop("code", None)
+    if codes is not None:
+        codes = decode.convert(codes, dict[str, machine_code.Code], "code")
     return Compiled(result.pop("hlo"), result, None, codes)
 
 

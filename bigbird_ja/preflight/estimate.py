@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
@@ -11,7 +10,7 @@ from bigbird_ja.accelerators.hardware import Chip
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline
-from bigbird_ja.preflight.compile import Compiled, compile_for
+from bigbird_ja.preflight.compile import Compiled, CompileOptions, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput
@@ -31,16 +30,6 @@ _KEYS = (
     " tokens_per_second_per_core unestimated_ops"
 )
 _SLICE_KEYS = "tokens_per_second collectives collective_bytes collective_cycles collective_link_ms"
-
-
-@dataclass(frozen=True)
-class CompileOptions:
-    """Options of every compilation of one command."""
-
-    cache_dir: str | None = None
-    timeout: float = 3600.0  # seconds for one compilation
-    dump_dir: str | None = None  # keeps HLO, in and out
-    machine_code: bool = False  # cycles by machine code too, where libtpu lists it
 
 
 def batch_per_core(config: Config, target: Target) -> int:
@@ -124,9 +113,7 @@ def examine(
             traced[key] = trace(config, data, batch, target.devices)
     takes = "minutes, and some 7.5 GB of memory for a base model"
     with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
-        compiled = compile_for(
-            traced[key], target, options.cache_dir, options.timeout, options.machine_code
-        )
+        compiled = compile_for(traced[key], target, options)
     if options.dump_dir:
         _dump(options.dump_dir, target, batch, traced[key], compiled.hlo)
     return _figures(config, data, target, batch, compiled)

@@ -53,21 +53,16 @@ def of_topologies(
     Raises:
         BadInput: a name of another form, or a slice that this compiler does not know.
     """
-    if not names:
-        return []
     places = [_place(name) for name in names]
-    counts = count_devices([Place(chip.topology) for chip in CHIPS.values()])
-    known = [kind for kind, count in zip(CHIPS, counts, strict=True) if count]
+    counts = count_devices(places) if places else []
     targets = []
-    for name, place, count in zip(names, places, count_devices(places), strict=True):
+    for name, place, count in zip(names, places, counts, strict=True):
         kind = name.partition(":")[0]
-        if kind not in known:
-            raise BadInput(
-                f"--topology {name}: the installed libtpu does not know {kind}, only"
-                f" {', '.join(known)}: use a newer libtpu, in an environment of its own"
-            )
         if not count:
-            raise BadInput(f"--topology {name}: libtpu knows no such slice; {_FORM}")
+            raise BadInput(
+                f"--topology {name}: the installed libtpu knows no such slice: {_FORM}; for a newer"
+                " chip use a newer libtpu, in an environment of its own"
+            )
         targets.append(Target(name, MEGACORE.get(kind, CHIPS[kind]), place, count))
     return targets
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.preflight import estimate, machine_code, targets
+from bigbird_ja.preflight.compile import CompileOptions
 from testkit.configs import fitted, with_data
 
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
@@ -29,15 +30,15 @@ TAKES_KERNELS = tuple(map(int, importlib.metadata.version("jax").split(".")[:2])
 KERNEL_BY_CODE = "by code, with the kernels"  # the same step with attention in kernels
 
 _SIZE = (
-    "model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4",
-    "model.intermediate_size=1024", "tokenize.vocab_size=2048", "make_data.seq_length=2048",
+    *("model.num_layers=2", "model.hidden_size=256", "model.num_attention_heads=4"),
+    *("model.intermediate_size=1024", "tokenize.vocab_size=2048", "make_data.seq_length=2048"),
     "make_data.max_predictions_per_seq=128",
-)  # fmt: skip
+)
 TINY = (
-    "model.hidden_size=128", "model.num_attention_heads=2", "model.intermediate_size=512",
-    "tokenize.vocab_size=1024", "make_data.seq_length=1024",
+    *("model.hidden_size=128", "model.num_attention_heads=2", "model.intermediate_size=512"),
+    *("tokenize.vocab_size=1024", "make_data.seq_length=1024"),
     "make_data.max_predictions_per_seq=64",
-)  # fmt: skip
+)
 STEPS: dict[str, tuple[str, ...]] = {
     "default": (),
     "independent": ("model.random_pattern=independent",),
@@ -48,9 +49,7 @@ STEPS: dict[str, tuple[str, ...]] = {
 def measure(name: str) -> dict[str, int]:
     """Priced cycles and temporary bytes of one of `STEPS` on v3, two sequences."""
     config = fitted(None, [*_SIZE, *STEPS[name]])
-    result = estimate.examine(
-        *with_data(config), targets.of_chip("v3"), 2, estimate.CompileOptions()
-    )
+    result = estimate.examine(*with_data(config), targets.of_chip("v3"), 2, CompileOptions())
     return {key: result[key] for key in KEYS}
 
 
@@ -68,9 +67,7 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     sets = [*TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
     config = fitted(None, sets)
     target = targets.of_chip(CODE_CHIP)
-    return estimate.examine(
-        *with_data(config), target, 2, estimate.CompileOptions(machine_code=True)
-    )
+    return estimate.examine(*with_data(config), target, 2, CompileOptions(machine_code=True))
 
 
 def recorded() -> dict[str, dict[str, dict[str, int]]]:

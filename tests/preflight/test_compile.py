@@ -12,6 +12,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.preflight import compile as compile_lib
+from bigbird_ja.preflight.compile import CompileOptions
 from bigbird_ja.preflight.compile_child import Place, optimised
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.targets import of_chip
@@ -65,7 +66,7 @@ def test_a_crash_is_one_clear_line(
 def test_a_compiler_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     _child(monkeypatch, "import time; time.sleep(600)")
     with pytest.raises(compile_lib.CompilerFailed, match="did not finish within 1 seconds"):
-        compile_lib.compile_for(STEP, V3, timeout=1)
+        compile_lib.compile_for(STEP, V3, CompileOptions(timeout=1))
 
 
 def test_a_chip_that_this_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,17 +82,17 @@ def test_the_cache_answers_and_a_damaged_entry_is_compiled_again(
     cache = tmp_path / "cache"
     works, crashes = RESULT % {"temp_bytes": 7}, "import os; os.abort()"
     _child(monkeypatch, works)
-    first = compile_lib.compile_for(STEP, V3, str(cache))
+    first = compile_lib.compile_for(STEP, V3, CompileOptions(str(cache)))
     assert (first.hlo, first.stats, first.shortage) == ("HloModule made", {"temp_bytes": 7}, None)
     _child(monkeypatch, crashes)
-    assert compile_lib.compile_for(STEP, V3, str(cache)) == first
+    assert compile_lib.compile_for(STEP, V3, CompileOptions(str(cache))) == first
     for step, target in ((_step(b"another"), V3), (STEP, V2)):
         with pytest.raises(CommandError):
-            compile_lib.compile_for(step, target, str(cache))
+            compile_lib.compile_for(step, target, CompileOptions(str(cache)))
     (entry,) = cache.iterdir()
     entry.write_bytes(entry.read_bytes()[:20])
     _child(monkeypatch, works)
-    assert compile_lib.compile_for(STEP, V3, str(cache)) == first  # compiled again
+    assert compile_lib.compile_for(STEP, V3, CompileOptions(str(cache))) == first  # compiled again
 
 
 LISTING = """
@@ -113,12 +114,15 @@ def test_machine_code_is_made_on_request_where_it_is_listed_and_cached_apart(
     cache, target = tmp_path / "cache", of_chip(chip)
     monkeypatch.setattr(compile_lib, "versions", lambda: VERSIONS | {"libtpu": libtpu})
     _child(monkeypatch, RESULT % {"temp_bytes": 7} + LISTING)
-    assert compile_lib.compile_for(STEP, target, str(cache)).code is None
-    result = compile_lib.compile_for(STEP, target, str(cache), code=True)
+    assert compile_lib.compile_for(STEP, target, CompileOptions(str(cache))).code is None
+    result = compile_lib.compile_for(STEP, target, CompileOptions(str(cache), machine_code=True))
     assert result.code == ({"f": Code(7.0, {"VALU": 0.5})} if asked else None)
     assert result.stats == {"temp_bytes": 7}
     assert len(list(cache.iterdir())) == (2 if asked else 1)
-    assert compile_lib.compile_for(STEP, target, str(cache), code=True) == result
+    assert (
+        compile_lib.compile_for(STEP, target, CompileOptions(str(cache), machine_code=True))
+        == result
+    )
 
 
 def test_a_key_depends_on_everything_else_too_that_a_result_depends_on() -> None:
