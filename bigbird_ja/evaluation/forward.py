@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from copy import deepcopy
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +17,9 @@ from bigbird_ja.settings.schema import Config
 
 def inference_config(config: Config) -> Config:
     """Return the settings of the same model in float32 and by XLA, so that all runs compare."""
-    changed = deepcopy(config)
-    changed.model.attention_implementation = "xla"
-    changed.training.dtype = "float32"
-    changed.training.gradient_checkpointing = False
-    return changed
+    model = replace(config.model, attention_implementation="xla")
+    training = replace(config.training, dtype="float32", gradient_checkpointing=False)
+    return replace(config, model=model, training=training)
 
 
 def padded_length(config: Config, num_tokens: int) -> int:

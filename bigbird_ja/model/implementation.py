@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import re
-from copy import deepcopy
+from dataclasses import replace
 
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import log
@@ -46,15 +46,16 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
         BadInput: `kernel` is asked for where it cannot be had; says why.
     """
     wanted = config.model.attention_implementation
-    changed = deepcopy(config)
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
-        changed.model.attention_implementation = "xla"
-        return changed
+        return _by(config, "xla")
     why_not = _why_not(config, data.seq_length, platform, chip)
     if why_not and wanted == "kernel":
         raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
-    changed.model.attention_implementation = "xla" if why_not else "kernel"
-    return changed
+    return _by(config, "xla" if why_not else "kernel")
+
+
+def _by(config: Config, way: str) -> Config:
+    return replace(config, model=replace(config.model, attention_implementation=way))
 
 
 def lacking(config: Config, data: Data, platform: str, chip: str | None) -> str | None:
@@ -85,9 +86,7 @@ def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
     if ways != ["auto", "kernel"] or not is_ours:
         raise error
     log(f"{_KEY}=auto: xla, as this compiler refuses the kernels: {text.splitlines()[0][:200]}")
-    changed = deepcopy(taken)
-    changed.model.attention_implementation = "xla"
-    return changed
+    return _by(taken, "xla")
 
 
 def keeps_slope(config: Config) -> bool:
