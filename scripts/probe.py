@@ -1,4 +1,4 @@
-"""Does the long context help? Names that are stated again far later are masked there and filled in.
+"""Probes whether the long context helps: masks names that are stated again far later.
 
     python -m scripts.probe --model_dir DIR --input TEXT.jsonl [--plot PNG]
 

@@ -1,1 +1,1 @@
-"""Held-out loss, the long-context probe, filling masks."""
+"""Evaluates models: held-out loss, filling masks."""

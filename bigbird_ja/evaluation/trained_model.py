@@ -46,7 +46,7 @@ class TrainedModel:
 
 
 def is_export(folder: str) -> bool:
-    """Whether a folder is an export and no MODEL_DIR; reads names only."""
+    """Return whether a folder is an export and no MODEL_DIR; reads names only."""
     has_config = storage.exists(storage.join(folder, _CONFIG))
     return has_config and not storage.exists(storage.join(folder, run_model.CONFIG))
 

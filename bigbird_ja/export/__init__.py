@@ -1,1 +1,1 @@
-"""Hugging Face folders and SavedModels."""
+"""Exports models: Hugging Face folders and SavedModels."""

@@ -1,4 +1,4 @@
-"""Output folders of exports: made in a scratch folder, then put in place file by file.
+"""Makes output folders of exports in a scratch folder, then puts them in place file by file.
 
 The last file is `export.json`, the record of what the export was made from: a folder without it is
 unfinished, and the same command completes it. Only files that exports wrote, and that are as they
@@ -45,7 +45,7 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
 
 
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
-    """Whether `output_dir` already holds this very export; call `check` first.
+    """Return whether `output_dir` already holds this very export; call `check` first.
 
     Files of it that were changed since are logged and left alone.
 

@@ -108,7 +108,7 @@ def _seen_first(sees: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _flex_serves(*tensors: torch.Tensor) -> bool:
-    """Whether flex attention can run: PyTorch's has no gradients on a CPU."""
+    """Return whether flex attention can run: PyTorch's has no gradients on a CPU."""
     return all(x.device.type != "cpu" or not x.requires_grad for x in tensors)
 
 

@@ -180,7 +180,7 @@ def masked_records(model: TrainedModel, options: Options) -> dict[str, np.ndarra
 
 
 def _takes_records(model: TrainedModel, options: Options) -> bool:
-    """Whether held-out records are compared.
+    """Return whether held-out records are compared.
 
     Transformers' ModernBERT cannot keep the documents of a packed one apart.
     """

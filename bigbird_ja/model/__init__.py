@@ -1,1 +1,1 @@
-"""The BigBird encoder and its heads, as plain TensorFlow functions."""
+"""Defines the encoders and their heads, as plain TensorFlow functions."""

@@ -112,7 +112,7 @@ def banded_attention(
 
 
 def is_tiled(config: Config, length: int) -> bool:
-    """Whether sequences of this length go through tiles, rotated by one block."""
+    """Return whether sequences of this length go through tiles, rotated by one block."""
     model = config.model
     return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
 

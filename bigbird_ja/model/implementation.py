@@ -90,7 +90,7 @@ def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
 
 
 def keeps_slope(config: Config) -> bool:
-    """Whether the activation keeps its derivatives (`layers.activate`), of a resolved config.
+    """Return whether the activation keeps its derivatives (`layers.activate`).
 
     Where the kernels are: it is shown cheaper on the same chips (docs/design/kernel.md), and on
     others the memory is wanted.

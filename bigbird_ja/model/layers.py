@@ -147,5 +147,5 @@ def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def compiled_by_xla() -> bool:
-    """Whether what is being traced goes to XLA: a TPU's graph, or `jit_compile=True`."""
+    """Return whether what is being traced goes to XLA: a TPU's graph, or `jit_compile=True`."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

@@ -33,7 +33,7 @@ class LayerPlan:
 
 
 def is_full(config: Config, seq_length: int) -> bool:
-    """Whether sequences of this length get full attention.
+    """Return whether sequences of this length get full attention.
 
     Raises:
         ValueError: the length is neither short nor a multiple of two blocks.
@@ -55,14 +55,14 @@ def is_full(config: Config, seq_length: int) -> bool:
 
 
 def is_sparse(model: ModelConfig) -> bool:
-    """Whether long sequences get BigBird's sparse pattern."""
+    """Return whether long sequences get BigBird's sparse pattern."""
     # Exported code reads this too, with the settings that a BigBird has.
     is_bigbird = getattr(model, "architecture", "bigbird") == "bigbird"
     return is_bigbird and model.attention_type != "original_full"
 
 
 def is_global(model: ModelConfig, layer: int) -> bool:
-    """Whether a layer of ModernBERT's attends to all tokens, not to its neighbours alone."""
+    """Return whether a layer of ModernBERT's attends to all tokens, not to its neighbours alone."""
     return layer % model.global_attn_every_n_layers == 0
 
 

@@ -83,7 +83,7 @@ def hugging_face_name(model: ModelConfig, name: str) -> str:
 
 
 def is_transposed(name: str) -> bool:
-    """Whether PyTorch keeps this parameter transposed: its linear layers are [out, in]."""
+    """Return whether PyTorch keeps this parameter transposed: its linear layers are [out, in]."""
     return name.endswith("/kernel")
 
 
@@ -106,7 +106,7 @@ class _Index:
 
 
 def has_weights(folder: str) -> bool:
-    """Whether a folder holds weights in one of the forms that are read; reads names only."""
+    """Return whether a folder holds weights in one of the forms that are read; reads names only."""
     names = [*_READERS, *(f"{name}.index.json" for name in _READERS)]
     return any(storage.exists(storage.join(folder, name)) for name in names)
 

@@ -1,4 +1,4 @@
-"""Block-sparse attention with rolled random tiles: what is fast on a TPU, in plain TensorFlow ops.
+"""Computes block-sparse attention in tiles, which is fast on a TPU, in plain TensorFlow ops.
 
 Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences come rotated by
 one block, so that tile 0 holds the last and the first block, the global ones, and any other tile j
@@ -118,7 +118,7 @@ def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _comes_first(equation: str) -> bool:
-    """Whether an axis that only the right operand has leads those that only the left one has."""
+    """Return whether the right operand's own axes lead the left one's in the result."""
     inputs, output = equation.split("->")
     left, right = inputs.split(",")
     own = [axis in right for axis in output if (axis in left) != (axis in right)]

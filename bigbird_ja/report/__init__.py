@@ -1,1 +1,1 @@
-"""The HTML page about a run."""
+"""Makes the HTML page about runs."""

@@ -108,7 +108,7 @@ def of_each(
 
 
 def check_code(folder: str, trust: bool | None) -> bool:
-    """Whether to run the code that lies in the model's folder.
+    """Return whether to run the code that lies in the model's folder.
 
     Raises:
         SystemExit: there is code, and `trust` is None; or no model.

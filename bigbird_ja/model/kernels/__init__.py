@@ -1,1 +1,1 @@
-"""Attention as kernels for the TPU, in Pallas: imported only where a config asks for them."""
+"""Computes attention by Pallas kernels on a TPU: imported only where a config asks for them."""

@@ -1,4 +1,4 @@
-"""Attention by the kernels: one call forward, one backward, each a part of TensorFlow's graph.
+"""Calls the attention kernels from TensorFlow's graph: one call forward, one backward.
 
 Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
 and head are kept between forward and backward.
