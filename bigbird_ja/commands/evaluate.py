@@ -1,4 +1,4 @@
-"""masked-LM loss and accuracy on held-out records
+"""Measure masked-LM loss and accuracy on held-out records.
 
   bigbird-ja evaluate --model_dir out/model --data_dir out/data
   bigbird-ja evaluate --model_dir gs://BUCKET/run --data_dir gs://BUCKET/data --step all

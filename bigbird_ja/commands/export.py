@@ -1,4 +1,4 @@
-"""Hugging Face folder or SavedModel
+"""Make a Hugging Face folder or a SavedModel.
 
   bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data
   bigbird-ja export --model_dir out/model --output_dir out/saved --format saved_model

@@ -1,4 +1,4 @@
-"""what the model puts at [MASK] in a text
+"""Fill in [MASK] in a text with the likeliest pieces.
 
   bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'
   bigbird-ja fill-mask --model_dir gs://BUCKET/run --input letter.txt --top_k 10

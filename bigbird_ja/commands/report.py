@@ -1,4 +1,4 @@
-"""one self-contained HTML page about one run or several
+"""Write one self-contained HTML page about one run or several.
 
   bigbird-ja report --model_dir out/model --output out/report.html
   bigbird-ja report --model_dir out/a --model_dir out/b --output out/both.html
