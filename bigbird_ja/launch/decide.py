@@ -87,11 +87,11 @@ def check_endings(state: RunState, seen: Observation, run: LaunchedRun) -> Decis
 def idle(view: View) -> Decision:
     """Decide while no TPU is there and one is wanted."""
     state, seen, run = view.state, view.seen, view.run
-    # Something of ours is there or on its way: adopt it, delete what is beyond one -> creating.
+    # A machine of this run is there or on its way: adopt it, delete all but one -> creating.
     # Why: an earlier supervisor asked for it, or a reply was lost.
     if view.alive:
         return outcomes.adopt(view)
-    # Something dead of ours is listed: remove it -> removing.
+    # A dead machine of this run is listed: remove it -> removing.
     # Why: it holds its name and quota.
     if seen.tpus:
         return outcomes.adopt_or_remove(view)
@@ -99,7 +99,7 @@ def idle(view: View) -> Decision:
     # -> removing. Why: it is never touched, and two of one name would be mixed up.
     if seen.taken:
         return outcomes.name_taken(view)
-    # Something of ours is there, and its zone's listing lacks it: wait.
+    # A machine of this run is there, and its zone's listing lacks it: wait.
     # Why: it is listed again soon, and nothing is rented twice.
     if any(fault.kind is Kind.EXISTS for fault in seen.unlisted.values()):
         return outcomes.wait(view)
@@ -120,10 +120,10 @@ def idle(view: View) -> Decision:
         why = "; ".join(dict.fromkeys(state.struck_zones.values()))
         return outcomes.end_run(state, Ending.GAVE_UP, "bad_input", why)
     zones = [zone for zone in zones if zone not in seen.unlisted]
-    # No zone that is left answers: wait. Why: a TPU of ours could be there that no listing shows.
+    # None of the other zones answers: wait. Why: a TPU of this run may be there, unlisted.
     if not zones:
         return outcomes.wait(view)
-    # Nothing of ours is there: create, in the next zone that answers -> creating.
+    # No machine of this run is there: create, in the next zone that answers -> creating.
     # Why: a machine is wanted; its limit is part of what is stored before.
     return outcomes.create(view, zones)
 
@@ -192,7 +192,7 @@ def running(view: View) -> Decision:
     if view.is_gone and view.report is not None:
         return outcomes.training_ended(view)
     # Gone: preemption, or end of lease at its limit -> removing.
-    # Why: what is neither READY nor on its way there is dead, whatever it is called.
+    # Why: a state that is neither READY nor on its way there is dead, by any name.
     if view.is_gone:
         return outcomes.gone(view)
     # In repair or restarting for more than 20 minutes: preemption -> removing.
@@ -214,7 +214,7 @@ def running(view: View) -> Decision:
     # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
     if state.quiet_seconds > (run.stall if state.has_stepped else run.startup):
         return outcomes.stalled(view)
-    # READY: watch on, delete what is beyond one.
+    # READY: watch on, delete all but one.
     # Why: health is a new global step; a newer time stamp alone is none.
     return outcomes.watch_on(view)
 
@@ -227,7 +227,7 @@ def removing(view: View) -> Decision:
     """
     state = view.state
     is_absent = not view.seen.tpus and not view.is_unlisted
-    # Absent, but its creation is under way: wait. Why: it could still put something there.
+    # Absent, but its creation is under way: wait. Why: it could still put a machine there.
     if is_absent and view.is_creation_under_way:
         return outcomes.wait(view, outcomes.LOOK_AGAIN)
     # Absent, and its deletion was never asked for: delete it by its full name.
@@ -261,8 +261,8 @@ def removing(view: View) -> Decision:
     # Why: each try waits longer than the one before, two minutes at most.
     if state.delete_wait > 0:
         return outcomes.wait(view, state.delete_wait)
-    # Something of ours is there, or may be in a zone that does not answer: delete it, there by its
-    # name. Why: what answers is deleted, whatever the bucket or other zones answer.
+    # A machine of this run is there, or may be in a zone that does not answer: delete it, there by
+    # its name. Why: a zone that answers waits neither for the bucket nor for other zones.
     return outcomes.delete(view)
 
 
