@@ -35,7 +35,7 @@ from bigbird_ja.process.console import is_line_shown
 from bigbird_ja.process.errors import BadInput, Interrupted, classify, one_line, require
 from bigbird_ja.process.redaction import redact
 from bigbird_ja.process.signals import CommandSignals
-from bigbird_ja.process.streams import Results
+from bigbird_ja.process.streams import ResultLine
 
 if TYPE_CHECKING:
     from absl import flags
@@ -123,7 +123,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
         return _run(command, args, results, signals)
 
 
-def _results(wanted: bool) -> AbstractContextManager[Results | None]:
+def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
     """Opens the stream of the `--json` line, if it is wanted."""
     return streams.results_apart() if wanted else contextlib.nullcontext()
 
@@ -140,7 +140,7 @@ def _show(text: Callable[[], str]) -> int:
 def _run(
     command: Any,
     args: flags.FlagValues,
-    results: Results | None,
+    results: ResultLine | None,
     signals: CommandSignals | None,
 ) -> int:
     """Runs a command to its end and returns the status."""
@@ -158,7 +158,9 @@ def _run(
     return 0
 
 
-def _report(error: BaseException, results: Results | None, signals: CommandSignals | None) -> int:
+def _report(
+    error: BaseException, results: ResultLine | None, signals: CommandSignals | None
+) -> int:
     """Prints why a command failed and returns the status."""
     if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
         traceback.clear_frames(error.__traceback__)

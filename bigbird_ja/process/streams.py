@@ -74,10 +74,10 @@ def finish() -> OSError | None:
     return first
 
 
-class Results:
+class ResultLine:
     """Writes the line of `--json`, while everything else goes to standard error."""
 
-    _current: Results | None = None
+    _current: ResultLine | None = None
 
     def __init__(self, stream: TextIO, descriptor: int | None) -> None:
         self._stream, self._descriptor = stream, descriptor
@@ -99,7 +99,7 @@ class Results:
 
 
 @contextlib.contextmanager
-def results_apart() -> Iterator[Results]:
+def results_apart() -> Iterator[ResultLine]:
     """Points standard output at standard error, C libraries' included, while the block runs.
 
     Yields:
@@ -110,8 +110,8 @@ def results_apart() -> Iterator[Results]:
     saved, is_real = os.dup(1), False
     with contextlib.suppress(OSError, ValueError, AttributeError):
         is_real = stream.fileno() == 1
-    results = Results(stream, saved if is_real else None)
-    before, Results._current = Results._current, results
+    results = ResultLine(stream, saved if is_real else None)
+    before, ResultLine._current = ResultLine._current, results
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
@@ -122,7 +122,7 @@ def results_apart() -> Iterator[Results]:
         sys.stdout = stream
         os.dup2(saved, 1)
         os.close(saved)
-        Results._current = before
+        ResultLine._current = before
 
 
 def write_results(results: dict[str, Any]) -> None:
@@ -130,9 +130,9 @@ def write_results(results: dict[str, Any]) -> None:
 
     Does nothing without `--json`.
     """
-    if Results._current is not None:
+    if ResultLine._current is not None:
         with contextlib.suppress(OSError, ValueError):
-            Results._current.write(results)
+            ResultLine._current.write(results)
 
 
 def leave(error: CommandError, leave_with: Callable[[int], Any] = os._exit) -> None:

@@ -120,7 +120,7 @@ def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
         raise BadInput(f"{path}: not {kind} ({printable(str(error))}): {advice}") from error
 
 
-class _Versioned(msgspec.Struct):
+class _FormatVersion(msgspec.Struct):
     format_version: str = ""
 
 
@@ -130,7 +130,7 @@ def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
     Raises:
         BadInput: it holds something else, or is of a format that this version does not read.
     """
-    check_format(decode_json(data, _Versioned, where, advice).format_version, where, advice)
+    check_format(decode_json(data, _FormatVersion, where, advice).format_version, where, advice)
     return decode_json(data, kind, where, advice)
 
 
@@ -238,7 +238,7 @@ def read_yaml(text: str, where: str) -> Any:
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:
         return _Loader(text).get_single_data()
-    except _Refused as error:
+    except _YamlProblem as error:
         line = f"line {error.line + 1}: " if "\n" in text.rstrip("\n") else ""
         raise BadInput(f"{where}: {line}{error}") from error
     except RecursionError as error:
@@ -252,10 +252,14 @@ def read_yaml(text: str, where: str) -> Any:
         raise BadInput(f"{where}: {line}not YAML: {text[:300]}") from error
 
 
-class _Refused(Exception):
-    def __init__(self, problem: str, mark: yaml.Mark) -> None:
-        super().__init__(problem)
-        self.line = mark.line
+class _YamlProblem(Exception):
+    """Reports a refused value: its text and the problem."""
+
+    def __init__(self, node: Any, problem: str) -> None:
+        text = node.value if isinstance(node, yaml.ScalarNode) else node.id
+        shown = text if len(text) <= 40 else f"{text[:40]}…"
+        super().__init__(f"{shown!r} {problem}")
+        self.line = node.start_mark.line
 
 
 class _Loader(yaml.SafeLoader):
@@ -264,23 +268,24 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
-            raise _Refused(f"*{event.anchor}: write the value out", event.start_mark)
+            alias = yaml.ScalarNode("", f"*{event.anchor}", event.start_mark)
+            raise _YamlProblem(alias, "is an alias: write the value out")
         return super().compose_node(parent, index)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
             value = super().construct_object(node, deep=deep)
         except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise _Refused(f"{_shown(node)} is no value of its kind", node.start_mark) from error
+            raise _YamlProblem(node, "is no value of its kind") from error
+        problem = ""
         if isinstance(value, (int, float)) and _SURPRISING.fullmatch(str(node.value)):
-            raise _Refused(
-                f"{_shown(node)} is {value} in YAML 1.1: write that, or put it in quotes",
-                node.start_mark,
-            )
-        if isinstance(value, float) and not math.isfinite(value):
-            raise _Refused(f"{_shown(node)} is not a finite number", node.start_mark)
-        if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-            raise _Refused(f"{_shown(node)} does not fit 64 bits", node.start_mark)
+            problem = f"is {value} in YAML 1.1: write that, or put it in quotes"
+        elif isinstance(value, float) and not math.isfinite(value):
+            problem = "is not a finite number"
+        elif type(value) is int and not -(1 << 63) <= value < 1 << 64:
+            problem = "does not fit 64 bits"
+        if problem:
+            raise _YamlProblem(node, problem)
         return value
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -289,11 +294,6 @@ class _Loader(yaml.SafeLoader):
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode):
                     if (key.tag, key.value) in seen:
-                        raise _Refused(f"{_shown(key)} is written twice: keep one", key.start_mark)
+                        raise _YamlProblem(key, "is written twice: keep one")
                     seen.add((key.tag, key.value))
         return super().construct_mapping(node, deep=deep)
-
-
-def _shown(node: Any) -> str:
-    text = node.value if isinstance(node, yaml.ScalarNode) else node.id
-    return repr(text if len(text) <= 40 else text[:40] + "…")

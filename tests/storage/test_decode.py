@@ -93,7 +93,7 @@ def test_a_foreign_line_is_refused_by_its_number(line: bytes) -> None:
     [
         ("a: 1\nb: 2\na: 3\n", "line 3: 'a' is written twice: keep one"),
         ("a: {b: 1, b: 1}", "'b' is written twice: keep one"),
-        ("a: &x [1]\nb: *x\n", r"line 2: \*x: write the value out"),
+        ("a: &x [1]\nb: *x\n", r"line 2: '\*x' is an alias: write the value out"),
         ("[" * 10_000, "nested too deeply"),
         ("a:\n" + "".join(" " * i + "a:\n" for i in range(1, 400)), "nested too deeply"),
         ("a: 2001-13-01", "'2001-13-01' is no value of its kind"),
