@@ -18,7 +18,6 @@ from tests.report import fake_run
 # Command line, {o} the output; what is refused is refused before anything else is looked at.
 FILES = (
     "report --model_dir={m} --output={o}",
-    "plan --plot={o}",
     "preflight --output={o}",
 )
 FOLDERS = (
