@@ -17,7 +17,6 @@ FULL_DISK = {
     " --seq_length=256 --num_workers=1",
     "export": "--model_dir={model_dir} --output_dir={out}/new/x --format=saved_model",
     "report": "--model_dir={model_dir} --output={out}/new/x.html",
-    "plan": "--data_dir={data_dir} --plot={out}/new/x.png --config=tiny-cpu",
 }
 
 
