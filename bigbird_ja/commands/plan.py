@@ -13,7 +13,7 @@ the sum. --data_dir and --preflight then are given once for each, in the same or
 Hours are of rented time with saves, restarts and the work that preemptions repeat. They depend on
 the rate of training, on the rate of preemptions and on a dated table of prices by chip and zone.
 Correct the last two by flags. The rate is 0.6 of what preflight counts by machine code, where there
-is any (v5e, v6e), else the rate by the compiler's priced cycles; the other one stands below.
+is any (v5e, v6e), else the rate by the compiler's priced cycles; the table says which.
 
 Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
 of Kaggle and Colab. --finish_by picks the cheapest that is done by then, --max_cost alone the

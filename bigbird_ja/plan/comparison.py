@@ -37,8 +37,6 @@ def comparison(
     about = [line for run in runs for line in _about(run, len(runs) > 1)]
     by_source = _by(rows, "rate_source")
     basis = [f"tokens/s by {source}: {machines}" for source, machines in by_source.items()]
-    if others := _others(rows):
-        basis.append(f"training by the other basis, priced cycles: {others}")
     doubts = [f"{text}: {machines}" for text, machines in _by(rows, "note").items()]
     doubts += [f"{text}: {machines}" for text, machines in _by(rows, "unproven").items()]
     basis.append(
@@ -139,16 +137,6 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
         if text := getattr(row, field):
             names.setdefault(text, {})[name] = None
     return {text: ", ".join(machines) for text, machines in names.items()}
-
-
-def _others(rows: Sequence[Row]) -> str:
-    """List hours of training by the basis that was not taken."""
-    hours = {
-        row.accelerator: row.training_hours * row.tokens_per_second / row.other_tokens_per_second
-        for row in rows
-        if row.other_tokens_per_second
-    }
-    return ", ".join(f"{name} {time:,.1f} h" for name, time in hours.items())
 
 
 def hours_until(text: str, now: datetime.datetime) -> float:

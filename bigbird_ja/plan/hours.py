@@ -41,8 +41,6 @@ class Rate:
     tokens_per_second: float  # of the whole machine
     source: str
     fits: bool | None = None  # by preflight; None where it has no entry for the machine
-    other: float | None = None  # tokens per second by the basis that is not taken
-    other_source: str = ""
 
 
 def rate_of(
@@ -85,8 +83,7 @@ def _rate(
     if not machine.chip:
         basis = f"what NumPy multiplies now, {machine.peak_flops / 1e9:,.0f} GFLOP/s"
     source = f"MFU {share:.0%}, " + ("assumed" if mfu else basis)
-    other = (speed * machine.priced_mfu / share, "priced cycles") if by_code else (None, "")
-    return Rate(speed, source, fits, *other)
+    return Rate(speed, source, fits)
 
 
 def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
@@ -104,12 +101,11 @@ def _compiled_rate(entry: Mapping[str, Any], units: int) -> Rate | None:
     if not entry.get(key):
         return None
     rate, basis = entry[key] * units, "priced cycles"
-    other: tuple[float | None, str] = (None, "")
     priced, code = entry.get("priced_cycles"), entry.get("code_cycles")
     if priced and code and (entry.get("code_coverage") or 0.0) >= COUNTED:
-        other, basis = (rate, basis), f"{REACHED:g} x machine code"
+        basis = f"{REACHED:g} x machine code"
         rate *= REACHED * priced / code
-    return Rate(rate, f"{source}, {basis}", bool(entry.get("fits", True)), *other)
+    return Rate(rate, f"{source}, {basis}", bool(entry.get("fits", True)))
 
 
 def tokens_per_step(config: Config, data: Data) -> int:

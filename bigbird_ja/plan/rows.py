@@ -116,8 +116,6 @@ class Row:
     divides: bool  # the global batch, over the machine's devices and accumulation steps
     unproven: str  # why the row is in doubt, or ""
     note: str  # all doubts, in a few words
-    other_tokens_per_second: float | None = None  # by the basis that is not taken
-    other_source: str = ""
 
     @property
     def runs(self) -> bool:
@@ -192,8 +190,6 @@ def _add(rows: Sequence[Row], tokens: int) -> Row:
         fits=None if None in (fits := [row.fits for row in rows]) else all(fits),
         divides=all(row.divides for row in rows),
         note=words("note"),
-        other_tokens_per_second=None,
-        other_source="",
     )
 
 
@@ -255,8 +251,6 @@ def _row(
         divides=batch % parts == 0,
         unproven=machine.unproven,
         note="; ".join(filter(None, doubts)),
-        other_tokens_per_second=rate.other,
-        other_source=rate.other_source,
     )
 
 

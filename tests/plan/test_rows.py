@@ -60,24 +60,21 @@ def test_rates_come_from_preflight_where_it_was_run() -> None:
 def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
     coverage: float | None, factor: int, basis: str
 ) -> None:
-    """Of which 0.6 is taken; the other basis, priced cycles, charges too much for fast memory."""
+    """Of which 0.6 is taken; priced cycles charge too much for fast memory."""
     keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
     entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
     whole = entry | {"topology": "v5e:2x4", "chip": "v5e"}
     rate = hours.rate_of(
         hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures((), [whole]), None
     )
-    other = (80e3, "priced cycles") if factor != 1 else (None, "")
     expected = pytest.approx(80e3 * factor)
-    assert rate == hours.Rate(expected, f"preflight v5e:2x4, {basis}", True, *other)
+    assert rate == hours.Rate(expected, f"preflight v5e:2x4, {basis}", True)
 
 
-def test_tables_rates_are_by_machine_code_too_and_keep_the_other_basis() -> None:
-    """v5e's 63 % are counted by machine code, its 25 % priced."""
+def test_tables_rates_are_by_machine_code_too() -> None:
+    """v5e's 63 % are counted by machine code."""
     rate = hours.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures(), None)
-    assert rate.source == "MFU 38%, 0.6 x machine code" and rate.other_source == "priced cycles"
-    assert rate.other is not None
-    assert rate.tokens_per_second / rate.other == pytest.approx(0.6 * 0.63 / 0.25)
+    assert rate.source == "MFU 38%, 0.6 x machine code"
     whole = hours.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures(), 0.63)
     assert whole.tokens_per_second == pytest.approx(rate.tokens_per_second / 0.6)
 
