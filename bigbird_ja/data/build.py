@@ -276,7 +276,7 @@ def _stored_blocks(
         opened = [blocks.read_block(path, spec.row_dtype.itemsize) for path in paths]
         if None in opened:
             path = paths[opened.index(None)]
-            raise StorageError(f"{path}: the disk does not keep what is written: check it")
+            raise StorageError(f"{path}: written data could not be read back: check the disk")
         stored[split] = [block for block in opened if block]
     return stored
 

@@ -250,26 +250,17 @@ def is_transient(error: BaseException) -> bool:
     import requests
     import urllib3
     from google.auth import exceptions as auth
+    from requests import exceptions
 
     status = status_of(error)
     if status is not None:
         return status in _TRANSIENT_STATUS
     if isinstance(error, auth.GoogleAuthError):
         return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
-    return isinstance(
-        error,
-        (
-            CorruptError,
-            ConnectionError,
-            TimeoutError,
-            requests.ConnectionError,
-            requests.Timeout,
-            requests.exceptions.ChunkedEncodingError,
-            requests.exceptions.ContentDecodingError,
-            urllib3.exceptions.HTTPError,  # raw downloads let these through
-            http.client.HTTPException,
-        ),
-    )
+    lost = (ConnectionError, TimeoutError, http.client.HTTPException)
+    lost += (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPError)
+    damaged = (CorruptError, exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)
+    return isinstance(error, (*lost, *damaged))
 
 
 def translate(error: Exception, path: str) -> Exception:

@@ -137,7 +137,7 @@ class Owned:
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
                 raise BadInput(f"{path}: {held_by_other(owned)}: choose another folder")
-            owned._update(lambda mark: replace(mark, kind=kind))
+            owned._change(kind=kind)
         return owned
 
     @property
@@ -214,7 +214,7 @@ class Owned:
         gone = set(map(_entry, names))
         for name in gone & self._recorded.keys():
             del self._recorded[name]
-        self._change(gone, {})
+        self._change(gone)
 
     def write(self, name: str, data: bytes) -> None:
         """Notes and writes a file, whole or not at all.
@@ -278,20 +278,21 @@ class Owned:
             return {n for n in names if storage.exists(storage.join(self.path, n))}
         return set(names) & set(storage.list_tree(self.path))
 
-    def _change(self, gone: Collection[str], added: Mapping[str, Versions]) -> None:
-        """Changes the mark's list."""
-
-        def changed(mark: _Mark) -> _Mark:
-            kept = {name: v for name, v in mark.files.items() if name not in gone}
-            return replace(mark, files={**kept, **added})
-
-        self._update(changed)
-
-    def _update(self, change: Callable[[_Mark], _Mark]) -> None:
-        """Changes the mark by compare-and-swap."""
+    def _change(
+        self,
+        gone: Collection[str] = (),
+        added: Mapping[str, Versions] | None = None,
+        kind: str = "",
+    ) -> None:
+        """Changes the mark's list, or the kind, by compare-and-swap."""
         where = storage.join(self.path, MARK)
         with self._lock:
-            while (new := change(self._mark)) != self._mark:
+            while True:
+                kept = {name: v for name, v in self._mark.files.items() if name not in gone}
+                files = {**kept, **(added or {})}
+                new = replace(self._mark, files=files, kind=kind or self.kind)
+                if new == self._mark:
+                    return
                 token = storage.replace_if(where, new.encoded(), self._token)
                 if token is not None:
                     self._mark, self._token = new, token

@@ -159,7 +159,7 @@ def test_a_block_that_was_damaged_is_packed_again(tmp_path, output, request_of, 
 
 def test_a_failing_disk_is_reported(output, request_of, monkeypatch):
     monkeypatch.setattr(blocks, "read_block", lambda *_, **__: None)
-    with pytest.raises(StorageError, match="does not keep"):
+    with pytest.raises(StorageError, match="could not be read back"):
         make(request_of(output))
 
 
