@@ -1,4 +1,4 @@
-"""How much time saving costs: BERT-base's whole state, saved as `pretrain` saves it.
+"""Measures how much time saving costs: BERT-base's whole state, saved as `pretrain` saves it.
 
     .venv/bin/python -m scripts.bench_checkpoint [--saves 3] [--directory DIR]
 
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def measure(config: Config, directory: str, saves: int) -> tuple[int, list[float], list[float]]:
-    """Bytes of one checkpoint; seconds that the step waited and that the background took."""
+    """Return bytes of one checkpoint; seconds that the step waited and that the background took."""
     import tensorflow as tf
 
     from bigbird_ja.run.checkpoints import CheckpointStore, Meta

@@ -1,4 +1,4 @@
-"""`make-data` and the input pipeline against the ancestor and raw SentencePiece.
+"""Measures `make-data` and the input pipeline against the ancestor and raw SentencePiece.
 
     make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
 
@@ -91,7 +91,7 @@ def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
-    """Rows: SentencePiece alone, one core, one call, whole documents and sentences."""
+    """Measure SentencePiece alone, one core, one call, whole documents and sentences."""
     from bigbird_ja.text import sentences, tokenizer, words
 
     loaded = tokenizer.load(tokenizer_path)
@@ -108,7 +108,7 @@ def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
 
 
 def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
-    """Rows: the tokenizers of Hugging Face folders on one core, and their own marks of words."""
+    """Measure the tokenizers of Hugging Face folders on one core, and their own marks of words."""
     from bigbird_ja.text import tokenizer, words
     from testkit import tokenizer_folders
 
@@ -123,7 +123,7 @@ def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
 
 
 def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
-    """Rows: make-data from text to finished shards, in the modes that have a target."""
+    """Measure make-data from text to finished shards, in the modes that have a target."""
     rows: list[list[Any]] = []
 
     def row(name: str, *more: str, less: Finished | None = None) -> Finished:
@@ -146,7 +146,7 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
 
 
 def large(gigabytes: float, tokenizer: str, work: str) -> str:
-    """One line: rates, peak memory and scratch space on a large corpus of generated articles."""
+    """Write rates, peak memory and scratch space on a large corpus of generated articles."""
     from bigbird_ja.data import blocks
     from bigbird_ja.text import articles, corpus
 
@@ -175,7 +175,7 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
 
 
 def shared_rates(text: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
-    """Rows: the same data set by two processes, by two parts and their join, and by Ray."""
+    """Make the same data set by two processes, by two parts and their join, and by Ray."""
     common = [f"--input={text}", f"--tokenizer={tokenizer}"]
     ways = {
         "--num_workers=2": [["--num_workers=2"]],

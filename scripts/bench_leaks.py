@@ -1,4 +1,4 @@
-"""Seeded histories of rented runs in which anything can fail: what may not be left is counted.
+"""Lives seeded histories of rented runs in which anything fails; counts what may not be left.
 
     make bench-leaks                # 10,000 histories, half of each kind; two minutes
 
@@ -19,12 +19,12 @@ SERVICES = ("tpu", "compute")
 
 
 def live(what: tuple[int, str]) -> Verdict:
-    """One history."""
+    """Live one history."""
     return History(*what).run()
 
 
 def main() -> int:
-    """See the module."""
+    """Count, and print a line for each service."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)

@@ -1,4 +1,4 @@
-"""How many sequences a second the input pipeline delivers, and where its time goes.
+"""Measures how many sequences a second the input pipeline delivers, and its stages.
 
     .venv/bin/python -m scripts.bench_pipeline --data_dir=data [--batch_size=16] [--seconds=8]
 
@@ -71,7 +71,7 @@ def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dic
 
 
 def _rate(iterator: Iterator[object], batch_size: int, seconds: float) -> tuple[float, float]:
-    """Sequences per second, and microseconds of processor time for each."""
+    """Return sequences per second, and microseconds of processor time for each."""
     for _ in range(max(1, 256 // batch_size)):
         next(iterator)
     began, cpu, count = time.perf_counter(), time.process_time(), 0

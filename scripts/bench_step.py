@@ -118,7 +118,7 @@ def step(
 
 
 def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Rows: figure, ratio to the ancestor, whether its limit is kept."""
+    """Measure figure, ratio to the ancestor, whether its limit is kept."""
     rows: list[tuple[object, ...]] = []
     for row in (row for row in ROWS if only in row.what):
         is_batch = row.key == "largest_batch_per_core"
@@ -134,7 +134,7 @@ def against_ancestor(only: str, quick: bool) -> list[tuple[object, ...]]:
 
 
 def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
-    """Rows: whole programs of slices with their all-reduces."""
+    """Measure whole programs of slices with their all-reduces."""
     rows: list[tuple[object, ...]] = []
     keys = ("priced_cycles", "temp_bytes", "hbm_peak_bytes", "tokens_per_second")
     for name, sets in SLICES:
@@ -146,7 +146,7 @@ def on_slices(only: str, quick: bool) -> list[tuple[object, ...]]:
 
 
 def by_length() -> Iterator[dict[str, Any]]:
-    """Both shapes by machine code: cycles and dollars per token, temporary memory, share of peak.
+    """Price both shapes by machine code: cycles and dollars per token, memory, share of the peak.
 
     With as many tokens in a step nothing but attention's kernels depends on the length: these are
     compiled for each (`scripts.kernel_code`) and take the place of those in the step. Dollars are

@@ -1,4 +1,4 @@
-"""What scripts/learn.py prints, keeps and draws: paired differences, counted losses, curves."""
+"""Compares, keeps and draws what scripts/learn.py trained: differences, counted losses, curves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISCOUNT = 0.75  # of a counted pair, for the pairs never seen
 
 
 def difference(ours: Mapping[int, float], base: Mapping[int, float]) -> str:
-    """Mean difference of the same seeds with its 95 % confidence interval, in words."""
+    """Write the mean difference of the same seeds with its 95 % confidence interval."""
     from scipy import stats
 
     pairs = [ours[seed] - base[seed] for seed in ours if seed in base]
@@ -33,7 +33,7 @@ def difference(ours: Mapping[int, float], base: Mapping[int, float]) -> str:
 
 
 def steps_to(curve: Curve, loss: float) -> float | None:
-    """Where a falling curve first reaches a loss, between its points in a line; None: nowhere."""
+    """Find where a falling curve first reaches a loss, on lines between its points, or None."""
     for (step, high), (later, low) in itertools.pairwise(curve):
         if low <= loss < high:
             return step + (later - step) * (high - loss) / (high - low)
@@ -41,7 +41,7 @@ def steps_to(curve: Curve, loss: float) -> float | None:
 
 
 def counted_losses(data_dir: str) -> dict[str, float]:
-    """`ngram_losses` of a data set with dynamic masks."""
+    """Compute `ngram_losses` of a data set with dynamic masks."""
     import tensorflow as tf
 
     from bigbird_ja.data import manifest, tfrecords
@@ -59,7 +59,7 @@ def counted_losses(data_dir: str) -> dict[str, float]:
 def ngram_losses(
     train: np.ndarray, held_out: np.ndarray, vocab_size: int, special: Sequence[int]
 ) -> dict[str, float]:
-    """Held-out loss, nats per ordinary piece, of what counting gives; ids are [N, S] each.
+    """Compute the held-out loss of counting, nats per ordinary piece; ids are [N, S] each.
 
     unigram: add-one counts. bigram: given the piece before, by absolute discounting (Ney, Essen
     and Kneser 1994) with the unigram behind it.
@@ -78,12 +78,12 @@ def ngram_losses(
 
 
 def recipe_of(title: str) -> str:
-    """The recipe of a run's title."""
+    """Return the recipe of a run's title."""
     return title.partition(", seed")[0]
 
 
 def read_published(path: pathlib.Path, text: str | None) -> dict[str, Any] | None:
-    """Results that the repository holds, by the run's title; None if they are of another text."""
+    """Read the repository's results by the run's title; None if they are of another text."""
     if not path.exists():
         return {}
     made = json.loads(path.read_text("utf-8"))
@@ -97,7 +97,7 @@ def publish(path: pathlib.Path, text: str, runs: Mapping[str, Any]) -> None:
 
 
 def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
-    """Loss of every run, one colour for each recipe; many logged losses as a running mean."""
+    """Draw every run's loss, one colour for each recipe; many logged losses as a running mean."""
     figure = charts.new_figure(7, 5)
     axes = figure.subplots()
     recipes = list(dict.fromkeys(map(recipe_of, curves)))

@@ -1,4 +1,4 @@
-"""Attention's kernels alone, by the machine code that the TPU compiler makes of them.
+"""Prices attention's kernels alone, by the machine code that the TPU compiler makes of them.
 
     python -m scripts.kernel_code v5e  # half a minute on one core; a line of JSON for each
 

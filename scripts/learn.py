@@ -1,4 +1,4 @@
-"""What learns better? Trains and compares the runs of scripts/recipes.yaml.
+"""Trains and compares the runs of scripts/recipes.yaml.
 
     python -m scripts.learn recipe --work_dir DIR          # `make bench-recipe WORK_DIR=DIR`
     python -m scripts.learn recipe --work_dir DIR --kept   # of what there is so far
@@ -61,7 +61,7 @@ EVAL_BATCHES = 16  # of an evaluation in training; the last one takes all held-o
 
 @dataclass(frozen=True)
 class Run:
-    """One recipe from one seed.
+    """Names one recipe from one seed.
 
     Attributes:
         name: of the recipe in recipes.yaml.
@@ -79,12 +79,12 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What its curve is called."""
+        """Name its curve."""
         return f"{self.name}, seed {self.seed}" + (f", {self.steps} steps" if self.steps else "")
 
     @property
     def folder(self) -> str:
-        """Its place below WORK_DIR."""
+        """Name its folder below WORK_DIR."""
         return re.sub(r"[^a-z0-9.]+", "-", self.title.lower()).strip("-")
 
 
@@ -116,12 +116,12 @@ def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
 
 
 def filled(settings: Iterable[str], steps: int) -> list[str]:
-    """`{share:0.1}` in settings replaced by that share of the steps."""
+    """Return settings with `{share:0.1}` replaced by that share of the steps."""
     return [SHARE.sub(lambda m: str(round(float(m[1]) * steps)), item) for item in settings]
 
 
 def text_of(bench: Mapping[str, Any]) -> str | None:
-    """The SHA-256 of the real text, or how the generated one is made; None: no text is named."""
+    """Return the SHA-256 of the real text, or how the generated one is made; None: no text is named."""
     if bench["text"] != "real":
         return " ".join(bench["text"])
     path = os.environ.get(TEXT)
@@ -129,7 +129,7 @@ def text_of(bench: Mapping[str, Any]) -> str | None:
 
 
 def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
-    """Corpus, tokenizer and data sets; DATA_DIR by the data set's name."""
+    """Make corpus, tokenizer and data sets; DATA_DIR by the data set's name."""
     text = os.environ.get(TEXT, "") if bench["text"] == "real" else str(work / "corpus.jsonl")
     if not text:
         raise SystemExit(f"{TEXT} names no text: set it to a .jsonl.gz file of real text")
@@ -148,8 +148,11 @@ def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
 
 
 def runs_of(bench: Mapping[str, Any], only: Sequence[str] = ()) -> list[Run]:
-    """All runs at equal tokens, those of one seed after the other. With `only` those, what they
-    start from, and the first. An entry has the settings and prices of what it starts from, too."""
+    """List all runs at equal tokens, those of one seed after the other.
+
+    With `only` those, what they start from, and the first. An entry has the settings and prices of
+    what it starts from, too.
+    """
     entries: dict[str, dict[str, Any]] = {}
     for name, entry in bench["runs"].items():
         own = {"seeds": bench.get("seeds", 1), "steps": bench.get("steps", 0), **(entry or {})}
@@ -166,7 +169,7 @@ def runs_of(bench: Mapping[str, Any], only: Sequence[str] = ()) -> list[Run]:
 
 
 def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
-    """All settings of a run that are not the preset's."""
+    """List all settings of a run that are not the preset's."""
     sets = filled([*bench.get("sets", ()), *run.recipe["sets"]], run.steps)
     own = [f"training.seed={run.seed}", f"data.seed={run.seed}", "training.log_every_steps=5"]
     own += ["training.stall_minutes=0"]  # a busy machine may let a run wait
@@ -182,7 +185,7 @@ def settings_of(bench: Mapping[str, Any], run: Run) -> list[str]:
 
 
 def identity(bench: Mapping[str, Any], run: Run) -> str:
-    """Of a run's settings that are not the default: one that comes later changes nothing."""
+    """Hash a run's settings that are not the default: one that comes later changes nothing."""
     usual = flatten(Config())
     made = flatten(resolve_config(bench["preset"], settings_of(bench, run))[0])
     ours = {key: value for key, value in made.items() if value != usual[key]}
@@ -192,7 +195,7 @@ def identity(bench: Mapping[str, Any], run: Run) -> str:
 def kept_result(
     bench: Mapping[str, Any], work: pathlib.Path, published: Mapping[str, Any], run: Run
 ) -> dict[str, Any] | None:
-    """What WORK_DIR or the repository holds of a run with these settings; None: nothing."""
+    """Return what WORK_DIR or the repository holds of a run with these settings, or None."""
     path = work / "runs" / f"{run.folder}.json"
     there = json.loads(path.read_text("utf-8")) if path.exists() else {}
     settings = identity(bench, run)
@@ -251,13 +254,13 @@ def train(
 
 
 def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
-    """Share of the tokens of names filled in that were last stated at least so many tokens away."""
+    """Return the share of the tokens of names filled in that were last stated at least so many tokens away."""
     far = [row for row in rows if row["from"] is not None and row["from"] >= beyond]
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
 
 def cycles(work: pathlib.Path, price: Sequence[str]) -> float:
-    """Cycles of a step of base-4096 with these settings on v5e."""
+    """Price a step of base-4096 with these settings on v5e, in cycles."""
     path = work / "prices.json"
     kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
     key = " ".join(price)
@@ -270,15 +273,17 @@ def cycles(work: pathlib.Path, price: Sequence[str]) -> float:
 
 
 def relative_price(work: pathlib.Path, run: Run, first: Run) -> float:
-    """What a step of the run costs, as a multiple of the first one's."""
+    """Price a step of the run as a multiple of the first one's."""
     if run.recipe["price"] == first.recipe["price"]:
         return 1.0
     return cycles(work, run.recipe["price"]) / cycles(work, first.recipe["price"])
 
 
 def table(results: Mapping[Run, Mapping[str, Any]], has_goal: bool) -> str:
-    """A row for each recipe at equal tokens and, where it was trained, at equal price. The goal is
-    where the first one's curves end, if these are of held-out records."""
+    """Write a row for each recipe at equal tokens and, where it was trained, at equal price.
+
+    The goal is where the first one's curves end, if these are of held-out records.
+    """
     groups: dict[tuple[str, bool], dict[int, Mapping[str, Any]]] = {}
     for run, result in results.items():
         groups.setdefault((run.name, run.priced), {})[run.seed] = result

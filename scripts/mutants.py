@@ -1,4 +1,4 @@
-"""Which changed expressions the tests notice: a seeded sample of each module's mutants.
+"""Counts the changed expressions that tests notice: a seeded sample of each module's mutants.
 
   python -m scripts.mutants [--sample 50]
 
@@ -23,14 +23,14 @@ UNNOTICED: dict[int | None, str] = {0: "survived", 33: "not reached"}
 
 
 def _results() -> dict[str, dict[str, int | None]]:
-    """module -> mutant -> exit status of the tests; None: not tried."""
+    """Read module -> mutant -> exit status of the tests; None: not tried."""
     metas = sorted(MUTANTS.rglob("*.meta"))
     read = {str(m.relative_to(MUTANTS).with_suffix("")): json.loads(m.read_text()) for m in metas}
     return {path: meta["exit_code_by_key"] for path, meta in read.items()}
 
 
 def _sample(results: dict[str, int | None], size: int) -> list[str]:
-    """The same ones each time, whatever was tried."""
+    """Choose the same ones each time, whatever was tried."""
     return random.Random(0).sample(sorted(results), min(size, len(results)))
 
 

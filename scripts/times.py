@@ -1,4 +1,4 @@
-"""How long things take, from docs/times.yaml and from `plan`, as the documents say it.
+"""Quotes how long things take, from docs/times.yaml and from `plan`, as the documents do.
 
     python -m scripts.times     # prints each figure, and every sentence that quotes one
 
@@ -25,12 +25,12 @@ _PRESET = "base-4096"
 
 
 def load() -> dict[str, Any]:
-    """The content of docs/times.yaml."""
+    """Read docs/times.yaml."""
     return yaml.safe_load(PATH.read_text(encoding="utf-8"))
 
 
 def figures(measured: dict[str, float]) -> dict[str, str]:
-    """Name -> the figure as it is written, in English and (`_ja`) in Japanese."""
+    """Map a name to the figure as it is written, in English and (`_ja`) in Japanese."""
     wiki40b = plan.WIKI40B_JA_BYTES / 1e6
     tokenize = measured["tokenize_seconds"] * wiki40b / measured["tokenize_megabytes"]
     make_data = wiki40b / measured["make_data_megabytes_per_second"]
@@ -54,7 +54,7 @@ def _minutes(seconds: float, unit: str) -> str:
 
 
 def _rented() -> dict[str, str]:
-    """What `plan --config base-4096` says of spot TPUs."""
+    """Quote `plan --config base-4096` on spot TPUs."""
     config = resolve_config(_PRESET)[0]
     data = requested_data(config)
     config = fit_to_data(config, data)
@@ -79,7 +79,7 @@ def _rented() -> dict[str, str]:
 
 
 def sentences() -> list[tuple[str, str]]:
-    """(page, sentence that it has to hold) of every quotation."""
+    """List (page, sentence that it has to hold) of every quotation."""
     times = load()
     known = figures(times["measured"])
     return [
@@ -88,7 +88,7 @@ def sentences() -> list[tuple[str, str]]:
 
 
 def missing() -> list[str]:
-    """`page: sentence` for each that is not there; line breaks of a page do not count."""
+    """List `page: sentence` for each that is not there; line breaks of a page do not count."""
     return [
         f"{page}: {text}"
         for page, text in sentences()
