@@ -121,7 +121,7 @@ def filled(settings: Iterable[str], steps: int) -> list[str]:
 
 
 def text_of(bench: Mapping[str, Any]) -> str | None:
-    """Return the SHA-256 of the real text, or how the generated one is made; None: no text is named."""
+    """Return the SHA-256 of the real text, or how text is generated; None: none is named."""
     if bench["text"] != "real":
         return " ".join(bench["text"])
     path = os.environ.get(TEXT)
@@ -254,7 +254,7 @@ def train(
 
 
 def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
-    """Return the share of the tokens of names filled in that were last stated at least so many tokens away."""
+    """Return the share filled in of names that were last stated at least so many tokens away."""
     far = [row for row in rows if row["from"] is not None and row["from"] >= beyond]
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
