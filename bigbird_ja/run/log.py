@@ -29,7 +29,7 @@ _SWAP_ATTEMPTS = 50
 
 _ADVICE = "no file of a run: move it away, or restore it from a copy"
 
-Record = dict[str, Any]
+JsonRecord = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -83,12 +83,12 @@ class EventLog:
             _append_local(self._path, line)
 
 
-def append_eval(model_dir: str, record: Record) -> None:
+def append_eval(model_dir: str, record: JsonRecord) -> None:
     """Add one evaluation to `eval.jsonl`: `step`, `time` and what was measured."""
     append_line(storage.join(model_dir, EVAL), record)
 
 
-def append_line(path: str, record: Record) -> None:
+def append_line(path: str, record: JsonRecord) -> None:
     """Add one line of JSON to a file that several processes may write."""
     line = json_line(record)
     if storage.is_remote(path):
@@ -189,7 +189,7 @@ def _data(path: str) -> bytes:
 
 def _whole(line: bytes, checked: T) -> T:
     """Complete a record by the keys that its type does not declare."""
-    return cast(T, {**msgspec.json.decode(line), **cast(Record, checked)})
+    return cast(T, {**msgspec.json.decode(line), **cast(JsonRecord, checked)})
 
 
 class MetricsLog:
@@ -212,7 +212,7 @@ class MetricsLog:
         if (whole := b"".join(self._lines)) != data:
             storage.write_bytes(path, whole)
 
-    def append(self, record: Record) -> None:
+    def append(self, record: JsonRecord) -> None:
         """Add a step; later than all before."""
         if self.last is not None and record["step"] <= self.last["step"]:
             return
@@ -253,7 +253,7 @@ class Heartbeat:
         self._clock = clock
         self._lock = threading.Lock()
         self._writing = threading.Lock()
-        self._fields: Record = {
+        self._fields: JsonRecord = {
             "run": run,
             "global_step": 0,
             "time": 0.0,

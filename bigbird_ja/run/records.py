@@ -14,7 +14,7 @@ from bigbird_ja.storage.decode import Count
 
 # UNIX seconds up to the year 3000, and lengths of time: what a calendar can show.
 Time = Annotated[float, Meta(ge=0, le=32_503_680_000)]
-Rate = Annotated[float, Meta(ge=0, le=1e18)]
+PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 Usd = Annotated[float, Meta(ge=0, le=1e12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # a loss, that a chart can draw
@@ -31,7 +31,7 @@ class HeartbeatRecord(_Heartbeat, total=False):
 
     run: str
     reason: str | None
-    tokens_per_second: Rate | None
+    tokens_per_second: PerSecond | None
     host: str
     pid: Count
     num_train_steps: Count | None
@@ -74,7 +74,7 @@ class MetricsRecord(_Metrics, total=False):
     masked_lm_loss: Finite | None
     masked_lm_accuracy: Finite | None
     learning_rate: Finite | None
-    tokens_per_second: Rate | None
+    tokens_per_second: PerSecond | None
     train_seconds: Time | None
     mfu: Finite | None
 

@@ -45,7 +45,7 @@ _SHARED_FLAGS = (
 
 
 @dataclass(frozen=True)
-class Process:
+class PodPlace:
     """A process among those that train together."""
 
     index: int = 0
@@ -157,7 +157,7 @@ def find_process(
     args: Any,
     environ: Mapping[str, str],
     slice_place: Callable[[], tuple[list[str], int] | None] | None,
-) -> Process:
+) -> PodPlace:
     """Find this process's number, and of how many.
 
     Args:
@@ -176,14 +176,14 @@ def find_process(
     if not known:
         hosts, index = (slice_place and slice_place()) or ([], 0)
         # They meet where JAX's own search for them would have them meet.
-        return Process(index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else Process()
+        return PodPlace(index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else PodPlace()
     if known == {"num_processes": "1"}:
-        return Process()
+        return PodPlace()
     with contextlib.suppress(KeyError, ValueError):
         count, index = int(known["num_processes"]), int(known["process_id"])
         host, port = known["coordinator_address"].rsplit(":", 1)
         if host and 0 < int(port) < 65536 and 0 <= index < count:
-            return Process(index, count, f"{host}:{port}") if count > 1 else Process()
+            return PodPlace(index, count, f"{host}:{port}") if count > 1 else PodPlace()
     given = ", ".join(f"{name}={value}" for name, value in known.items())
     raise BadInput(
         "a pod of N processes needs --coordinator_address HOST:PORT (of process 0),"

@@ -35,7 +35,7 @@ import numpy as np
 from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
 from bigbird_ja.process.signals import on_abort
-from bigbird_ja.train.single_process import Arrays, SingleProcess
+from bigbird_ja.train.single_process import NamedArrays, SingleProcess
 
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
@@ -152,7 +152,9 @@ class Pod(SingleProcess):
         self._client.key_value_set_bytes(f"share/{name}", json.dumps(value).encode())
         return value
 
-    def collect(self, key: str, arrays: Arrays, poll: Callable[[], None]) -> list[Arrays] | None:
+    def collect(
+        self, key: str, arrays: NamedArrays, poll: Callable[[], None]
+    ) -> list[NamedArrays] | None:
         """See `SingleProcess.collect`."""
         if not self.is_writer:
             buffer = io.BytesIO()

@@ -10,7 +10,7 @@ import numpy as np
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.process.streams import leave
 
-Arrays = Mapping[str, np.ndarray]
+NamedArrays = Mapping[str, np.ndarray]
 
 
 class SingleProcess:
@@ -27,7 +27,9 @@ class SingleProcess:
         """Return what the writer makes (as JSON), in every process."""
         return make()
 
-    def collect(self, key: str, arrays: Arrays, poll: Callable[[], None]) -> list[Arrays] | None:
+    def collect(
+        self, key: str, arrays: NamedArrays, poll: Callable[[], None]
+    ) -> list[NamedArrays] | None:
         """Return the arrays of all processes, in the writer; None in the others.
 
         `poll` is called meanwhile, and ends the wait if it raises.

@@ -14,11 +14,19 @@ from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.model.params import muon_matrices, parameter_specs
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import muon
-from bigbird_ja.train.optimizer import clip_factor, global_norm, learning_rate, update
+from bigbird_ja.train.optimizer import (
+    NamedTensors,
+    clip_factor,
+    global_norm,
+    learning_rate,
+    muon_directions,
+    muon_updates,
+    orthogonalize,
+    orthogonalize_together,
+    update,
+)
 
-Tensors = dict[str, tf.Tensor]
-Slots = dict[str, Tensors]
+Slots = dict[str, NamedTensors]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -33,7 +41,7 @@ def train_step(
     replica_id: tf.Tensor | int = 0,
     num_replicas: int = 1,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
-) -> tuple[Tensors, Slots, Tensors]:
+) -> tuple[NamedTensors, Slots, NamedTensors]:
     """Compute the gradients of one global batch and the update they make.
 
     The loss is the mean over all predictions of the global batch, plus, with next-sentence
@@ -46,16 +54,16 @@ def train_step(
         slots: the optimiser's state, by name as `slot_parameters` lists it; zeros at first.
         global_step: integer scalar, steps made so far; keys dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
-            masked_lm_positions, masked_lm_ids int32 and masked_lm_weights float32 [b, P];
-            (next_sentence_labels int32 [b]); b divides into `gradient_accumulation_steps`.
+            masked_lm_positions, _ids int32 and _weights float32 [b, P]; (next_sentence_labels
+            int32 [b]); b divides into `gradient_accumulation_steps`.
         replica_id: which of `num_replicas` this is; keys dropout.
         num_replicas: how many there are.
-        cross_replica_sum: sums a tensor (float32, or of `training.dtype`) over the replicas.
+        cross_replica_sum: sums a tensor over the replicas.
 
     Returns:
         New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
-        (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping) as
-        float32, and finite, bool: where False params and slots are returned unchanged.
+        (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping),
+        and finite, bool: where False params and slots are returned unchanged.
 
     Raises:
         ValueError: the batch does not divide, or the sequence length does not suit the attention.
@@ -68,8 +76,9 @@ def train_step(
     if num_replicas > 1:
         with tf.name_scope("optimizer"):
             norm = global_norm(gradients)
-            stacks = muon_directions(config, slots["m"], gradients, norm, num_replicas)
-            stacks = [muon.orthogonalized_together(s, *how, cross_replica_sum) for s in stacks]
+            about = config.training, muon_matrices(config), slots["m"], gradients
+            stacks = muon_directions(*about, norm, num_replicas)
+            stacks = [orthogonalize_together(s, *how, cross_replica_sum) for s in stacks]
     sums = cross_replica_sum(sums)
     return apply_gradients(config, data, params, slots, gradients, sums, global_step, None, stacks)
 
@@ -89,7 +98,7 @@ def replica_gradients(
     replica_id: tf.Tensor | int,
     num_replicas: int,
     weight: tf.Tensor,
-) -> tuple[Tensors, tf.Tensor]:
+) -> tuple[NamedTensors, tf.Tensor]:
     """Compute one replica's part of the global batch's gradients; all parts add up to them.
 
     The arguments are those of `train_step`; `weight` is `prediction_weight`, summed over the
@@ -118,7 +127,7 @@ def apply_gradients(
     squares: tf.Tensor | None = None,
     orthogonalized: Sequence[tf.Tensor] | None = None,
     priced_as_one_of: int = 1,
-) -> tuple[Tensors, Slots, Tensors]:
+) -> tuple[NamedTensors, Slots, NamedTensors]:
     """Make the update of the whole batch's gradients; returns what `train_step` does.
 
     Other arguments are those of `train_step`. `gradients` and `sums` are of `replica_gradients`,
@@ -128,6 +137,7 @@ def apply_gradients(
     """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
+        matrices = muon_matrices(config)
         rate = learning_rate(config.training, global_step)
         masked_lm_loss, masked_lm_accuracy, *next_sentence = tf.unstack(sums)
         metrics = {
@@ -140,8 +150,8 @@ def apply_gradients(
         if data.nsp:
             metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
         if orthogonalized is None:
-            stacks = muon_directions(config, slots["m"], gradients, norm)
-            orthogonalized = [muon.orthogonalized(each, priced_as_one_of) for each in stacks]
+            stacks = muon_directions(config.training, matrices, slots["m"], gradients, norm)
+            orthogonalized = [orthogonalize(each, priced_as_one_of) for each in stacks]
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
@@ -149,25 +159,13 @@ def apply_gradients(
             slots,
             gradients,
             decayed={name: spec.decay for name, spec in parameter_specs(config, data).items()},
-            muons=muon.updates(muon_matrices(config), orthogonalized, params),
+            muons=muon_updates(matrices, orthogonalized, params),
             global_step=global_step,
             learning_rate=rate,
             scale=clip_factor(norm, config.training.clip_norm),
             keep=metrics["finite"],
         )
     return new_params, new_slots, metrics
-
-
-def muon_directions(
-    config: Config,
-    momenta: Mapping[str, tf.Tensor],
-    gradients: Mapping[str, tf.Tensor],
-    norm: tf.Tensor,
-    multiple: int = 1,
-) -> list[tf.Tensor]:
-    """Compute `muon.directions`; `norm` is that of all gradients."""
-    scale, dtype = clip_factor(norm, config.training.clip_norm), config.training.dtype
-    return muon.directions(muon_matrices(config), momenta, gradients, scale, dtype, multiple)
 
 
 # What is summed up of a batch: masked-LM loss and accuracy, next-sentence loss and accuracy.
@@ -177,12 +175,12 @@ NUM_SUMS = 4
 def _accumulate(
     config: Config,
     data: Data,
-    params: Tensors,
+    params: NamedTensors,
     batch: Mapping[str, tf.Tensor],
     key: tf.Tensor,
     divisor: tf.Tensor,
     sequences: float,
-) -> tuple[Tensors, tf.Tensor]:
+) -> tuple[NamedTensors, tf.Tensor]:
     """Sum this replica's share of the gradients and of the means over micro-batches."""
     steps, size = config.training.gradient_accumulation_steps, int(batch["input_ids"].shape[0])
     if steps == 1:
@@ -215,12 +213,12 @@ def _accumulate(
 def _gradients(
     config: Config,
     data: Data,
-    params: Tensors,
+    params: NamedTensors,
     batch: Mapping[str, tf.Tensor],
     key: tf.Tensor,
     divisor: tf.Tensor,
     sequences: float,
-) -> tuple[Tensors, tf.Tensor]:
+) -> tuple[NamedTensors, tf.Tensor]:
     """Compute float32 gradients of one micro-batch's share of the loss, and of the means."""
     with tf.GradientTape() as tape:
         tape.watch(list(params.values()))

@@ -52,7 +52,7 @@ from bigbird_ja.train.start import (
     make_engine,
     trained_model,
 )
-from bigbird_ja.train.watch import Periodic, Task, Watchdog
+from bigbird_ja.train.watch import Periodic, PeriodicTask, Watchdog
 
 if TYPE_CHECKING:
     from bigbird_ja.train.warm_start import FirstValues
@@ -294,7 +294,7 @@ class Trainer:
         stack.enter_context(verify.named_damage(self.job.manifest, self.job.data_dir))
         return stack
 
-    def _tasks(self) -> list[Task]:
+    def _tasks(self) -> list[PeriodicTask]:
         """List what the writer does every few seconds."""
         if self.lease is None:
             return []
@@ -305,9 +305,9 @@ class Trainer:
             self.recorder.heartbeat(write=True)
 
         return [
-            Task("lock", RENEW_SECONDS, lease.renew),
-            Task("heartbeat", HEARTBEAT_SECONDS, beat),
-            Task("metrics", METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
+            PeriodicTask("lock", RENEW_SECONDS, lease.renew),
+            PeriodicTask("heartbeat", HEARTBEAT_SECONDS, beat),
+            PeriodicTask("metrics", METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         ]
 
     def _complete(self) -> dict[str, Any]:

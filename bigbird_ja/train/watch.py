@@ -61,7 +61,7 @@ class Watchdog:
 
 
 @dataclass
-class Task:
+class PeriodicTask:
     """Something done every `seconds`, first one interval from the start."""
 
     name: str
@@ -83,7 +83,7 @@ class Periodic:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
+        tasks: Sequence[PeriodicTask],
         log: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

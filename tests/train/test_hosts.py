@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.train.hosts import Process, check_same, find_process, slice_place
+from bigbird_ja.train.hosts import PodPlace, check_same, find_process, slice_place
 
 ENVIRON = {
     "JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3",
@@ -27,19 +27,19 @@ ONE_HOST = {"worker-network-endpoints": "unknown:8470:10.0.0.5", "agent-worker-n
 @pytest.mark.parametrize(
     ("flags", "environ", "place", "process"),
     [
-        (("b:2", 2, 1), ENVIRON, None, Process(1, 2, "b:2")),  # flags before variables
-        (NONE, ENVIRON, None, Process(3, 4, "a:1")),
-        ((None, None, 0), ENVIRON, None, Process(0, 4, "a:1")),
-        (NONE, {}, None, Process()),
-        ((None, 1, None), {}, None, Process()),
-        (("a:1", 1, 0), {}, None, Process()),
-        (NONE, {}, (["10.0.0.5", "10.0.0.6"], 1), Process(1, 2, "10.0.0.5:8476")),
-        (NONE, {}, (["10.0.0.5"], 0), Process()),
-        (NONE, ENVIRON, (["10.0.0.5", "10.0.0.6"], 1), Process(3, 4, "a:1")),
+        (("b:2", 2, 1), ENVIRON, None, PodPlace(1, 2, "b:2")),  # flags before variables
+        (NONE, ENVIRON, None, PodPlace(3, 4, "a:1")),
+        ((None, None, 0), ENVIRON, None, PodPlace(0, 4, "a:1")),
+        (NONE, {}, None, PodPlace()),
+        ((None, 1, None), {}, None, PodPlace()),
+        (("a:1", 1, 0), {}, None, PodPlace()),
+        (NONE, {}, (["10.0.0.5", "10.0.0.6"], 1), PodPlace(1, 2, "10.0.0.5:8476")),
+        (NONE, {}, (["10.0.0.5"], 0), PodPlace()),
+        (NONE, ENVIRON, (["10.0.0.5", "10.0.0.6"], 1), PodPlace(3, 4, "a:1")),
     ],
 )
 def test_the_process_is_known_from_flags_variables_or_the_tpu(
-    flags: Any, environ: dict[str, str], place: Any, process: Process
+    flags: Any, environ: dict[str, str], place: Any, process: PodPlace
 ) -> None:
     get = None if place is None else lambda: place
     args = SimpleNamespace(**dict(zip(FLAGS, flags, strict=True)))

@@ -16,7 +16,7 @@ from bigbird_ja.settings.schema import CheckpointsConfig
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
-from bigbird_ja.train.watch import Periodic, Task, Watchdog
+from bigbird_ja.train.watch import Periodic, PeriodicTask, Watchdog
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
@@ -107,7 +107,10 @@ def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried
         done.append("b")
         raise OSError("503")
 
-    tasks = [Task("a", 10.0, lambda: done.append("a"), 10.0), Task("b", 25.0, fail, 25.0)]
+    tasks = [
+        PeriodicTask("a", 10.0, lambda: done.append("a"), 10.0),
+        PeriodicTask("b", 25.0, fail, 25.0),
+    ]
     periodic = Periodic(tasks, logged.append, lambda: now[0])
     for now[0] in range(0, 51, 5):
         periodic.run_due()
@@ -122,7 +125,10 @@ def test_a_lost_lock_ends_the_run_and_no_more_heartbeats_are_written() -> None:
     def lose() -> None:
         raise LeaseLost("gone")
 
-    tasks = [Task("lock", 1.0, lose), Task("heartbeat", 1.0, lambda: beats.append(now[0]))]
+    tasks = [
+        PeriodicTask("lock", 1.0, lose),
+        PeriodicTask("heartbeat", 1.0, lambda: beats.append(now[0])),
+    ]
     periodic = Periodic(tasks, print, lambda: now[0])
     for now[0] in range(5):
         periodic.run_due()

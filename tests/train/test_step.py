@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.model.params import initial_parameters, parameter_specs
-from bigbird_ja.train.engines.lowering import Shard, Spec, shard_of
+from bigbird_ja.train.engines.lowering import Division, Spec, division_of
 from bigbird_ja.train.step import train_step
 from testkit.configs import with_data
 from tests.model.tiny import initial_slots, tiny_batch, tiny_config
@@ -224,16 +224,16 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
 @pytest.mark.parametrize(
     ("shape", "replicas", "shard"),
     [
-        ((768, 3072), 8, Shard(0, 96)),
-        ((2, 768), 8, Shard(1, 96)),
-        ((768,), 32, Shard(0, 24)),
-        ((3, 5), 4, Shard(1, 2)),  # nothing divides: the longest, filled up
-        ((2,), 4, Shard(0, 1)),
+        ((768, 3072), 8, Division(0, 96)),
+        ((2, 768), 8, Division(1, 96)),
+        ((768,), 32, Division(0, 24)),
+        ((3, 5), 4, Division(1, 2)),  # nothing divides: the longest, filled up
+        ((2,), 4, Division(0, 1)),
     ],
 )
-def test_shards(shape: tuple[int, ...], replicas: int, shard: Shard) -> None:
+def test_shards(shape: tuple[int, ...], replicas: int, shard: Division) -> None:
     spec = Spec(shape, "float32")
-    assert shard_of(spec, replicas) == shard
+    assert division_of(spec, replicas) == shard
     part, whole = shard.part(spec), shard.whole(spec, replicas)
     assert part.shape[shard.dimension] * replicas == whole.shape[shard.dimension]
     assert all(a <= b for a, b in zip(spec.shape, whole.shape, strict=True))

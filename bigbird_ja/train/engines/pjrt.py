@@ -29,8 +29,8 @@ from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.kept_programs import CompiledPrograms
 from bigbird_ja.train.engines.lowering.device_step import (
     AXIS,
+    DeviceState,
     Notes,
-    State,
     make_step,
     place,
     shapes,
@@ -44,7 +44,7 @@ _BATCHES_AHEAD = 2  # that wait on the devices, at most
 _POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 30.0  # for the input to end
 
-Step = Callable[[State, Mapping[str, jax.Array]], tuple[State, Notes]]
+Step = Callable[[DeviceState, Mapping[str, jax.Array]], tuple[DeviceState, Notes]]
 
 
 class PjrtEngine:

@@ -27,7 +27,7 @@ class Traced:
 
 
 @dataclass(frozen=True)
-class Shard:
+class Division:
     """A division of a tensor over the replicas: along one dimension, into parts of equal size.
 
     What does not divide is filled up with zeros, which the update leaves zero.
@@ -49,7 +49,7 @@ class Shard:
         return Spec((*before, size, *after), spec.dtype)
 
 
-def shard_of(spec: Spec, replicas: int, by_rows: bool = False) -> Shard:
+def division_of(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
     """Divide a tensor along the first dimension that divides, else along its longest.
 
     With `by_rows` along the first anyway.
@@ -57,7 +57,7 @@ def shard_of(spec: Spec, replicas: int, by_rows: bool = False) -> Shard:
     sizes = list(enumerate(spec.shape))
     divides = [place for place, size in sizes if by_rows or size % replicas == 0]
     dimension = divides[0] if divides else max(sizes, key=lambda item: item[1])[0]
-    return Shard(dimension, -(-spec.shape[dimension] // replicas))
+    return Division(dimension, -(-spec.shape[dimension] // replicas))
 
 
 def gradient_name(parameter: str) -> str:
@@ -88,5 +88,5 @@ class LoweredStep:
     slots: dict[str, Spec]
     batch: dict[str, Spec]
     replicas: int
-    shards: dict[str, Shard] = field(default_factory=dict)
+    shards: dict[str, Division] = field(default_factory=dict)
     muon: tuple[Traced, Traced] | None = None

@@ -23,13 +23,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.run.variables import STEP
-from bigbird_ja.train.engines.lowering import LoweredStep, Shard, Spec, gradient_name
+from bigbird_ja.train.engines.lowering import Division, LoweredStep, Spec, gradient_name
 from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
 
 AXIS = "replica"
 
 
-class State(NamedTuple):
+class DeviceState(NamedTuple):
     """A state on the devices: the same on every device, but for slots that are divided."""
 
     parameters: list[jax.Array]  # in the program's order
@@ -60,7 +60,9 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
     update = as_jax_function(step.update, platform)
     divided = _Divided(step, platform) if step.shards else None
 
-    def replica_step(state: State, batch: Mapping[str, jax.Array]) -> tuple[State, Notes]:
+    def replica_step(
+        state: DeviceState, batch: Mapping[str, jax.Array]
+    ) -> tuple[DeviceState, Notes]:
         weight = lax.psum(jnp.sum(batch["masked_lm_weights"]), AXIS)
         ordered = [batch[name] for name in step.batch]
         replica = lax.axis_index(AXIS)
@@ -77,26 +79,26 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
             new, slots = values[: len(summed)], values[len(summed) :]
         count = state.step + 1
         bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, count)
-        return State(new, slots, count, bad), Notes(metrics, bad)
+        return DeviceState(new, slots, count, bad), Notes(metrics, bad)
 
     placed = state_parts(step)
     over_devices = shard_map(replica_step, mesh, (placed, P(AXIS)), (placed, P()))
     return jax.jit(over_devices, donate_argnums=(0,))
 
 
-def state_parts(step: LoweredStep) -> State:
+def state_parts(step: LoweredStep) -> DeviceState:
     """Lay a state over the devices, as `PartitionSpec`s."""
-    return State([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
+    return DeviceState([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
 
 
-def shapes(step: LoweredStep, mesh: Mesh) -> tuple[State, dict[str, jax.ShapeDtypeStruct]]:
+def shapes(step: LoweredStep, mesh: Mesh) -> tuple[DeviceState, dict[str, jax.ShapeDtypeStruct]]:
     """Describe the arguments of `make_step`'s function: shapes, types and places."""
 
     def shape(spec: Spec, part: Any) -> Any:
         return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=NamedSharding(mesh, part))
 
     scalar = shape(Spec((), "int32"), P())
-    state = State(
+    state = DeviceState(
         [shape(spec, P()) for spec in step.parameters.values()],
         [shape(spec, part) for spec, part in _slots(step)],
         scalar,
@@ -130,7 +132,7 @@ class _Divided:
         self._muon = [as_jax_function(traced, platform) for traced in step.muon or ()]
 
     def update(
-        self, update: Any, state: State, local_grads: Sequence[jax.Array], sums: jax.Array
+        self, update: Any, state: DeviceState, local_grads: Sequence[jax.Array], sums: jax.Array
     ) -> tuple[list[jax.Array], list[jax.Array], jax.Array, jax.Array]:
         """Return new parameters and slots, metrics, and whether all is finite."""
         summed = [self._scatter(*pair) for pair in zip(local_grads, self._shards, strict=True)]
@@ -144,7 +146,7 @@ class _Divided:
         return [self._gather(*each) for each in new], values[self._count :], metrics, finite
 
     def _orthogonalized(
-        self, state: State, summed: Sequence[jax.Array], squares: jax.Array
+        self, state: DeviceState, summed: Sequence[jax.Array], squares: jax.Array
     ) -> list[jax.Array]:
         """Return this device's rows of Muon's stacks, orthogonalised."""
         assert self._step.muon is not None
@@ -156,21 +158,21 @@ class _Divided:
         stacks = orthogonalize(*(_exchange(stack, 0, 1) for stack in stacks))
         return [_exchange(stack, 1, 0) for stack in stacks]
 
-    def _scatter(self, gradient: jax.Array, shard: Shard) -> jax.Array:
+    def _scatter(self, gradient: jax.Array, shard: Division) -> jax.Array:
         """Return this device's part of the sum over all of them."""
         whole = self._filled(gradient, shard)
         return lax.psum_scatter(whole, AXIS, scatter_dimension=shard.dimension, tiled=True)
 
-    def _take(self, parameter: jax.Array, shard: Shard) -> jax.Array:
+    def _take(self, parameter: jax.Array, shard: Division) -> jax.Array:
         start = lax.axis_index(AXIS) * shard.size
         whole = self._filled(parameter, shard)
         return lax.dynamic_slice_in_dim(whole, start, shard.size, shard.dimension)
 
-    def _gather(self, part: jax.Array, shard: Shard, spec: Spec) -> jax.Array:
+    def _gather(self, part: jax.Array, shard: Division, spec: Spec) -> jax.Array:
         whole = lax.all_gather(part, AXIS, axis=shard.dimension, tiled=True)
         return lax.slice_in_dim(whole, 0, spec.shape[shard.dimension], axis=shard.dimension)
 
-    def _filled(self, array: jax.Array, shard: Shard) -> jax.Array:
+    def _filled(self, array: jax.Array, shard: Division) -> jax.Array:
         missing = shard.size * self._step.replicas - array.shape[shard.dimension]
         if not missing:
             return array
@@ -183,7 +185,7 @@ def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
     return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 
 
-def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:
+def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
     """Bring a state from the host to the devices.
 
     A checkpoint does not know of devices: divided slots are gathered when they are saved, and
@@ -200,7 +202,7 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> State:
         value = _filled(np.asarray(values[name], np.float32), shape.shape)
         return to_devices(value, shape.sharding)
 
-    return State(
+    return DeviceState(
         [put(*pair) for pair in zip(step.parameters, state.parameters, strict=True)],
         [put(*pair) for pair in zip(step.slots, state.slots, strict=True)],
         to_devices(np.asarray(values[STEP], np.int32), state.step.sharding),
@@ -213,7 +215,7 @@ def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
 
-def to_host(state: State, step: LoweredStep) -> dict[str, np.ndarray]:
+def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
     """Return the values of a state by name, whole.
 
     Where slots are divided over several processes, all of them have to call this together: the

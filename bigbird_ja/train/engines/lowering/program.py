@@ -36,15 +36,15 @@ from bigbird_ja.run.variables import slot_name
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
-from bigbird_ja.train import muon
+from bigbird_ja.train import optimizer
 from bigbird_ja.train import step as step_lib
 from bigbird_ja.train.engines.lowering import (
+    Division,
     LoweredStep,
-    Shard,
     Spec,
     Traced,
+    division_of,
     gradient_name,
-    shard_of,
 )
 
 _SCALAR = Spec((), "float32")
@@ -96,7 +96,7 @@ class Program:
         return sorted(names)
 
     @property
-    def shards(self) -> dict[str, Shard]:
+    def shards(self) -> dict[str, Division]:
         """Divide each parameter and each slot over the replicas; empty: not at all.
 
         Muon's matrices are divided by rows.
@@ -105,7 +105,7 @@ class Program:
         if count == 1 or not matrices:
             return {}
         shards = {
-            name: shard_of(spec, count, by_rows=name in matrices)
+            name: division_of(spec, count, by_rows=name in matrices)
             for name, spec in self.parameters.items()
         }
         slots = slot_parameters(self.config, self.data)
@@ -170,8 +170,9 @@ class Program:
 
         def directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
-                return step_lib.muon_directions(
-                    self.config,
+                return optimizer.muon_directions(
+                    self.config.training,
+                    matrices,
                     {name: values[slot_name(name, "m")] for name in parts},
                     {name: values[gradient_name(name)] for name in parts},
                     tf.sqrt(values["squares"]),
@@ -180,7 +181,7 @@ class Program:
 
         def orthogonalize(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
-                return [muon.orthogonalized(stack) for stack in values.values()]
+                return [optimizer.orthogonalize(stack) for stack in values.values()]
 
         outputs = [f"stack_{number}" for number in range(len(shapes))]
         first = trace(directions, {**momenta, **gradients, "squares": _SCALAR}, outputs)
