@@ -37,7 +37,6 @@ def train_step(
     slots: Mapping[str, Mapping[str, tf.Tensor]],
     global_step: tf.Tensor,
     batch: Mapping[str, tf.Tensor],
-    *,
     replica_id: tf.Tensor | int = 0,
     num_replicas: int = 1,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
