@@ -166,10 +166,11 @@ def _check_several(args: absl_flags.FlagValues, count: int) -> None:
         BadInput: one for each is needed, or a number of steps that all would share.
     """
     for flag in ("data_dir", "preflight"):
-        if args[flag].value and len(args[flag].value) != count:
+        given: list[str] = args[flag].value or []
+        if given and len(given) != count:
             raise BadInput(
-                f"--{flag} is there {len(args[flag].value)} times, --config {count} times: give one"
-                " for each, in the same order, or none"
+                f"--{flag} is there {len(given)} times, --config {count} times: give one for each,"
+                " in the same order, or none"
             )
     for flag in ("tokens", "epochs", "num_train_steps"):
         if count > 1 and args[flag].value is not None:
