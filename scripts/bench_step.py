@@ -33,7 +33,12 @@ from testkit.configs import fitted, with_data
 LAYERS = 12
 # AdamW, as the ancestor has; Muon's part is in docs/design/optimizer.md.
 ADAMW = "training.optimizer=adamw"
-BASE = (ADAMW, "training.masked_lm_prob=null", "training.gradient_checkpointing=false")
+BASE = (
+    ADAMW,
+    "training.masked_lm_prob=null",
+    "make_data.max_predictions_per_seq=600",
+    "training.gradient_checkpointing=false",
+)
 CHECKPOINTING = ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0")
 MUON = "training.optimizer=muon"
 # BERT-large: 340 M parameters, 302 M of them in its layers.

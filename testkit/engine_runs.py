@@ -16,10 +16,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from bigbird_ja.settings.values import varied
 from testkit import ROOT, pods, synthetic
 
 TINY = (
@@ -208,8 +208,7 @@ def _replicas(
     from bigbird_ja.run.variables import slot_name
     from bigbird_ja.train import step as step_lib
 
-    config = deepcopy(config)
-    config.model.attention_implementation = "xla"
+    config = varied(config, {"model.attention_implementation": "xla"})
     names = list(parameter_specs(config, data))
     params = {name: tf.constant(state[name]) for name in names}
     slots = {

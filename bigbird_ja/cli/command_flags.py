@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, in_words, is_used, near, suggestion
+from bigbird_ja.settings.option import Option, in_words, near, suggestion
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.data import Data
@@ -283,7 +283,7 @@ def _near(args: flags.FlagValues, name: str) -> str:
     nearest = [f"--{known}" for known in near(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses
-        known = [key for key in settings() if is_used(key, uses)]
+        known = [key for key in settings() if key in uses]
         nearest += [f"--set {key}=..." for key in near(name, known)]
     return suggestion(nearest)
 

@@ -17,10 +17,10 @@ from typing import Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.settings.schema import OPTIONS, SECTIONS
+from bigbird_ja.settings.schema import OPTIONS
 
 EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
-SETTINGS = SECTIONS
+SETTINGS = tuple(OPTIONS)
 POSITIONAL = "config"
 
 COMMANDS = ("tokenize", "make-data", "plan", "preflight", "pretrain", "launch")
@@ -38,12 +38,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the settings."""
     from bigbird_ja.cli.main import load_command
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.option import is_used
     from bigbird_ja.settings.resolve import preset_names, resolve_config
     from bigbird_ja.settings.values import config_warnings, get_value
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    uses = load_command(args.command).SETTINGS if args.command else SECTIONS
+    uses = load_command(args.command).SETTINGS if args.command else SETTINGS
     config, overrides = resolve_config(args.config, args.set, uses=uses)
     sources = {override.key: override.source for override in overrides}
     settings = {
@@ -56,7 +55,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             "allowed": option.allowed,
         }
         for key, option in OPTIONS.items()
-        if is_used(key, uses)
+        if key in uses
     }
     presets = textwrap.wrap(f"Presets: {', '.join(preset_names())}.", _WIDTH - 2)
     print("\n".join(f"# {line}" for line in presets))

@@ -23,7 +23,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import RUN_SETTINGS
+from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.launch.machine.startup import Emulation
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from bigbird_ja.storage.lease import Lease
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
-SETTINGS = RUN_SETTINGS
+SETTINGS = used_by("launch")
 
 
 def define_flags(flags: Flags) -> None:

@@ -16,7 +16,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.settings.schema import MAKING_SETTINGS, OPTIONS
+from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -30,7 +30,7 @@ EXAMPLE = (
 _FEW_HELD_OUT = 20  # sequences
 
 # The model only says which lengths it can be trained on.
-SETTINGS = MAKING_SETTINGS
+SETTINGS = used_by("make-data")
 
 
 def define_flags(flags: Flags) -> None:
@@ -43,7 +43,7 @@ def define_flags(flags: Flags) -> None:
         required=True,
     )  # fmt: skip
     flags.path("output_dir", "Directory to write, on disk or gs://.", required=True)
-    for key in MAKING_SETTINGS:
+    for key in SETTINGS:
         if OPTIONS[key].section == "make_data":
             flags.setting(key)
     flags.integer(

@@ -34,7 +34,7 @@ from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import PLAN_SETTINGS
+from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.accelerators.prices import Prices
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
-SETTINGS = PLAN_SETTINGS
+SETTINGS = used_by("plan")
 MANY_CONFIGS = True
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.settings.schema import STEP_SETTINGS
+from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.preflight.compile import CompileOptions
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
 NEEDS = ("tensorflow", "jax")  # the compiler, libtpu, when all else has been checked
-SETTINGS = STEP_SETTINGS
+SETTINGS = used_by("preflight")
 
 
 def define_flags(flags: Flags) -> None:

@@ -22,7 +22,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.errors import BadInput, Interrupted
-from bigbird_ja.settings.schema import RUN_SETTINGS
+from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
-SETTINGS = RUN_SETTINGS
+SETTINGS = used_by("pretrain")
 
 
 def define_flags(flags: Flags) -> None:

@@ -14,16 +14,16 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import corpus_input
-from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.settings.schema import TokenizeConfig
+    from bigbird_ja.settings.data import TokenizeConfig
     from bigbird_ja.storage.lease import Lease
     from bigbird_ja.text.corpus import Corpus
     from bigbird_ja.text.tokenizer_files import Files, Record
 
 EXAMPLE = "bigbird-ja tokenize --input tfds:wiki40b/ja --output_prefix out/ja --vocab_size 32000"
-SETTINGS = ("tokenize",)
+SETTINGS = used_by("tokenize")
 
 
 def define_flags(flags: Flags) -> None:
@@ -61,9 +61,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _train(
     files: Files, corpus: Corpus, settings: TokenizeConfig, lease: Lease, started: float
 ) -> dict[str, Any]:
-    import dataclasses
-
     import sentencepiece
+    from msgspec import structs
 
     from bigbird_ja.process.console import human_time, log
     from bigbird_ja.text import tokenizer_training
@@ -71,7 +70,7 @@ def _train(
     log(f"training a {settings.model_type} model of {settings.vocab_size:,} pieces")
     trained = tokenizer_training.train(corpus, settings)
     about = {
-        "settings": dataclasses.asdict(settings),
+        "settings": structs.asdict(settings),
         "corpus_fingerprint": corpus.fingerprint,
         "lines": trained.lines,
         "sentencepiece": sentencepiece.__version__,

@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from bigbird_ja import storage
 from bigbird_ja.data import order, tfrecords
 from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import Data, Id, Positive, predictions_of
-from bigbird_ja.settings.schema import MakeDataConfig
+from bigbird_ja.settings.data import Data, Id, MakeDataConfig, Positive, predictions_of
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 
@@ -157,7 +156,7 @@ def spec_of(
         )
     if input_mask and config.masking == "dynamic":
         raise BadInput("--input_mask is for --masking static: dynamic records hold no masks")
-    chosen = {**vars(config), "max_predictions_per_seq": max_predictions}
+    chosen = {**structs.asdict(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1
     names = {each.name for each in dataclasses.fields(DataSpec)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -13,13 +12,17 @@ from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.heads import encode
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import varied
 
 
 def inference_config(config: Config) -> Config:
     """Return the settings of the same model in float32 and by XLA, so that all runs compare."""
-    model = replace(config.model, attention_implementation="xla")
-    training = replace(config.training, dtype="float32", gradient_checkpointing=False)
-    return replace(config, model=model, training=training)
+    inference = {
+        "model.attention_implementation": "xla",
+        "training.dtype": "float32",
+        "training.gradient_checkpointing": False,
+    }
+    return varied(config, inference)
 
 
 def padded_length(config: Config, num_tokens: int) -> int:

@@ -21,7 +21,7 @@ from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.data import Data, requested_data
 from bigbird_ja.settings.resolve import validate_config
 from bigbird_ja.settings.schema import OPTIONS, Config
-from bigbird_ja.settings.values import set_value
+from bigbird_ja.settings.values import varied
 from bigbird_ja.storage import decode
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.interface import Tokenizer
@@ -124,15 +124,15 @@ def _read_config(folder: str) -> tuple[Config, Data, int]:
     if not isinstance(ours, dict):
         raise BadInput(f"{path}: not of a folder that `export` wrote: {_ADVICE}")
     decode.check_format(str(ours.get("format_version", "")), path, _ADVICE)
-    config = Config()
+    stated: dict[str, Any] = {"training.dtype": "float32"}
     for key, value in {**content, **ours}.items():
         name = f"model.{state_dict.SETTINGS.get(key, key)}"
         if name in OPTIONS:
-            set_value(config, name, OPTIONS[name].read(value, path))
-    config.make_data.nsp = "BigBirdForPreTraining" in content.get("architectures", [])
-    config.make_data.seq_length = config.model.max_position_embeddings or 0
-    config.tokenize.vocab_size = config.model.vocab_size or 0
-    config.training.dtype = "float32"
+            stated[name] = OPTIONS[name].read(value, path)
+    stated["make_data.nsp"] = "BigBirdForPreTraining" in content.get("architectures", [])
+    stated["make_data.seq_length"] = stated.get("model.max_position_embeddings") or 0
+    stated["tokenize.vocab_size"] = stated.get("model.vocab_size") or 0
+    config = varied(Config(), stated)
     validate_config(config)
     pad_id = content.get("pad_token_id", 0)
     if type(pad_id) is not int or pad_id < 0:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import re
-from dataclasses import replace
 
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import varied
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
@@ -47,15 +47,11 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
     """
     wanted = config.model.attention_implementation
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
-        return _by(config, "xla")
+        return varied(config, {_KEY: "xla"})
     why_not = _why_not(config, data.seq_length, platform, chip)
     if why_not and wanted == "kernel":
         raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
-    return _by(config, "xla" if why_not else "kernel")
-
-
-def _by(config: Config, way: str) -> Config:
-    return replace(config, model=replace(config.model, attention_implementation=way))
+    return varied(config, {_KEY: "xla" if why_not else "kernel"})
 
 
 def lacking(config: Config, data: Data, platform: str, chip: str | None) -> str | None:
@@ -86,7 +82,7 @@ def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
     if ways != ["auto", "kernel"] or not is_ours:
         raise error
     log(f"{_KEY}=auto: xla, as this compiler refuses the kernels: {text.splitlines()[0][:200]}")
-    return _by(taken, "xla")
+    return varied(taken, {_KEY: "xla"})
 
 
 def keeps_slope(config: Config) -> bool:

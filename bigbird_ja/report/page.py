@@ -14,8 +14,7 @@ from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart, timeline
 from bigbird_ja.report.collect import RunLogs
 from bigbird_ja.run.records import Example
-from bigbird_ja.settings.option import is_used
-from bigbird_ja.settings.schema import RUN_SETTINGS, Config
+from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
 
 
@@ -210,5 +209,5 @@ def _changed_settings(run: RunLogs) -> dict[str, Any]:
     return {
         key: value
         for key, value in values.items()
-        if value != defaults.get(key) and is_used(key, RUN_SETTINGS)
+        if value != defaults.get(key) and key in used_by("pretrain")
     }

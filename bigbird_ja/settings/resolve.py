@@ -7,7 +7,6 @@ explicitly that disagrees with it is an error (`fit_to_data`). Without a data se
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 import pathlib
@@ -17,15 +16,12 @@ from typing import Any
 
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import PAD_ID, Data, data_entries, requested_data
-from bigbird_ja.settings.option import in_words, is_used, nearest, shortened
-from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, REMOVED, SECTIONS, Config
-from bigbird_ja.settings.values import flatten, get_value, set_value
+from bigbird_ja.settings.data import DATA_KEYS, PAD_ID, Data, data_entries, requested_data
+from bigbird_ja.settings.option import in_words, nearest, shortened
+from bigbird_ja.settings.schema import OPTIONS, REMOVED, SECTIONS, Config
+from bigbird_ja.settings.values import flatten, varied
 
 _LONGEST = 1024  # characters of a text
-_TOGETHER = (  # a setting and the one that it needs
-    ("training.final_masked_lm_prob", "training.masked_lm_prob"),
-)
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 
 
@@ -53,7 +49,7 @@ def resolve_config(
     config_path: str | None = None,
     sets: Iterable[str] = (),
     flags: Iterable[Override] = (),
-    uses: Sequence[str] = SECTIONS,
+    uses: Sequence[str] = tuple(OPTIONS),
     adopted: Iterable[Override] = (),
 ) -> tuple[Config, list[Override]]:
     """Builds the config from a file, another model, `key=value` strings and flags; the last wins.
@@ -63,12 +59,12 @@ def resolve_config(
             defaults.
         sets: strings `section.key=value`; the value is read as YAML.
         flags: the settings that flags of their own gave.
-        uses: sections, and single keys, that the command uses: `sets` of others are refused. A
-            file may hold all sections.
+        uses: the settings that the command uses: `sets` of others are refused. A file may hold
+            all sections.
         adopted: settings of the model that `--init_from` names.
 
     Returns:
-        The config, not yet completed by a data set, and every override in order.
+        The config, not yet fitted to a data set, and every override in order.
 
     Raises:
         BadInput: an unknown key (near ones are named), one that the command does not use, a value
@@ -76,10 +72,8 @@ def resolve_config(
     """
     overrides = [] if config_path is None else _without_facts(_read_file(*_locate(config_path)))
     overrides += [*adopted, *(_read_set(text, uses) for text in sets), *flags]
-    config = Config()
     overrides = _of_architecture(_without_final_rate(_read_all(overrides)))
-    for override in overrides:
-        set_value(config, override.key, override.value)
+    config = varied(Config(), {override.key: override.value for override in overrides})
     validate_config(config)
     # What depends on the data that a run reads is checked by `fit_to_data`.
     _check_effective(flatten(config), [o for o in overrides if not _depends_on_data(o.key)])
@@ -94,14 +88,6 @@ def _without_final_rate(overrides: list[Override]) -> list[Override]:
     return [o for o in overrides if not (o.key == final and o.is_of_preset)]
 
 
-# Defaults that ModernBERT's shape has of its own.
-_MODERNBERT = {
-    "model.hidden_act": "gelu",
-    "model.layer_norm_eps": 1e-5,
-    "model.hidden_dropout_prob": 0.0,
-}
-
-
 def _of_architecture(overrides: list[Override]) -> list[Override]:
     """The settings of a ModernBERT: its defaults, without what a preset says of a BigBird."""
     key = "model.architecture"
@@ -112,19 +98,21 @@ def _of_architecture(overrides: list[Override]) -> list[Override]:
     left = [o for o in overrides if o.is_of_preset and _is_of_bigbird(o.key) and not is_presets]
     if left:
         log(f"{source}: left out of {left[0].source}: {', '.join(o.key for o in left)}")
-    defaults = [Override(k, value, source) for k, value in _MODERNBERT.items()]
+    own = {k: o.modernbert for k, o in OPTIONS.items() if o.modernbert is not None}
+    defaults = [Override(k, value, source) for k, value in own.items()]
     return defaults + [o for o in overrides if o not in left]
 
 
 def _is_of_bigbird(key: str) -> bool:
     """Whether a setting has an effect on a BigBird alone, or another default for it."""
-    conditions = OPTIONS[key].conditions
-    return key in _MODERNBERT or ("model.architecture", ["bigbird"]) in conditions
+    option = OPTIONS[key]
+    conditions = option.conditions
+    return option.modernbert is not None or ("model.architecture", ["bigbird"]) in conditions
 
 
 def _depends_on_data(key: str) -> bool:
     option = OPTIONS[key]
-    depends = any(other in FIXED_BY_DATA for other, _ in option.conditions)
+    depends = any(other in DATA_KEYS for other, _ in option.conditions)
     return option.section != "make_data" and depends
 
 
@@ -142,21 +130,22 @@ def fit_to_data(
     Raises:
         BadInput: an explicit value disagrees with the data set, or has no effect on it.
     """
-    config = copy.deepcopy(config)
     last = {override.key: override for override in overrides}
     for key, value in data_entries(data).items():
         stated = last[key].value if key in last and last[key].is_explicit else None
         if where and stated is not None and stated != value:
             raise _disagrees(key, stated, last[key].source, where, value)
-    model, pieces = config.model, data.vocab_size
-    rows = last.get("model.vocab_size", Override("", None, ""))
-    model.vocab_size = model.vocab_size or pieces
-    is_other = model.vocab_size != pieces and rows.is_explicit
-    if where and (is_other or model.vocab_size < pieces):  # an encoder may have rows to spare
-        raise _disagrees("model.vocab_size", model.vocab_size, rows.source, where, pieces)
-    model.max_position_embeddings = model.max_position_embeddings or data.seq_length
-    config.data.mask_unit = config.data.mask_unit or data.mask_unit
-    _leave_rates_to_data(config, data, last)
+    pieces, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
+    vocab_size = config.model.vocab_size or pieces
+    is_other = vocab_size != pieces and rows.is_explicit
+    if where and (is_other or vocab_size < pieces):  # an encoder may have rows to spare
+        raise _disagrees("model.vocab_size", vocab_size, rows.source, where, pieces)
+    follows = {
+        "model.vocab_size": vocab_size,
+        "model.max_position_embeddings": config.model.max_position_embeddings or data.seq_length,
+        "data.mask_unit": config.data.mask_unit or data.mask_unit,
+    }
+    config = varied(config, follows | _without_preset_rates(data, last))
     _check_effective(flatten(config, data), last.values())
     validate_config(config)
     validate_on_data(config, data)
@@ -170,14 +159,13 @@ def _disagrees(key: str, stated: Any, source: str, where: str, value: Any) -> Ba
     )
 
 
-def _leave_rates_to_data(config: Config, data: Data, last: Mapping[str, Override]) -> None:
-    """Drops a preset's mask rates, meant for dynamic masks at the usual rate, for other data."""
+def _without_preset_rates(data: Data, last: Mapping[str, Override]) -> dict[str, None]:
+    """Drop a preset's mask rates, meant for dynamic masks at the usual rate, for other data."""
     usual = OPTIONS["make_data.masked_lm_prob"].default
     if data.masking == "dynamic" and data.masked_lm_prob == usual:
-        return
-    for key in ("training.masked_lm_prob", "training.final_masked_lm_prob"):
-        if key in last and last[key].is_of_preset:
-            set_value(config, key, None)
+        return {}
+    rates = ("training.masked_lm_prob", "training.final_masked_lm_prob")
+    return {key: None for key in rates if key in last and last[key].is_of_preset}
 
 
 def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -> None:
@@ -202,13 +190,17 @@ def read_config(path: str) -> tuple[Config, Data]:
     Raises:
         BadInput: no such file, not a config, or one of another format.
     """
-    config, entries = Config(), _read_file(path, path, is_ours=True)
-    pad_ids = [override.value for override in entries if override.key == PAD_ID]
-    for override in _read_all(_without_facts(entries)):
-        set_value(config, override.key, override.value)
+    entries = _read_file(path, path, is_ours=True)
+    stated = {override.key: override.value for override in _read_all(_without_facts(entries))}
+    config = varied(Config(), stated)
     validate_config(config)
-    pad_id = pad_ids[0] if pad_ids and type(pad_ids[0]) is int else 0
+    pad_id = next((override.value for override in entries if override.key == PAD_ID), 0)
+    if type(pad_id) is not int or pad_id < 0:
+        raise BadInput(f"{path}: {PAD_ID}={shortened(pad_id)} is no id of a piece: {_RESTORE}")
     return config, requested_data(config, pad_id)
+
+
+_RESTORE = "restore the file from a copy of the run"
 
 
 def _without_facts(overrides: Iterable[Override]) -> list[Override]:
@@ -258,7 +250,7 @@ def _read_set(text: str, uses: Sequence[str]) -> Override:
     key = key.strip()
     if not separator:
         raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
-    if key in OPTIONS and not is_used(key, uses):
+    if key in OPTIONS and key not in uses:
         section = OPTIONS[key].section
         near = in_words(uses, [other for other in OPTIONS if other.startswith(f"{section}.")])
         used = near or ", ".join(
@@ -295,7 +287,10 @@ def _read(override: Override) -> Override:
         raise BadInput(
             f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
         )
-    return dataclasses.replace(override, value=OPTIONS[key].read(override.value, source))
+    value = OPTIONS[key].read(override.value, source)
+    if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
+        raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
+    return dataclasses.replace(override, value=value)
 
 
 def preset_names() -> list[str]:
@@ -337,11 +332,6 @@ def validate_config(config: Config) -> None:
     Raises:
         BadInput: naming the key and what is allowed.
     """
-    for key, option in OPTIONS.items():
-        value = get_value(config, key)
-        option.check(value)
-        if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
-            raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
     model, training = config.model, config.training
     if model.hidden_size % model.num_attention_heads:
         raise BadInput(
@@ -355,12 +345,12 @@ def validate_config(config: Config) -> None:
             f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
             f" needs 2 or more, and an even part of model.hidden_size={model.hidden_size} for each"
         )
-    for key, other in _TOGETHER:
-        value = get_value(config, key)
-        if value is not None and get_value(config, other) is None:
-            raise BadInput(
-                f"{key}={value} has no effect without {other}: set that too, or leave it out"
-            )
+    last = training.final_masked_lm_prob
+    if last is not None and training.masked_lm_prob is None:
+        raise BadInput(
+            f"training.final_masked_lm_prob={last} has no effect without training.masked_lm_prob:"
+            " set that too, or leave it out"
+        )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"

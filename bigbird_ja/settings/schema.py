@@ -1,326 +1,336 @@
-"""Every setting, declared once: type, default, range, choices, unit and meaning.
+"""Declare every setting of a run once: type, default, range, choices, unit and meaning.
 
-A new setting is one field here. Flags, validation, `--help`, docs/settings.md,
-`bigbird-ja config` and the echo follow from it; `options.Option` says what a declaration can hold.
+A new setting is one field here, or in `settings.data` where it is about making data. Flags,
+validation, `--help`, docs/settings.md, `bigbird-ja config`, the echo, which command uses it and
+whether a resumed run may change it follow from that field; `option.Option` says what `has` takes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, option, options_of
+from msgspec import Meta, Struct
 
-_STEPS = LONGEST_RUN
+from bigbird_ja.settings.data import PAD_ID, SEED, MakeDataConfig, TokenizeConfig
+from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, between, has, options_of
+
 _BIGBIRD = "model.architecture=bigbird"
 _MODERNBERT = "model.architecture=modernbert"
 _IN_BLOCKS = f"{_BIGBIRD} & model.attention_type=block_sparse|simulated_sparse"
 
-
-@dataclass
-class TokenizeConfig:
-    """How the SentencePiece model is trained."""
-
-    vocab_size: int = option(
-        32000, "Pieces of the vocabulary, special ones included.", unit="pieces",
-        fixed_by_data=True, low=16, high=10_000_000,
-    )  # fmt: skip
-    model_type: str = option("unigram", "Kind of SentencePiece model.", choices=("unigram", "bpe"))
-    character_coverage: float = option(
-        0.9995, "Share of the text's characters that get a piece of their own.", low=0.98, high=1.0,
-    )  # fmt: skip
-    max_sentence_length: int = option(
-        16384, "Longest line to train on; longer ones are split, never dropped.", unit="bytes",
-        low=16, high=2**31 - 1,
-    )  # fmt: skip
-    max_sentences: int = option(
-        2_000_000, "Lines to train on, drawn from the whole corpus; 0 is all.", unit="lines", low=0,
-        high=_STEPS,
-    )  # fmt: skip
+# Commands, for `by`: what only a run needs, what the compiled step is made of (`preflight`), and
+# what operations, memory on disk and the number of steps follow from (`plan`).
+_RUN = ("pretrain", "launch")
+_STEP = (*_RUN, "preflight")
+_PLAN = (*_RUN, "plan")
+_ALL = (*_RUN, "preflight", "plan")
+_MAKING = (*_ALL, "make-data")
 
 
-@dataclass
-class MakeDataConfig:
-    """How records are made; in a run, how those of its data set were made."""
+class ModelConfig(Struct, frozen=True, kw_only=True):
+    """Configure the encoder.
 
-    seq_length: int = option(
-        4096, "Length of a sequence, [CLS] and [SEP] included.", unit="tokens", fixed_by_data=True,
-        low=8, high=1_000_000,
-    )  # fmt: skip
-    masking: str = option(
-        "dynamic", "dynamic: targets are drawn while training, anew in each epoch; static: they are"
-        " in the records.", choices=("dynamic", "static"), fixed_by_data=True,
-    )  # fmt: skip
-    dupe_factor: int = option(
-        10, "Copies of each sequence, each with other masks.", unit="copies", low=1, high=1000,
-        only_with="make_data.masking=static",
-    )  # fmt: skip
-    max_predictions_per_seq: int | None = option(
-        None, "Most tokens to predict in a sequence.", unit="tokens", low=1, high=1_000_000,
-        fixed_by_data=True, none="what seq_length and masked_lm_prob need",
-    )  # fmt: skip
-    masked_lm_prob: float = option(
-        0.15, "Share of the tokens to predict.", fixed_by_data=True, low=0.0001, high=0.9,
-    )  # fmt: skip
-    mask_unit: str = option(
-        "whole_word", "What is masked together: single pieces, words, or runs of words.",
-        choices=("subword", "whole_word", "span"), fixed_by_data=True,
-    )  # fmt: skip
-    word_boundaries: str = option(
-        "script", "Where words start: at changes of script, or by MeCab with unidic-lite (extra"
-        " `words`).", choices=("script", "mecab"),
-    )  # fmt: skip
-    nsp: bool = option(
-        False, "Pairs of segments (A and B), for next-sentence prediction.", fixed_by_data=True,
-    )  # fmt: skip
-    eval_fraction: float = option(
-        0.01, "Share of the documents held out for evaluation.", low=0.0, high=0.5,
-    )  # fmt: skip
-    num_shards: int = option(
-        0, "Train shards; 0 chooses by size, a multiple of 32.", unit="files", low=0, high=100_000,
-    )  # fmt: skip
-    seed: int = option(
-        12345, "Of shuffling, held-out documents and static masks.", low=-(2**63), high=2**64 - 1,
-    )  # fmt: skip
+    BigBird (Zaheer et al. 2020, arXiv:2007.14062), post-norm like BERT, or ModernBERT (Warner et
+    al. 2024, arXiv:2412.13663).
+    """
 
-
-@dataclass
-class ModelConfig:
-    """The encoder: BigBird (Zaheer et al. 2020, arXiv:2007.14062), post-norm like BERT, or
-    ModernBERT (Warner et al. 2024, arXiv:2412.13663)."""
-
-    architecture: str = option(
-        "bigbird", "Shape of the encoder. modernbert: pre-norm, rotary positions, gated MLPs, local"
-        " and global layers, by default with its exact gelu, layer norms (1e-5) and no dropout.",
-        choices=("bigbird", "modernbert"),
-    )  # fmt: skip
-    vocab_size: int | None = option(
-        None, "Rows of the embedding table.", unit="pieces", low=1, high=10_000_000,
-        none="from the data set",
-    )  # fmt: skip
-    hidden_size: int = option(768, "Width of the encoder.", low=1, high=65536)
-    num_layers: int = option(12, "Layers of the encoder.", unit="layers", low=1, high=1000)
-    num_attention_heads: int = option(
-        12, "Attention heads of a layer; they divide hidden_size.", unit="heads", low=1, high=1024,
-    )  # fmt: skip
-    intermediate_size: int = option(
-        3072, "Width inside a layer's feed-forward part.", low=1, high=1_000_000,
-    )  # fmt: skip
-    hidden_act: str = option(
-        "gelu_new", "Activation; gelu_new is the tanh form that Google's BigBird has.",
-        choices=("gelu_new", "gelu", "relu"),
-    )  # fmt: skip
-    max_position_embeddings: int | None = option(
-        None, "Rows of the position table: the longest sequence that the model takes.",
-        unit="tokens", low=1, high=10_000_000, none="the data's seq_length",
-    )  # fmt: skip
-    hidden_dropout_prob: float = option(
-        0.1, "Dropout of hidden states; block-sparse attention weights get none.", low=0.0,
-        high=0.9,
-    )  # fmt: skip
-    initializer_range: float = option(
-        0.02, "Standard deviation of the truncated normal that weights start from.", low=0.0,
-        high=10.0,
-    )  # fmt: skip
-    initializer: str = option(
-        "normal", "subspaces: every head sees one neighbour from the first step (to learn in"
-        " minutes).", choices=("normal", "subspaces"), only_with=_BIGBIRD,
-    )  # fmt: skip
-    layer_norm_eps: float = option(
-        1e-12, "Added to the variance in layer norms.", low=0.0, high=1.0,
-    )  # fmt: skip
-    attention_type: str = option(
-        "block_sparse", "Block-sparse, full, or full under the sparse mask (for comparisons).",
-        choices=("block_sparse", "original_full", "simulated_sparse"), only_with=_BIGBIRD,
-    )  # fmt: skip
-    block_size: int = option(
-        64, "Tokens of an attention block.", unit="tokens", low=1, high=4096, only_with=_IN_BLOCKS,
-    )  # fmt: skip
-    num_random_blocks: int = option(
-        3, "Random blocks that a query block sees (`rolled` rounds up to tiles of two).",
-        unit="blocks", low=0, high=64, only_with=_IN_BLOCKS,
-    )  # fmt: skip
-    random_pattern: str = option(
-        "rolled", "rolled: whole tiles, shifted alike for all rows of a head; independent: blocks"
-        " drawn for each row and head.", choices=("rolled", "independent"), only_with=_IN_BLOCKS,
-    )  # fmt: skip
-    pattern_seed: int = option(
-        0, "Of the random blocks, which are drawn once and stay.", low=0, high=2**32 - 1,
-        only_with=_IN_BLOCKS,
-    )  # fmt: skip
-    attention_implementation: str = option(
-        "auto", "How attention is computed. kernel: in one kernel each way, without scores in"
-        " memory; needs the engine pjrt and a newer TPU. auto: where it is shown cheaper (v5e,"
-        " v6e).", choices=("auto", "xla", "kernel"), changeable=True,
-    )  # fmt: skip
-    attend_across_documents: bool = option(
-        True, "Documents packed into one sequence see each other.",
-    )  # fmt: skip
-    local_attention: int = option(
-        128, "Window of a local layer: its tokens see half as many on each side.", unit="tokens",
-        low=2, high=1_000_000, only_with=_MODERNBERT,
-    )  # fmt: skip
-    global_attn_every_n_layers: int = option(
-        3, "Layers 0, n, 2n, ... see the whole sequence; the others are local.", unit="layers",
-        low=1, high=1000, only_with=_MODERNBERT,
-    )  # fmt: skip
-    global_rope_theta: float = option(
-        160_000.0, "Base of the rotary positions' wavelengths in global layers; 160,000 holds to"
-        " 8,192 tokens.", low=1.0, high=1e12, only_with=_MODERNBERT,
-    )  # fmt: skip
-    local_rope_theta: float = option(
-        10_000.0, "The same in local layers.", low=1.0, high=1e12, only_with=_MODERNBERT,
-    )  # fmt: skip
+    architecture: Annotated[
+        Literal["bigbird", "modernbert"],
+        "Shape of the encoder. modernbert: pre-norm, rotary positions, gated MLPs, local and"
+        " global layers, by default with its exact gelu, layer norms (1e-5) and no dropout.",
+    ] = "bigbird"
+    vocab_size: Annotated[
+        int | None,
+        between(1, 10_000_000, "pieces"),
+        "Rows of the embedding table.",
+        has(none="from the data set"),
+    ] = None
+    hidden_size: Annotated[int, between(1, 65_536), "Width of the encoder."] = 768
+    num_layers: Annotated[int, between(1, 1000, "layers"), "Layers of the encoder."] = 12
+    num_attention_heads: Annotated[
+        int, between(1, 1024, "heads"), "Attention heads of a layer; they divide hidden_size."
+    ] = 12
+    intermediate_size: Annotated[
+        int, between(1, 1_000_000), "Width inside a layer's feed-forward part."
+    ] = 3072
+    hidden_act: Annotated[
+        Literal["gelu_new", "gelu", "relu"],
+        "Activation; gelu_new is the tanh form that Google's BigBird has.",
+        has(modernbert="gelu", by=_STEP),
+    ] = "gelu_new"
+    max_position_embeddings: Annotated[
+        int | None,
+        between(1, 10_000_000, "tokens"),
+        "Rows of the position table: the longest sequence that the model takes.",
+        has(none="the data's seq_length"),
+    ] = None
+    hidden_dropout_prob: Annotated[
+        float,
+        between(0.0, 0.9),
+        "Dropout of hidden states; block-sparse attention weights get none.",
+        has(modernbert=0.0, by=_STEP),
+    ] = 0.1
+    initializer_range: Annotated[
+        float,
+        between(0.0, 10.0),
+        "Standard deviation of the truncated normal that weights start from.",
+        has(by=_RUN),
+    ] = 0.02
+    initializer: Annotated[
+        Literal["normal", "subspaces"],
+        "subspaces: every head sees one neighbour from the first step (to learn in minutes).",
+        has(only_with=_BIGBIRD, by=_RUN),
+    ] = "normal"
+    layer_norm_eps: Annotated[
+        float,
+        between(0.0, 1.0),
+        "Added to the variance in layer norms.",
+        has(modernbert=1e-5, by=_STEP),
+    ] = 1e-12
+    attention_type: Annotated[
+        Literal["block_sparse", "original_full", "simulated_sparse"],
+        "Block-sparse, full, or full under the sparse mask (for comparisons).",
+        has(only_with=_BIGBIRD, by=_MAKING),
+    ] = "block_sparse"
+    block_size: Annotated[
+        int,
+        between(1, 4096, "tokens"),
+        "Tokens of an attention block.",
+        has(only_with=_IN_BLOCKS, by=_MAKING),
+    ] = 64
+    num_random_blocks: Annotated[
+        int,
+        between(0, 64, "blocks"),
+        "Random blocks that a query block sees (`rolled` rounds up to tiles of two).",
+        has(only_with=_IN_BLOCKS, by=_MAKING),
+    ] = 3
+    random_pattern: Annotated[
+        Literal["rolled", "independent"],
+        "rolled: whole tiles, shifted alike for all rows of a head; independent: blocks drawn"
+        " for each row and head.",
+        has(only_with=_IN_BLOCKS, by=_MAKING),
+    ] = "rolled"
+    pattern_seed: Annotated[
+        int,
+        between(0, 2**32 - 1),
+        "Of the random blocks, which are drawn once and stay.",
+        has(only_with=_IN_BLOCKS),
+    ] = 0
+    attention_implementation: Annotated[
+        Literal["auto", "xla", "kernel"],
+        "How attention is computed. kernel: in one kernel each way, without scores in memory;"
+        " needs the engine pjrt and a newer TPU. auto: where it is shown cheaper (v5e, v6e).",
+        has(change="free", by=_STEP),
+    ] = "auto"
+    attend_across_documents: Annotated[
+        bool, "Documents packed into one sequence see each other.", has(by=_STEP)
+    ] = True
+    local_attention: Annotated[
+        int,
+        between(2, 1_000_000, "tokens"),
+        "Window of a local layer: its tokens see half as many on each side.",
+        has(only_with=_MODERNBERT),
+    ] = 128
+    global_attn_every_n_layers: Annotated[
+        int,
+        between(1, 1000, "layers"),
+        "Layers 0, n, 2n, ... see the whole sequence; the others are local.",
+        has(only_with=_MODERNBERT),
+    ] = 3
+    global_rope_theta: Annotated[
+        float,
+        between(1.0, 1e12),
+        "Base of the rotary positions' wavelengths in global layers; 160,000 holds to 8,192"
+        " tokens.",
+        has(only_with=_MODERNBERT, by=_STEP),
+    ] = 160_000.0
+    local_rope_theta: Annotated[
+        float,
+        between(1.0, 1e12),
+        "The same in local layers.",
+        has(only_with=_MODERNBERT, by=_STEP),
+    ] = 10_000.0
 
 
-@dataclass
-class DataConfig:
-    """How a data set is read."""
+class DataConfig(Struct, frozen=True, kw_only=True):
+    """Configure how a data set is read."""
 
-    mask_unit: str | None = option(
-        None, "What dynamic masks take together; training may choose another than the data set's.",
-        choices=("subword", "whole_word", "span"), none="from the data set",
-    )  # fmt: skip
-    shuffle_window: int = option(
-        8, "Shards that are mixed with each other.", unit="shards", low=1, high=100_000,
-    )  # fmt: skip
-    seed: int = option(
-        12345, "Of the order of records and of dynamic masks.", low=-(2**63), high=2**64 - 1,
-    )  # fmt: skip
+    mask_unit: Annotated[
+        Literal["subword", "whole_word", "span"] | None,
+        "What dynamic masks take together; training may choose another than the data set's.",
+        has(none="from the data set"),
+    ] = None
+    shuffle_window: Annotated[
+        int, between(1, 100_000, "shards"), "Shards that are mixed with each other."
+    ] = 8
+    seed: Annotated[int, SEED, "Of the order of records and of dynamic masks."] = 12_345
 
 
-@dataclass
-class TrainingConfig:
-    """The optimiser and its schedule. One optimiser step is one `global_step`."""
+class TrainingConfig(Struct, frozen=True, kw_only=True):
+    """Configure the optimiser and its schedule. One optimiser step is one `global_step`."""
 
-    num_train_steps: int = option(
-        1_400_000, "Steps in all; a larger number continues a finished run.", unit="steps", low=1,
-        high=_STEPS, changeable=True,
-    )  # fmt: skip
-    global_batch_size: int = option(
-        16, "Sequences of a step, over all cores and micro-batches.", unit="sequences", low=1,
-        high=1_000_000,
-    )  # fmt: skip
-    gradient_accumulation_steps: int = option(
-        1, "Micro-batches of a step on each core.", low=1, high=100_000,
-    )  # fmt: skip
-    learning_rate: float = option(1e-4, "Peak of the learning rate.", low=0.0, high=10.0)
-    warmup_steps: int = option(
-        10_000, "Steps in which the learning rate rises to its peak.", unit="steps", low=0,
-        high=_STEPS,
-    )  # fmt: skip
-    schedule: str = option(
-        "linear", "After the warm-up: linear or cosine to zero; wsd: stable, with a decay at the"
-        " end; google: as in BERT's code, linear from step 0 on.",
-        choices=("linear", "cosine", "wsd", "google"),
-    )  # fmt: skip
-    decay_fraction: float = option(
-        0.1, "Last share of the steps, in which the rate decays.", low=0.0, high=1.0,
-        only_with="training.schedule=wsd",
-    )  # fmt: skip
-    optimizer: str = option(
-        "adamw", "muon: Muon for the layers' matrices, AdamW for all else, at the same rate and"
-        " decay, which are AdamW's; several devices share its work.",
-        choices=("adamw", "muon"),
-    )  # fmt: skip
-    update_rule: str = option(
-        "adamw", "Of AdamW. adamw: with bias correction; google: without, as in BERT's and"
-        " BigBird's code.",
-        choices=("adamw", "google"),
-    )  # fmt: skip
-    weight_decay: float = option(
-        0.01, "Decoupled decay (AdamW); not of biases and layer norms.", low=0.0, high=10.0,
-    )  # fmt: skip
-    adam_beta2: float = option(
-        0.999, "Decay of the running mean of squared gradients.", low=0.0, below=1.0,
-    )  # fmt: skip
-    adam_epsilon: float = option(1e-6, "Added to the root of the mean square.", above=0.0, high=1.0)
-    clip_norm: float = option(
-        1.0, "Largest global norm of the gradients; 0 is off.", low=0.0, high=1e9,
-    )  # fmt: skip
-    dtype: str = option(
-        "bfloat16", "Of activations; master weights are float32.", choices=("bfloat16", "float32"),
-    )  # fmt: skip
-    masked_lm_prob: float | None = option(
-        None, "Share of ordinary tokens to predict at the first step, for dynamic masks; evaluation"
-        " keeps the data set's.", above=0.0, below=1.0, none="the data set's, at every step",
-        only_with="make_data.masking=dynamic",
-    )  # fmt: skip
-    final_masked_lm_prob: float | None = option(
-        None, "Share that training.masked_lm_prob goes to in a line.", above=0.0, below=1.0,
-        none="training.masked_lm_prob, at every step",
-    )  # fmt: skip
-    gradient_checkpointing: bool = option(
-        False, "Computes each layer again in the backward pass: less memory, more time.",
-    )  # fmt: skip
-    seed: int = option(12345, "Of initial weights and dropout.", low=-(2**63), high=INT64_MAX)
-    log_every_steps: int = option(
-        100, "Between two lines of metrics.jsonl.", unit="steps", low=1, high=_STEPS,
-        changeable=True,
-    )  # fmt: skip
-    eval_every_steps: int = option(
-        10_000, "Between two evaluations, with --mode train_and_eval.", unit="steps", low=1,
-        high=_STEPS, changeable=True, needs_flag="mode=train_and_eval",
-    )  # fmt: skip
-    eval_max_batches: int | None = option(
-        None, "Longest evaluation in training; a batch has 16,384 tokens.", unit="batches", low=1,
-        high=10**9, none="all held-out records", changeable=True, needs_flag="mode=train_and_eval",
-    )  # fmt: skip
-    stall_minutes: float = option(
-        10.0, "The watchdog ends a run that finishes no step for so long; 0 is off.",
-        unit="minutes", low=0.0, high=1e6, changeable=True,
-    )  # fmt: skip
-
-
-@dataclass
-class CheckpointsConfig:
-    """Two policies of saving: by time against preemption, by step for keeps."""
-
-    save_every_minutes: float = option(
-        10.0, "Time between two checkpoints; 0 is off.", unit="minutes", low=0.0, high=1e6,
-        changeable=True,
-    )  # fmt: skip
-    save_every_steps: int = option(
-        5_000, "Steps between two checkpoints; 0 is off.", unit="steps", low=0, high=_STEPS,
-        changeable=True,
-    )  # fmt: skip
-    keep_last: int = option(
-        5, "Newest checkpoints to keep.", unit="checkpoints", low=1, high=100_000, changeable=True,
-    )  # fmt: skip
-    keep_every_steps: int = option(
-        100_000, "Checkpoints at multiples of this are never removed; 0 is off.", unit="steps",
-        low=0, high=_STEPS, changeable=True,
-    )  # fmt: skip
-
-
-@dataclass
-class TpuConfig:
-    """The machine that trains."""
-
-    num_cores: int = option(
-        8, "Cores over which a step's sequences are divided.", unit="cores", low=1, high=4096,
-        changeable=True,
-    )  # fmt: skip
-    name: str = option(
-        "local", "Name of the TPU; local: the one of this TPU VM.", changeable=True,
-        needs_flag="use_tpu", filled=True,
-    )  # fmt: skip
-    zone: str | None = option(
-        None, "Zone of the TPU.", none="the VM's own", changeable=True, filled=True,
-    )  # fmt: skip
+    num_train_steps: Annotated[
+        int,
+        between(1, LONGEST_RUN, "steps"),
+        "Steps in all; a larger number continues a finished run.",
+        has(change="free"),
+    ] = 1_400_000
+    global_batch_size: Annotated[
+        int,
+        between(1, 1_000_000, "sequences"),
+        "Sequences of a step, over all cores and micro-batches.",
+    ] = 16
+    gradient_accumulation_steps: Annotated[
+        int, between(1, 100_000), "Micro-batches of a step on each core."
+    ] = 1
+    learning_rate: Annotated[float, between(0.0, 10.0), "Peak of the learning rate."] = 0.0001
+    warmup_steps: Annotated[
+        int, between(0, LONGEST_RUN, "steps"), "Steps in which the learning rate rises to its peak."
+    ] = 10_000
+    schedule: Annotated[
+        Literal["linear", "cosine", "wsd", "google"],
+        "After the warm-up: linear or cosine to zero; wsd: stable, with a decay at the end;"
+        " google: as in BERT's code, linear from step 0 on.",
+        has(by=_STEP),
+    ] = "linear"
+    decay_fraction: Annotated[
+        float,
+        between(0.0, 1.0),
+        "Last share of the steps, in which the rate decays.",
+        has(only_with="training.schedule=wsd", by=_STEP),
+    ] = 0.1
+    optimizer: Annotated[
+        Literal["adamw", "muon"],
+        "muon: Muon for the layers' matrices, AdamW for all else, at the same rate and decay,"
+        " which are AdamW's; several devices share its work.",
+        has(change="fixed"),
+    ] = "adamw"
+    update_rule: Annotated[
+        Literal["adamw", "google"],
+        "Of AdamW. adamw: with bias correction; google: without, as in BERT's and BigBird's code.",
+        has(by=_STEP),
+    ] = "adamw"
+    weight_decay: Annotated[
+        float,
+        between(0.0, 10.0),
+        "Decoupled decay (AdamW); not of biases and layer norms.",
+        has(by=_STEP),
+    ] = 0.01
+    adam_beta2: Annotated[
+        float,
+        Meta(ge=0.0, lt=1.0),
+        "Decay of the running mean of squared gradients.",
+        has(by=_STEP),
+    ] = 0.999
+    adam_epsilon: Annotated[
+        float, Meta(gt=0.0, le=1.0), "Added to the root of the mean square.", has(by=_STEP)
+    ] = 1e-06
+    clip_norm: Annotated[
+        float,
+        between(0.0, 1e9),
+        "Largest global norm of the gradients; 0 is off.",
+        has(by=_STEP),
+    ] = 1.0
+    dtype: Annotated[
+        Literal["bfloat16", "float32"], "Of activations; master weights are float32.", has(by=_STEP)
+    ] = "bfloat16"
+    masked_lm_prob: Annotated[
+        float | None,
+        Meta(gt=0.0, lt=1.0),
+        "Share of ordinary tokens to predict at the first step, for dynamic masks; evaluation"
+        " keeps the data set's.",
+        has(none="the data set's, at every step", only_with="make_data.masking=dynamic"),
+    ] = None
+    final_masked_lm_prob: Annotated[
+        float | None,
+        Meta(gt=0.0, lt=1.0),
+        "Share that training.masked_lm_prob goes to in a line.",
+        has(none="training.masked_lm_prob, at every step"),
+    ] = None
+    gradient_checkpointing: Annotated[
+        bool,
+        "Computes each layer again in the backward pass: less memory, more time.",
+        has(by=_STEP),
+    ] = False
+    seed: Annotated[
+        int,
+        between(-(2**63), INT64_MAX),
+        "Of initial weights and dropout.",
+        has(change="fixed", by=_STEP),
+    ] = 12_345
+    log_every_steps: Annotated[
+        int,
+        between(1, LONGEST_RUN, "steps"),
+        "Between two lines of metrics.jsonl.",
+        has(change="free", by=_RUN),
+    ] = 100
+    eval_every_steps: Annotated[
+        int,
+        between(1, LONGEST_RUN, "steps"),
+        "Between two evaluations, with --mode train_and_eval.",
+        has(needs_flag="mode=train_and_eval", change="free", by=_RUN),
+    ] = 10_000
+    eval_max_batches: Annotated[
+        int | None,
+        between(1, 1_000_000_000, "batches"),
+        "Longest evaluation in training; a batch has 16,384 tokens.",
+        has(none="all held-out records", needs_flag="mode=train_and_eval", change="free", by=_RUN),
+    ] = None
+    stall_minutes: Annotated[
+        float,
+        between(0.0, 1e6, "minutes"),
+        "The watchdog ends a run that finishes no step for so long; 0 is off.",
+        has(change="free", by=_RUN),
+    ] = 10.0
 
 
-@dataclass
-class Config:
-    """Everything that a run depends on; written to `MODEL_DIR/config.yaml`."""
+class CheckpointsConfig(Struct, frozen=True, kw_only=True):
+    """Configure saving: by time against preemption, by step for keeps."""
 
-    tokenize: TokenizeConfig = field(default_factory=TokenizeConfig)
-    make_data: MakeDataConfig = field(default_factory=MakeDataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
-    checkpoints: CheckpointsConfig = field(default_factory=CheckpointsConfig)
-    tpu: TpuConfig = field(default_factory=TpuConfig)
+    save_every_minutes: Annotated[
+        float, between(0.0, 1e6, "minutes"), "Time between two checkpoints; 0 is off."
+    ] = 10.0
+    save_every_steps: Annotated[
+        int,
+        between(0, LONGEST_RUN, "steps"),
+        "Steps between two checkpoints; 0 is off.",
+        has(by=_RUN),
+    ] = 5000
+    keep_last: Annotated[int, between(1, 100_000, "checkpoints"), "Newest checkpoints to keep."] = 5
+    keep_every_steps: Annotated[
+        int,
+        between(0, LONGEST_RUN, "steps"),
+        "Checkpoints at multiples of this are never removed; 0 is off.",
+    ] = 100_000
+
+
+class TpuConfig(Struct, frozen=True, kw_only=True):
+    """Configure the machine that trains."""
+
+    num_cores: Annotated[
+        int,
+        between(1, 4096, "cores"),
+        "Cores over which a step's sequences are divided.",
+        has(by=_STEP),
+    ] = 8
+    name: Annotated[
+        str,
+        "Name of the TPU; local: the one of this TPU VM.",
+        has(needs_flag="use_tpu", filled=True),
+    ] = "local"
+    zone: Annotated[str | None, "Zone of the TPU.", has(none="the VM's own", filled=True)] = None
+
+
+class Config(Struct, frozen=True, kw_only=True):
+    """Everything that a run decides; written to `MODEL_DIR/config.yaml`."""
+
+    tokenize: Annotated[TokenizeConfig, has(by=("tokenize",), change="free")] = TokenizeConfig()
+    make_data: Annotated[MakeDataConfig, has(by=("make-data",), change="free")] = MakeDataConfig()
+    model: Annotated[ModelConfig, has(by=_ALL)] = ModelConfig()
+    data: Annotated[DataConfig, has(by=_RUN)] = DataConfig()
+    training: Annotated[TrainingConfig, has(by=_ALL, change="logged")] = TrainingConfig()
+    checkpoints: Annotated[CheckpointsConfig, has(by=_PLAN, change="free")] = CheckpointsConfig()
+    tpu: Annotated[TpuConfig, has(by=_RUN, change="free")] = TpuConfig()
 
 
 OPTIONS: dict[str, Option] = options_of(Config)
@@ -336,54 +346,10 @@ REMOVED: dict[str, tuple[Any, str]] = {
     "training.first_seq_length_steps": (None, "it went with training.first_seq_length"),
     "training.optimizer_sharding": (False, "training.optimizer=muon divides its work by itself"),
     "training.gradient_sum_dtype": ("float32", "gradients are summed in float32"),
+    PAD_ID: (0, "the data set says it"),
 }
 
-# What training depends on and only making data decides: of a run, its data set's manifest says it.
-FIXED_BY_DATA: tuple[str, ...] = tuple(key for key, o in OPTIONS.items() if o.fixed_by_data)
 
-
-def _all_but(section: str, *unused: str) -> tuple[str, ...]:
-    """The keys of a section but for these; one that is declared later is among them."""
-    keys = [key for key, option in OPTIONS.items() if option.section == section]
-    return tuple(key for key in keys if key.partition(".")[2] not in unused)
-
-
-# `make-data`: what a length must divide by, too.
-MAKING_SETTINGS: tuple[str, ...] = (
-    *_all_but("make_data"),
-    *("model.attention_type", "model.block_size", "model.num_random_blocks"),
-    "model.random_pattern",
-)
-
-RUN_SETTINGS: tuple[str, ...] = ("model", "data", "training", "checkpoints", "tpu", *FIXED_BY_DATA)
-
-_FIRST_VALUES = ("initializer", "initializer_range")
-# How a run reports, evaluates and is watched: no part of a step.
-_ATTENDANCE = (
-    "log_every_steps", "eval_every_steps", "eval_max_batches", "stall_minutes",
-)  # fmt: skip
-
-# `preflight`: what the compiled step is made of.
-STEP_SETTINGS: tuple[str, ...] = (
-    *_all_but("model", *_FIRST_VALUES),
-    *_all_but("training", *_ATTENDANCE),
-    "tpu.num_cores",
-    *(key for key in FIXED_BY_DATA if key != "make_data.mask_unit"),
-)
-
-# `plan`: what operations, memory on disk, steps and their number follow from. How long a step takes
-# is measured by `preflight`, or assumed.
-PLAN_SETTINGS: tuple[str, ...] = (
-    *_all_but(
-        "model", *_FIRST_VALUES, "hidden_act", "hidden_dropout_prob", "layer_norm_eps",
-        "attention_implementation", "attend_across_documents", "global_rope_theta",
-        "local_rope_theta",
-    ),
-    *_all_but(
-        "training", *_ATTENDANCE, "schedule", "decay_fraction", "update_rule",
-        "weight_decay", "adam_beta2", "adam_epsilon", "clip_norm", "dtype",
-        "gradient_checkpointing", "seed",
-    ),
-    *_all_but("checkpoints", "save_every_steps"),
-    *FIXED_BY_DATA,
-)  # fmt: skip
+def used_by(command: str) -> tuple[str, ...]:
+    """List the settings that have an effect in a command."""
+    return tuple(key for key, option in OPTIONS.items() if command in option.by)

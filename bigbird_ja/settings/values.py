@@ -1,23 +1,21 @@
-"""Values of a config: by key, as YAML, in words, what follows from them, what may change."""
+"""Read, vary, compare, hash and word a config; what follows from its values."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.settings.data import PAD_ID, Data, data_entries, places_for
-from bigbird_ja.settings.option import format_value, is_used
-from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, SECTIONS, Config
+import msgspec
+
+from bigbird_ja.settings.data import DATA_KEYS, PAD_ID, Data, data_entries, places_for
+from bigbird_ja.settings.option import format_value
+from bigbird_ja.settings.schema import OPTIONS, Config
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
-
-# The seed, and the optimiser, whose state is its own.
-_OF_THE_WHOLE_RUN = ("training.seed", "training.optimizer")
 
 _USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
 _FAR_OFF = 30
@@ -28,22 +26,29 @@ def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
     set stand in for what the config asks of `make-data`."""
     values = {
         f"{section}.{key}": value
-        for section, values in dataclasses.asdict(config).items()
-        for key, value in values.items()
+        for section in config.__struct_fields__
+        for key, value in msgspec.structs.asdict(getattr(config, section)).items()
     }
-    return values | dict(data_entries(data)) if data else values
+    return values | data_entries(data) if data else values
 
 
 def get_value(config: Config, key: str) -> Any:
-    """The value of `section.key`."""
+    """Return the value of `section.key`."""
     section, _, name = key.partition(".")
     return getattr(getattr(config, section), name)
 
 
-def set_value(config: Config, key: str, value: Any) -> None:
-    """Sets `section.key` in place."""
-    section, _, name = key.partition(".")
-    setattr(getattr(config, section), name, value)
+def varied(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return the config with other values of some settings, by `section.key`."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        sections.setdefault(section, {})[name] = value
+    changed = {
+        section: msgspec.structs.replace(getattr(config, section), **names)
+        for section, names in sections.items()
+    }
+    return msgspec.structs.replace(config, **changed)
 
 
 def config_to_yaml(config: Config, data: Data | None = None) -> str:
@@ -60,8 +65,8 @@ def config_to_yaml(config: Config, data: Data | None = None) -> str:
 
 
 def mask_rates(config: Config) -> tuple[float, float, int] | None:
-    """The share of tokens to predict at step 0 and at the last step, and the number of steps; None
-    where training takes the data set's."""
+    """Return the mask rate at step 0 and at the last step, and the number of steps; None where
+    training takes the data set's."""
     training = config.training
     first, last = training.masked_lm_prob, training.final_masked_lm_prob
     if first is None:
@@ -70,7 +75,7 @@ def mask_rates(config: Config) -> tuple[float, float, int] | None:
 
 
 def train_predictions(config: Config, data: Data) -> int:
-    """Places for predictions in a sequence that is trained on: enough for the highest rate."""
+    """Count the places for predictions in a sequence, enough for the highest mask rate."""
     rates = mask_rates(config)
     if rates is None:
         return data.max_predictions_per_seq
@@ -78,7 +83,7 @@ def train_predictions(config: Config, data: Data) -> int:
 
 
 def config_fingerprint(config: Config, data: Data) -> str:
-    """SHA-256 (hex) of all that must stay the same between restarts of one run.
+    """Compute the SHA-256 (hex) of all that must stay the same between restarts of one run.
 
     A value at its default does not count, so that a new option leaves the fingerprints of earlier
     runs as they were.
@@ -99,22 +104,17 @@ def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, 
 
 
 def may_change_in_mid_run(key: str) -> bool:
-    """Whether a resumed run may be given another value by --set: what neither its state nor the
-    order of its data depends on."""
-    return key.startswith("training.") and key not in _OF_THE_WHOLE_RUN
+    """Whether a resumed run may be given another value by --set, which is logged as an event."""
+    return key != PAD_ID and OPTIONS[key].change == "logged"
 
 
 def is_free(key: str) -> bool:
     """Whether a resumed run may have another value of this setting."""
-    if key == PAD_ID:
-        return False
-    option = OPTIONS[key]
-    makes_data = option.section in ("tokenize", "make_data") and not option.fixed_by_data
-    return option.changeable or makes_data
+    return key != PAD_ID and OPTIONS[key].change == "free"
 
 
 def config_warnings(config: Config) -> list[str]:
-    """What is allowed and yet hardly meant, one line each."""
+    """Warn of settings that are legal but suspicious, one line each."""
     training = config.training
     lines = []
     if training.warmup_steps >= training.num_train_steps:
@@ -138,16 +138,16 @@ def config_warnings(config: Config) -> list[str]:
 def echo_settings(
     config: Config,
     overrides: Iterable[Override],
-    uses: Sequence[str] = SECTIONS,
+    uses: Sequence[str] = tuple(OPTIONS),
     run: str | None = None,
     data: Data | None = None,
 ) -> str:
-    """One line per setting that takes effect and differs from the preset, or from the default.
+    """Word the settings that take effect and differ from the preset or the default, a line each.
 
     Args:
         config: the resolved config.
         overrides: what was set, in order.
-        uses: sections and keys that the command uses; others take no effect.
+        uses: the settings that the command uses; others take no effect.
         run: the `config.yaml` of a run that goes on with its settings, which then stand in for a
             preset's.
         data: of the run, where there is a data set.
@@ -162,8 +162,8 @@ def echo_settings(
     lines = [f"  {source}" for source in dict.fromkeys(o.source for o in preset.values())]
     for key, override in last.items():
         base = preset[key].value if key in preset else OPTIONS[key].default
-        by_data = key not in FIXED_BY_DATA and override.is_of_preset and final[key] != base
-        if not is_used(key, uses) or (override.value == base and not by_data):
+        by_data = key not in DATA_KEYS and override.is_of_preset and final[key] != base
+        if key not in uses or (override.value == base and not by_data):
             continue
         whose = "default" if key not in preset else "run" if run else "preset"
         shown = OPTIONS[key].default_text if whose == "default" else format_value(base)

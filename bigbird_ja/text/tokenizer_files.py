@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import structs
+
 from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import TokenizeConfig
+from bigbird_ja.settings.data import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import FILES, Owned
@@ -91,7 +93,7 @@ class Files:
             return None
         differing = [
             f"{key} was {there.settings.get(key)}, is {value}"
-            for key, value in dataclasses.asdict(settings).items()
+            for key, value in structs.asdict(settings).items()
             if there.settings.get(key) != value
         ]
         if there.corpus_fingerprint != corpus_fingerprint:

@@ -5,12 +5,12 @@ ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from bigbird_ja import storage
@@ -150,7 +150,7 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     if not state_dict.has_weights(source):
         return []
     if run is not None:
-        known, where = dataclasses.asdict(run.model), "the run"
+        known, where = msgspec.structs.asdict(run.model), "the run"
     else:
         theirs = read_config(source)
         known, where = dict(theirs.settings), f"{source}/config.json"

@@ -13,7 +13,7 @@ from bigbird_ja.cli.command_flags import Flags, declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
-from bigbird_ja.settings.schema import OPTIONS, SECTIONS
+from bigbird_ja.settings.schema import OPTIONS
 
 
 def flags_of(command: str) -> list[Any]:
@@ -107,7 +107,7 @@ def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_no
 def test_config_knows_the_commands_with_settings_and_those_are_there() -> None:
     used = {name: getattr(main.load_command(name), "SETTINGS", ()) for name in main.COMMANDS}
     assert {name for name in used if used[name]} == {*config_command.COMMANDS, "config"}
-    assert {use for uses in used.values() for use in uses} <= {*OPTIONS, *SECTIONS}
+    assert {use for uses in used.values() for use in uses} <= {*OPTIONS}
 
 
 def test_each_setting_of_making_has_a_flag_of_its_own() -> None:
@@ -180,7 +180,8 @@ def test_help_shows_range_unit_and_what_a_default_stands_for() -> None:
         flags.setting("training.num_train_steps", "steps")
         flags.path("many", "Paths.", many=True)
 
-    command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=("tpu",))
+    tpu = tuple(key for key in OPTIONS if key.startswith("tpu."))
+    command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=tpu)
     text = " ".join(help.command_help(command, "fake").split())
     assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
     assert "--share FLOAT Which share. [above 0 below 1] (default: by machine)" in text

@@ -15,6 +15,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation import evaluator, masked_lm
 from bigbird_ja.evaluation.forward import Forward, padded_length
 from bigbird_ja.run.model import load_parameters
+from bigbird_ja.settings.values import varied
 from tests.data import making
 from tests.model.tiny import tiny_config
 
@@ -129,7 +130,7 @@ def test_padding_changes_no_prediction(forward):
 
 def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(small_run):
     config, data, params, _ = load_parameters(small_run.model_dir)
-    config.model.attend_across_documents = False
+    config = varied(config, {"model.attend_across_documents": False})
     sep = 3
 
     def find_documents(ids):

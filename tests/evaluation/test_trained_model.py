@@ -34,7 +34,7 @@ def test_an_export_is_the_model_that_was_exported_and_training_begins_from_it(fo
     ours, theirs = trained_model.load_model(small_run.model_dir), trained_model.load_model(folder)
     assert theirs.params.keys() == ours.params.keys()
     assert all((theirs.params[name] == value).all() for name, value in ours.params.items())
-    assert vars(theirs.config.model) == vars(ours.config.model)
+    assert theirs.config.model == ours.config.model
     first = load_initial(folder, *with_data(ours.config))
     initial, table = first.values, first.table
     assert all((initial[name] == value).all() for name, value in ours.params.items())

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.heads import masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.settings.values import varied
 from testkit.configs import with_data
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
@@ -103,9 +103,9 @@ def test_generated_records_where_there_is_no_data(trained):
 )
 def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_path, kind, act):
     """Of weights none of which is at its trivial first value."""
-    config = deepcopy(trained.config)
-    config.make_data.nsp = kind == "BigBirdForPreTraining"
-    config.model.hidden_act, config.model.attention_type = act, "original_full"
+    changed = {"model.hidden_act": act, "model.attention_type": "original_full"}
+    is_of_pairs = kind == "BigBirdForPreTraining"
+    config = varied(trained.config, {**changed, "make_data.nsp": is_of_pairs})
     random = np.random.default_rng(5)
     params = {
         name: value + random.normal(0, 0.2, value.shape).astype(np.float32)

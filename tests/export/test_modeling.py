@@ -16,7 +16,7 @@ import pytest
 from bigbird_ja.data import tfrecords
 from bigbird_ja.export import huggingface, model_card, parity
 from bigbird_ja.model import pattern
-from bigbird_ja.settings.values import set_value
+from bigbird_ja.settings.values import varied
 from tests.model.tiny import tiny_config
 
 torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
@@ -28,9 +28,8 @@ from bigbird_ja.export import modeling_bigbird_ja as modeling  # noqa: E402
 
 def exported(trained, folder, **settings):
     """(folder, what it was made from), with some settings of the model changed."""
-    changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
-    for name, value in settings.items():
-        set_value(changed.config, f"model.{name}", value)
+    values = {f"model.{name}": value for name, value in settings.items()}
+    changed = dataclasses.replace(trained, config=varied(trained.config, values))
     folder.mkdir()
     huggingface.fill(str(folder), changed, model_card.Options("x", parity_sequences=0))
     return str(folder), changed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 
 import numpy as np
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.export import saved_model
+from bigbird_ja.settings.values import varied
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
 pytestmark = pytest.mark.both
@@ -18,9 +18,8 @@ pytestmark = pytest.mark.both
 
 @pytest.fixture(scope="module", params=["block_sparse", "original_full"])
 def model(request, trained):
-    changed = dataclasses.replace(trained, config=copy.deepcopy(trained.config))
-    changed.config.model.attention_type = request.param
-    return changed
+    config = varied(trained.config, {"model.attention_type": request.param})
+    return dataclasses.replace(trained, config=config)
 
 
 @pytest.fixture(scope="module")

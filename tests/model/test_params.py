@@ -14,6 +14,7 @@ from bigbird_ja.model.params import (
 )
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.values import varied
 from testkit.configs import fitted, with_data
 from tests.model.tiny import tiny_config
 
@@ -28,7 +29,7 @@ def test_bert_base_has_the_known_number_of_parameters():
     next_sentence = 768 * 768 + 768 + 2 * 768 + 2
     config = tiny_config(4096, **sets)
     assert count_parameters(*with_data(config)) == encoder + embeddings + head
-    config.make_data.nsp = True
+    config = varied(config, {"make_data.nsp": True})
     assert count_parameters(*with_data(config)) == encoder + embeddings + head + next_sentence
 
 

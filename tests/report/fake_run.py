@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.settings.values import config_to_yaml
+from bigbird_ja.settings.values import config_to_yaml, varied
 from testkit.configs import fitted, with_data
 
 START = 1_700_000_000.0  # UNIX seconds
@@ -22,9 +22,12 @@ def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
     """Four sessions: one ends by SIGTERM, one is killed, one preempted, the last goes on."""
     directory.mkdir(parents=True)
     config = fitted()
-    config.training.num_train_steps = TOTAL
-    config.tokenize.max_sentences = 100_000  # of a preset; the tokenizer may be another's
-    config.training.learning_rate = 1e-4 * (1 + seed)
+    changed = {
+        "training.num_train_steps": TOTAL,
+        "tokenize.max_sentences": 100_000,  # of a preset; the tokenizer may be another's
+        "training.learning_rate": 1e-4 * (1 + seed),
+    }
+    config = varied(config, changed)
     (directory / "config.yaml").write_text(config_to_yaml(*with_data(config)))
     metrics, events, time, step = [], [], START - PAUSE_SECONDS, 0
     for number, ending in enumerate(("interrupted", None, "preempted", None), start=1):

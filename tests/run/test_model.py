@@ -19,7 +19,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
 from bigbird_ja.run.variables import read_variables, write_variables
 from bigbird_ja.settings.resolve import read_config
-from bigbird_ja.settings.values import config_to_yaml
+from bigbird_ja.settings.values import config_to_yaml, varied
 from testkit.runs import SETTINGS, SmallRun
 
 
@@ -82,7 +82,7 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
 def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
     path = Path(copy.model_dir, "config.yaml")
     config, data = read_config(str(path))
-    config.training.num_train_steps = 99
+    config = varied(config, {"training.num_train_steps": 99})
     path.write_text(config_to_yaml(config, data))
     assert model.load_parameters(copy.model_dir)[0].training.num_train_steps == 99
 
@@ -90,7 +90,7 @@ def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
 def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(copy: SmallRun) -> None:
     config, _, _, meta = model.load_parameters(copy.model_dir)
     pieces = model.load_tokenizer(copy.model_dir, config, meta).vocab_size
-    config.model.vocab_size = pieces - 1
+    config = varied(config, {"model.vocab_size": pieces - 1})
     with pytest.raises(BadInput, match=f"has {pieces:,} pieces"):
         model.load_tokenizer(copy.model_dir, config, meta)
 

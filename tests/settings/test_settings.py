@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data import Data, predictions_of, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config
+from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 from bigbird_ja.settings.values import (
     changes,
     config_fingerprint,
@@ -25,6 +24,7 @@ from bigbird_ja.settings.values import (
     flatten,
     mask_rates,
     train_predictions,
+    varied,
 )
 from testkit.configs import with_data
 
@@ -92,13 +92,14 @@ def test_the_original_run_has_the_settings_of_its_time() -> None:
     values = flatten(config).items()
     assert {key: value for key, value in values if value != OPTIONS[key].default} == {
         "make_data.masking": "static", "make_data.mask_unit": "subword", "make_data.nsp": True,
+        "make_data.max_predictions_per_seq": 600,
         "model.random_pattern": "independent", "training.dtype": "float32",
     }  # fmt: skip
 
 
 def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pathlib.Path) -> None:
     def echoed(
-        path: str | None, *sets: str, uses: tuple[str, ...] = SECTIONS, run: str | None = None
+        path: str | None, *sets: str, uses: tuple[str, ...] = tuple(OPTIONS), run: str | None = None
     ) -> list[str]:
         return echo_settings(*resolve_config(path, sets), uses, run).splitlines()
 
@@ -106,7 +107,7 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pat
     assert echoed("configs/base-4096.yaml") == echoed("base-4096") == ["  preset base-4096"]
     same, other = "training.num_train_steps=400", "training.num_train_steps=40"
     assert echoed("tiny-cpu", same) == ["  preset tiny-cpu"]
-    assert echoed("tiny-cpu", other, uses=("make_data",)) == ["  preset tiny-cpu"]
+    assert echoed("tiny-cpu", other, uses=used_by("make-data")) == ["  preset tiny-cpu"]
     changed = "  training.num_train_steps = 40  (preset 400; from --set)"
     assert echoed("tiny-cpu", other) == ["  preset tiny-cpu", changed]
     path = write(tmp_path, "model: {num_layers: 12}\ntokenize: {vocab_size: 100}\n")
@@ -162,8 +163,8 @@ def test_predictions_follow_the_length_and_the_rate() -> None:
 
     assert predictions(None, "make_data.seq_length=16384") == 2458
     assert predictions(None, "make_data.masked_lm_prob=0.3") == 1229
-    assert predictions(None) == 600, "of the run that this began with"
-    assert predictions("base-4096") == 600, "what a preset says of its own length"
+    assert predictions(None) == predictions("base-4096") == 615
+    assert predictions("original-2021") == 600, "of the run that this began with"
     assert predictions("base-4096", "make_data.seq_length=16384") == 2458
     assert predictions("base-4096", "make_data.max_predictions_per_seq=9") == 9
     assert run("make_data.seq_length=512")[1].max_predictions_per_seq == 77
@@ -173,10 +174,10 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
     rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
     steps = completed().training.num_train_steps
     assert mask_rates(completed()) is None
-    assert train_predictions(*run()) == 600
+    assert train_predictions(*run()) == 615
     assert mask_rates(completed(*rates)) == (0.3, 0.15, steps)
     assert train_predictions(*run(*rates)) == 1229
-    assert run(*rates)[1].max_predictions_per_seq == 600  # evaluation's
+    assert run(*rates)[1].max_predictions_per_seq == 615  # evaluation's
     assert mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
     assert train_predictions(*run("training.masked_lm_prob=0.1")) == 410
     with pytest.raises(BadInput, match=r"no effect without training\.masked_lm_prob:"):
@@ -225,7 +226,7 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
     assert rates(f"{first}0.1") == (0.1, 0.1, 500_000), "a fixed one, as asked"
     assert rates(f"{final}0.2") == (0.3, 0.2, 500_000)
     static = "make_data.masking=static"
-    assert train_predictions(*run(static, path="base-4096")) == 600, "data to be made, too"
+    assert train_predictions(*run(static, path="base-4096")) == 615, "data to be made, too"
     refused = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
     with pytest.raises(BadInput, match=refused):
         rates(*given, masking="static")
@@ -292,15 +293,16 @@ def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer: 
 
 def test_what_a_model_dir_accepts_a_change_of() -> None:
     old = completed(data=DATA)
-    new = deepcopy(old)
-    new.training.num_train_steps += 1
-    new.checkpoints.save_every_minutes = 1.0
-    new.training.log_every_steps = 3
-    new.tpu.num_cores = 32
+    free = {
+        "training.num_train_steps": 7,
+        "checkpoints.save_every_minutes": 1.0,
+        "training.log_every_steps": 3,
+        "tpu.num_cores": 32,
+    }
+    new = varied(old, free)
     assert changes((old, DATA), (new, DATA)) == {}
     assert config_fingerprint(old, DATA) == config_fingerprint(new, DATA)
-    new.training.learning_rate = 1.0
-    new.model.num_layers = 1
+    new = varied(new, {"training.learning_rate": 1.0, "model.num_layers": 1})
     changed = {"model.num_layers": [12, 1], "training.learning_rate": [0.0001, 1.0]}
     assert changes((old, DATA), (new, DATA)) == changed
     assert config_fingerprint(old, DATA) != config_fingerprint(new, DATA)

@@ -6,19 +6,19 @@ import sys
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from bigbird_ja.cli import main
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
-from bigbird_ja.settings.option import is_used
-from bigbird_ja.settings.schema import FIXED_BY_DATA, OPTIONS, Config
+from bigbird_ja.settings.data import DATA_KEYS
+from bigbird_ja.settings.schema import OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read.
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
-HANDLING = {"dataclasses", "copy", "bigbird_ja.settings.resolve"}
+HANDLING = {"bigbird_ja.settings.resolve"}
 HANDLING_FUNCTIONS = {
-    "get_value", "set_value", "validate_config", "config_fingerprint",
-    "flatten",
+    "get_value", "varied", "flatten",
 }  # fmt: skip
 
 
@@ -40,20 +40,19 @@ def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
         monkeypatch.setattr(kind, "__getattribute__", reading, raising=False)
 
-    for section, values in vars(Config()).items():
+    for section, values in structs.asdict(Config()).items():
         watch(section, type(values))
     return result
 
 
 def used(command: str) -> set[str]:
     """The settings of runs that a command says it uses."""
-    uses = main.load_command(command).SETTINGS
-    return of_runs({key for key in OPTIONS if is_used(key, uses)})
+    return of_runs(set(main.load_command(command).SETTINGS))
 
 
 def of_runs(keys: set[str]) -> set[str]:
     """Without the settings that the data set fixes."""
-    return {key for key in keys - {*FIXED_BY_DATA} if not key.startswith("make_data.")}
+    return {key for key in keys - {*DATA_KEYS} if not key.startswith("make_data.")}
 
 
 def test_plan_reads_what_it_takes(read: set[str]) -> None:

@@ -15,6 +15,7 @@ from bigbird_ja.model import state_dict
 from bigbird_ja.model.heads import encode, masked_lm_logits
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.values import varied
 from bigbird_ja.train import hf_folder
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
@@ -223,12 +224,12 @@ def test_bases_of_rotary_positions_are_read_as_they_stand(tmp_path):
 def test_another_architecture_missing_and_surplus_tensors(tmp_path):
     made("modernbert", tmp_path)
     config = adopted(tmp_path)
-    config.model.num_layers = 2
+    config = varied(config, {"model.num_layers": 2})
     with pytest.raises(BadInput, match="tensors of its encoder have no place"):
         load_initial(str(tmp_path), *with_data(config))
-    config.model.num_layers = 4
+    config = varied(config, {"model.num_layers": 4})
     with pytest.raises(BadInput, match="not in the source"):
         load_initial(str(tmp_path), *with_data(config))
-    config.model.architecture = "bigbird"
+    config = varied(config, {"model.architecture": "bigbird"})
     with pytest.raises(BadInput, match="a modernbert model becomes a modernbert"):
         load_initial(str(tmp_path), *with_data(config))

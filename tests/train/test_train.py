@@ -19,6 +19,7 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.values import varied
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines import StepResult, choose
 from bigbird_ja.train.run_dir import RunDir
@@ -212,7 +213,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(
 ) -> None:
     threads: list[str] = []
     monkeypatch.setattr(Watchdog, "tick", lambda _: threads.append(current_thread().name))
-    training.config.training.eval_max_batches = 3
+    training.config = varied(training.config, {"training.eval_max_batches": 3})
     training.run(evaluates=True)
     assert threads.count("evaluation") == 6, "three batches of each of two evaluations"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.values import varied
 from bigbird_ja.train.engines import choose as choose_lib
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.choose import Before, check_divides, check_estimator_tpu, choose
@@ -125,8 +125,7 @@ def test_a_missing_tpu_is_reported_first(tmp_path: Path) -> None:
 
 
 def test_a_tpu_of_another_name_that_does_not_answer() -> None:
-    config = deepcopy(CONFIG)
-    config.tpu.name, config.tpu.zone = "somewhere", "none"
+    config = varied(CONFIG, {"tpu.name": "somewhere", "tpu.zone": "none"})
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         check_estimator_tpu(config)
 

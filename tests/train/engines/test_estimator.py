@@ -16,6 +16,7 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with Tens
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import varied
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
 
@@ -77,7 +78,7 @@ def initial(config: Config) -> dict[str, Any]:
 @pytest.mark.parametrize(("optimizer", "stacks"), [("adamw", 0), ("muon", 1)])
 def test_the_tpu_form_of_the_step_builds(optimizer: str, stacks: int) -> None:
     config = tiny()
-    config.training.optimizer = optimizer
+    config = varied(config, {"training.optimizer": optimizer})
     graph = TrainGraph(*with_data(config), lambda: initial(config))
     with tf.Graph().as_default() as built:
 
@@ -118,7 +119,7 @@ def endless(host: int, count: int) -> tf.data.Dataset:
 
 def make_engine(tmp_path: Any, steps: int, batches: Any = endless) -> estimator.EstimatorEngine:
     config = tiny()
-    config.training.num_train_steps = steps
+    config = varied(config, {"training.num_train_steps": steps})
     return estimator.EstimatorEngine(
         *with_data(config), lambda: initial(config), batches, 1, str(tmp_path), use_tpu=False
     )
