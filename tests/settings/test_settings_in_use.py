@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from typing import Any
 
 import pytest
@@ -64,7 +65,8 @@ def test_plan_reads_what_it_takes(read: set[str]) -> None:
 
 def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax")
-    monkeypatch.setattr(estimate, "examine", lambda *_: {})  # the compiler reads the program
+    full = types.SimpleNamespace(shortage=types.SimpleNamespace(used=0, largest=[]))
+    monkeypatch.setattr(estimate, "compile_for", lambda *_: full)  # it reads the program alone
     monkeypatch.setattr(compile_lib, "versions", lambda: {})  # and need not be installed
     for name in ("describe", "limitations"):
         monkeypatch.setattr(figures, name, lambda *_: "")
