@@ -1,4 +1,4 @@
-"""Trains some steps under an engine in this process, and compares what came out.
+"""Train some steps under an engine in this process, and compare what came out.
 
 `python -m testkit.engine_runs DEVICES SETTINGS.json` runs every case of a JSON file on that many
 virtual CPU devices, under the engine of JAX's runtime and as a reference, and prints one line of
@@ -34,7 +34,7 @@ Run = tuple[dict[str, Any], list[float]]  # state, losses
 
 
 def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Runs the cases in a child process.
+    """Run the cases in a child process.
 
     Args:
         devices: virtual CPU devices.
@@ -58,7 +58,7 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
 
 
 def environment(devices: int) -> dict[str, str]:
-    """Of a process with that many virtual CPU devices, with a compiler that optimises little."""
+    """Make the variables of a process with so many CPU devices, and a fast compiler."""
     return {
         **os.environ, **pods.environ(devices), "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": str(ROOT),
@@ -66,7 +66,7 @@ def environment(devices: int) -> dict[str, str]:
 
 
 def main(devices: str, path: str) -> None:
-    """The child process."""
+    """Run in the child process."""
     with open(path, encoding="utf-8") as file:
         cases = json.load(file)
     with tempfile.TemporaryDirectory() as directory:
@@ -78,7 +78,7 @@ def main(devices: str, path: str) -> None:
 
 
 def _settings(case: Mapping[str, Any]) -> list[str]:
-    """`TINY` and the case's own; full attention has no blocks, and ModernBERT none either."""
+    """Join `TINY` and the case's own; full attention and ModernBERT have no blocks."""
     own = case.get("settings", [])
     is_full = {"model.attention_type=original_full", "model.architecture=modernbert"} & set(own)
     blocks = ("model.block_size", "model.num_random_blocks") if is_full else ()
@@ -140,7 +140,7 @@ def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
 
 
 def apart(ours: Path, theirs: Path, step: int) -> float:
-    """The largest relative difference of any variable of two runs' checkpoints."""
+    """Return the largest relative difference of any variable of two runs' checkpoints."""
     from bigbird_ja.run.variables import read_variables
 
     left, right = (read_variables(str(path / f"model.ckpt-{step}")) for path in (ours, theirs))
@@ -148,7 +148,7 @@ def apart(ours: Path, theirs: Path, step: int) -> float:
 
 
 def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
-    """How far each variable is off, relative to its own size.
+    """Measure how far each variable is off, relative to its own size.
 
     A bias of attention keys adds the same to all scores of a query, which a softmax does not see:
     its gradient is zero but for rounding. It is measured by the size of variables of its kind.
@@ -181,7 +181,7 @@ def _pjrt(config: Any, data: Any, state: Any, batches: Any, count: int) -> Any:
 
 
 def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
-    """The state after some steps, and the losses of all of them."""
+    """Return the state after some steps, and the losses of all of them."""
     engine.begin()
     try:
         metrics: dict[int, Any] = {}
@@ -201,7 +201,7 @@ def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
 def _replicas(
     config: Any, data: Any, state: Mapping[str, Any], batches: Any, replicas: int, steps: range
 ) -> Run:
-    """The same steps by TensorFlow alone: one replica after another, sums between."""
+    """Make the same steps by TensorFlow alone: one replica after another, sums between."""
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs, slot_parameters

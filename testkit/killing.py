@@ -62,7 +62,7 @@ def write_inputs(directory: Path, seq_length: int = 64) -> tuple[Path, Path]:
 
 @dataclass
 class Tally:
-    """What happened over all kills.
+    """Count what happened over all kills.
 
     Args:
         most_steps_redone: between the newest checkpoint and the kill.
@@ -164,7 +164,7 @@ def _is_killed(
 
 
 def judge(model_dir: str, ended: Sequence[Ended], expected: str) -> str:
-    """What is wrong with a run that was let come to its end; "" if nothing is."""
+    """Describe what is wrong with a run that came to its end; "" if nothing is."""
     from bigbird_ja import storage
     from bigbird_ja.run import log as run_log
 

@@ -1,4 +1,4 @@
-"""Starts the processes of a pod, with two virtual CPU devices each."""
+"""Start the processes of a pod, with two virtual CPU devices each."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ PATIENCE = 150.0  # more than `pod.HEARTBEAT_SECONDS`, for a machine that has ot
 
 
 def environ(devices: int = 2) -> dict[str, str]:
-    """Of a process with virtual CPU devices."""
+    """Make the variables of a process with virtual CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     return {"XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true"}
 
 
 def free_address() -> str:
-    """HOST:PORT on this machine."""
+    """Find a free HOST:PORT on this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -26,7 +26,7 @@ def free_address() -> str:
 def start(
     zygote: Zygote, processes: int, *arguments: str, hang: dict[int, Any] | None = None
 ) -> list[Command]:
-    """Starts `bigbird-ja ARGUMENTS` as all processes of a pod.
+    """Start `bigbird-ja ARGUMENTS` as all processes of a pod.
 
     Args:
         processes: 1 is no pod.
@@ -43,14 +43,14 @@ def start(
 
 
 def place(address: str, processes: int, index: int) -> list[str]:
-    """The flags that say which process of a pod this is."""
+    """Make the flags of one process of a pod."""
     return [
         f"--coordinator_address={address}", f"--num_processes={processes}", f"--process_id={index}",
     ]  # fmt: skip
 
 
 def wait(commands: Sequence[Command], *statuses: int) -> list[Ended]:
-    """How all ended, with these statuses where any are given; one that does not end has None."""
+    """Wait for all, and check the statuses where any are given; one that does not end has None."""
     ended = [command.wait(PATIENCE) for command in commands]
     assert not statuses or [e.status for e in ended] == list(statuses), [e.err for e in ended]
     return ended

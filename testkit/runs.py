@@ -1,4 +1,4 @@
-"""A small finished run made by the commands themselves, once for all tests that look at one."""
+"""Make a small finished run by the commands, once for all tests that look at one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class SmallRun:
-    """Where things lie."""
+    """The places of a small run."""
 
     data_dir: str
     model_dir: str
@@ -34,12 +34,12 @@ class SmallRun:
 
     @classmethod
     def of(cls, directory: Path, corpus: str, tokenizer: str) -> SmallRun:
-        """What `make` leaves in a directory."""
+        """Name what `make` leaves in a directory."""
         return cls(str(directory / "data"), str(directory / "model"), tokenizer, corpus)
 
 
 def make(directory: Path, corpus: str, tokenizer: str, *sets: str) -> SmallRun:
-    """make-data and pretrain: sequences of 256, 6 steps, checkpoints at 2, 4 and 6."""
+    """Run make-data and pretrain: sequences of 256, 6 steps, checkpoints at 2, 4 and 6."""
     run = SmallRun.of(directory, corpus, tokenizer)
     for arguments in (
         ["make-data", f"--input={corpus}", f"--tokenizer={tokenizer}",

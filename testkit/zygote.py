@@ -28,8 +28,10 @@ from testkit.privileges import obey_permissions
 
 @dataclass
 class Ended:
-    """How a command ended: its status, or minus the signal, or None where it had to be killed
-    after the patience given; and what it has printed."""
+    """A command's end: what it has printed, and its status.
+
+    That is minus the signal, or None where it had to be killed after the patience given.
+    """
 
     status: int | None
     out: str
@@ -61,11 +63,11 @@ class Command:
         return Ended(status, self.read("out"), self.read("err"))
 
     def read(self, stream: str) -> str:
-        """What it has printed to `out` or `err` so far."""
+        """Read what it has printed to `out` or `err` so far."""
         return (self._directory / stream).read_text(errors="replace")
 
     def is_over(self) -> bool:
-        """Whether it has ended; it may be waited for still."""
+        """Tell whether it has ended; it may be waited for still."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
     def send(self, number: int) -> None:

@@ -89,7 +89,7 @@ class Recorder:
             self._record_other_settings(run_dir.settings)
         tokenizer = storage.join(job.data_dir, "tokenizer.model")
         run_dir.write_settings(job.config, job.manifest, tokenizer)
-        # What a resume may change: results are equal to rounding then, and no longer bit for bit.
+        # A resume may change these: results are equal to rounding then, and not bit for bit.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         self.event(
             "started" if resumption.checkpoint is None else "resumed",

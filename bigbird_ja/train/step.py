@@ -167,7 +167,7 @@ def apply_gradients(
     return new_params, new_slots, metrics
 
 
-# What is summed up of a batch: masked-LM loss and accuracy, next-sentence loss and accuracy.
+# Sums of a batch: masked-LM loss and accuracy, next-sentence loss and accuracy.
 NUM_SUMS = 4
 
 

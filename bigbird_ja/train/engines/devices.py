@@ -15,7 +15,7 @@ from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 
-# Where a TPU VM shows its chips: v2 to v4, and v5 and later.
+# A TPU VM shows its chips here: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 GPU_FILES = ("/dev/nvidia[0-9]*",)
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
