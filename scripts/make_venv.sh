@@ -94,8 +94,12 @@ from_lock() {
 
 echo "Installing the packages of $lock into $venv (one to four minutes the first time)..."
 must "downloading and installing" from_lock
-# 350 MB of headers and a compiler's library for operations in C++, which nobody here writes.
-rm -rf -- "$venv"/lib/python*/site-packages/tensorflow/include "$venv"/lib/python*/site-packages/clang/native
+# 400 MB that nobody here uses: headers and a compiler's library for operations in C++, a network
+# service of Arrow's, icons of brands.
+for unused in tensorflow/include clang/native 'pyarrow/libarrow_flight.so*' material/templates/.icons/simple; do
+  # shellcheck disable=SC2086 # a pattern
+  rm -rf -- "$venv"/lib/python*/site-packages/$unused
+done
 if [ "$environment" != extra ]; then
   must "bigbird-ja itself" pip --no-deps --no-build-isolation --editable .
 fi
