@@ -44,6 +44,7 @@ _NEEDED = (
     "msgspec",
     "pyyaml",
     "sentencepiece",
+    "tqdm",
 )
 # For the engine of JAX's runtime, as in pyproject.toml's extras: beside TensorFlow 2.15, or newer.
 _BESIDE_TENSORFLOW_2_15 = ("jax==0.4.34", "jaxlib==0.4.34", "libtpu>=0.0.2,<0.0.12")
