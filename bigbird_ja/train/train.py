@@ -156,7 +156,7 @@ class Trainer:
         if self.resumption.step >= self.total:
             return self._complete()
         with self._recorded_failure(is_new=self.resumption.checkpoint is None):
-            self.recorder.started(self.warm_start and self.warm_start.record)
+            self.recorder.started(self.warm_start.record if self.warm_start else None)
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()
