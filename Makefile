@@ -60,6 +60,7 @@ test-nightly: $(ALL) ## what is long and rare, then every other environment (hou
 lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
+	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
 

@@ -1,4 +1,4 @@
-"""the settings that a command would use, each with its meaning and where it came from
+"""Explain the settings that a command would use, and where each came from.
 
   bigbird-ja config base-4096
   bigbird-ja config my.yaml --set model.num_layers=6 --command pretrain

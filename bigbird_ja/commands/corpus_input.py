@@ -1,4 +1,4 @@
-"""The flags by which `tokenize` and `make-data` are given text, and the corpus that they name."""
+"""Declare the flags that name text, of `tokenize` and `make-data`, and open the corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""delete what is left
+"""Delete what is left.
 
   bigbird-ja down --project MY-PROJECT [--name base-1]
 

@@ -1,6 +1,6 @@
-"""rent a spot TPU VM, train on it, recreate it after preemption, delete it at the end
+r"""Rent a spot TPU VM, train on it, recreate it after preemption, delete it at the end.
 
-  bigbird-ja launch --name base-1 --config base-4096 --project MY-PROJECT \\
+  bigbird-ja launch --name base-1 --config base-4096 --project MY-PROJECT \
       --bucket gs://MY-BUCKET --data_dir gs://MY-BUCKET/data --max_cost 300
 
 Reads the config and the data set's manifest. Writes BUCKET/NAME/model (checkpoints, metrics,

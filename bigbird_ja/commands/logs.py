@@ -1,4 +1,4 @@
-"""follow the trainer's log of a rented run
+"""Follow the trainer's log of a rented run.
 
   bigbird-ja logs base-1 --bucket gs://MY-BUCKET
 

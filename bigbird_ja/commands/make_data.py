@@ -1,4 +1,4 @@
-"""Corpus to sharded TFRecords and manifest.json, on disk or gs://.
+"""Make sharded TFRecords and manifest.json of a corpus, on disk or gs://.
 
 Reads the corpus once, streaming; writes equal, globally shuffled shards, the tokenizer model and,
 last, manifest.json, the single source of truth for lengths, ids, counts and checksums. About

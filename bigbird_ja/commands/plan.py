@@ -1,4 +1,4 @@
-"""tokens, steps, hours and money, before anything is rented
+"""Print tokens, steps, hours and money, before anything is rented.
 
   bigbird-ja plan --config base-4096 --data_dir gs://MY-BUCKET/data
   bigbird-ja plan --config base-4096 --preflight slices.json --finish_by 2026-12-24 --max_cost 300

@@ -1,4 +1,4 @@
-"""compile the train step with the real TPU compiler, with no TPU
+"""Compile the train step with the real TPU compiler, with no TPU.
 
   bigbird-ja preflight --config base-4096 --chip v3 --chip v2
   bigbird-ja preflight --config base-4096 --topology v5e:2x4 --topology v6e:2x4

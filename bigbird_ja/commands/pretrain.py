@@ -1,4 +1,4 @@
-r"""train or resume, on CPU, GPU or TPU
+r"""Train or resume, on CPU, GPU or TPU.
 
   bigbird-ja pretrain --config base-4096 --use_tpu \
     --data_dir gs://BUCKET/data --model_dir gs://BUCKET/run

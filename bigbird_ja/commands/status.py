@@ -1,4 +1,4 @@
-"""list runs and TPUs
+"""List runs and TPUs.
 
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
