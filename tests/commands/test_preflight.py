@@ -16,17 +16,17 @@ from testkit.configs import fitted, with_data
 from tests.preflight import small_steps
 from tests.preflight.test_compile import DETAILED
 
-TINY = [
-    "--set", "model.num_layers=1", "--set", "model.hidden_size=64",
-    "--set", "model.num_attention_heads=1", "--set", "model.intermediate_size=128",
-    "--set", "tokenize.vocab_size=512", "--set", "make_data.seq_length=128",
-    "--set", "make_data.max_predictions_per_seq=20", "--set", "training.global_batch_size=8",
-]  # fmt: skip
-KEYS = {
-    "chip", "fits", "estimated_cycles", "priced_cycles", "step_ms", "temp_bytes",
-    "argument_bytes", "hbm_peak_bytes", "hbm_limit_bytes", "flops", "model_flops",
-    "hbm_traffic_bytes", "mfu", "tokens_per_second_per_core", "unestimated_ops", "top_ops",
-}  # fmt: skip
+SIZES = ("num_layers=1", "hidden_size=64", "num_attention_heads=1", "intermediate_size=128")
+MADE = ("seq_length=128", "max_predictions_per_seq=20")
+SETTINGS = [f"model.{size}" for size in SIZES] + [f"make_data.{size}" for size in MADE]
+SETTINGS += ["tokenize.vocab_size=512", "training.global_batch_size=8"]
+TINY = [f"--set={setting}" for setting in SETTINGS]
+_KEYS = (
+    "chip fits estimated_cycles priced_cycles step_ms temp_bytes argument_bytes hbm_peak_bytes"
+    " hbm_limit_bytes flops model_flops hbm_traffic_bytes mfu tokens_per_second_per_core"
+    " unestimated_ops top_ops"
+)
+KEYS = set(_KEYS.split())
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_slice_is_compiled_with_its_sums(preflight):
     assert (results["topology"], results["chip"], results["devices"]) == ("v5e:2x2", "v5e", 4)
     assert results["batch_per_core"] == 2  # of 8 sequences on 4 devices
     assert results["tokens_per_second"] == pytest.approx(4 * results["tokens_per_second_per_core"])
-    config = fitted(None, TINY[1::2])
+    config = fitted(None, SETTINGS)
     parameter_bytes = 4 * count_parameters(*with_data(config))
     assert parameter_bytes < results["collective_bytes"] < 2 * parameter_bytes  # padded arrays
     assert 0 < results["collective_cycles"] < results["priced_cycles"]

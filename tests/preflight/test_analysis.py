@@ -44,8 +44,11 @@ def test_counts_agree_with_the_compilers_own_analysis(tmp_path: Path) -> None:
     compiled = subprocess.run(
         [sys.executable, "-c", PROGRAM, CHIPS["v5e"].topology],
         env={**os.environ, **compile_child.ENVIRONMENT, "LIBTPU_INIT_ARGS": flags},
-        capture_output=True, text=True, check=True, timeout=240,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=240,
+    )
     texts = "".join(path.read_text() for path in analysis.glob("*.textproto"))
     analysed = {name: int(number) for name, number in ANALYSED.findall(texts)}
     module = hlo.parse(compiled.stdout[compiled.stdout.index("HloModule") :])
