@@ -196,9 +196,15 @@ def shared_rates(text: str, size: int, tokenizer: str, work: str) -> list[list[A
 
 # Half a minute of an idle core: the batches that training reads, on one thread.
 _READ = """
-import sys, time
+import inspect, sys, time
 from bigbird_ja.data import manifest, pipeline
-batches = pipeline.batches(manifest.load(sys.argv[1]), sys.argv[1], seed=1, global_batch_size=16)
+from bigbird_ja.settings.resolve import resolve_config
+where, made = sys.argv[1], manifest.load(sys.argv[1])
+if "seed" in inspect.signature(pipeline.batches).parameters:  # an earlier commit
+    batches = pipeline.batches(made, where, seed=1, global_batch_size=16)
+else:
+    config, _ = resolve_config(sets=["training.global_batch_size=16"])
+    batches = pipeline.batches(config, made, where)
 for number, _ in zip(range(int(sys.argv[2])), batches): pass
 """
 _BATCHES_READ = 4000

@@ -34,11 +34,12 @@ def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dic
 
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data import pipeline, tfrecords
+    from bigbird_ja.settings.resolve import resolve_config
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     manifest = manifest_lib.load(data_dir)
-    order = {"seed": 1, "global_batch_size": batch_size}
-    read = pipeline.record_batches(manifest, data_dir, **order)
+    config, _ = resolve_config(sets=[f"training.global_batch_size={batch_size}"])
+    read = pipeline.record_batches(manifest, data_dir, seed=1, global_batch_size=batch_size)
     parse = tfrecords.parse_dynamic if manifest.masking == "dynamic" else tfrecords.parse_static
     parsed = read.map(
         lambda s, epoch, record: parse(manifest, s), num_parallel_calls=threads, deterministic=True
@@ -46,7 +47,7 @@ def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dic
     stages = {
         "read, check, shuffle, batch": read,
         "+ parse": parsed,
-        "+ mask, document ids: all": pipeline.batches(manifest, data_dir, **order),
+        "+ mask, document ids: all": pipeline.batches(config, manifest, data_dir),
     }
     measured = {}
     peak = 0

@@ -86,8 +86,8 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
 
 
 def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
+    from bigbird_ja.data import pipeline
     from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-    from bigbird_ja.train import start
     from bigbird_ja.train.warm_start import first_state
 
     manifest = synthetic.write(directory / "data", (40, 40), (4,), **case.get("data", {}))
@@ -95,7 +95,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = fit_to_data(config, manifest)
 
     def batches(host: int, count: int, start_step: int = 0) -> Any:
-        return start.batches(
+        return pipeline.batches(
             config, manifest, str(directory / "data"), start_step=start_step,
             num_hosts=count, host_index=host,
         )  # fmt: skip

@@ -71,7 +71,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.data import build, ray_runner, workers
+    from bigbird_ja.data import build, runners
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
@@ -99,13 +99,13 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         tokenizer=tokenizer,
         spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask),
         output_dir=args.output_dir,
-        num_workers=args.num_workers or workers.available_cores(),
+        num_workers=args.num_workers or runners.available_cores(),
         overwrite=args.overwrite,
     )
     if part and (made := build.make_part(request, part)) is not None:
         return _part_results(args.part, made, time.monotonic() - began)
     if args.runner == "ray":
-        ray_runner.make_parts(request, args.num_workers)
+        runners.make_parts_on_ray(build.make_part, request, args.num_workers)
     manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{args.output_dir} is finished already: nothing to do")

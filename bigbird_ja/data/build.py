@@ -23,9 +23,9 @@ from bigbird_ja import storage
 from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
+from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.work import Packed, Work, check_output, exclusive, write_manifest
-from bigbird_ja.data.workers import Workers
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
 from bigbird_ja.storage import outputs
@@ -226,11 +226,9 @@ def _pack_blocks(
         if block.number % share[1] == share[0] and block.name not in there
     )
     packer = (request.tokenizer, spec, work.block, work.share_block)
-    with (
-        Workers(request.num_workers, blocks.start_packer, packer) as workers,
-        Progress(int(total) // share[1], "B") as progress,
-    ):
-        for size in workers.map(blocks.pack_block, tasks):
+    done = run_tasks(blocks.pack_block, tasks, request.num_workers, blocks.start_packer, packer)
+    with contextlib.closing(done), Progress(int(total) // share[1], "B") as progress:
+        for size in done:
             progress.update(size)
     return numbers, skipped.total()
 
@@ -338,11 +336,9 @@ def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[
     if tasks:
         work.fetch_blocks(os.path.basename(block.path) for plan in plans for block in plan.blocks)
     num_workers = max(1, min(request.num_workers, len(tasks)))
-    with (
-        Workers(num_workers, _start_writer, (plans, request.spec, work)) as workers,
-        Progress(len(tasks), "shards") as progress,
-    ):
-        for one in workers.map(_write_shard, tasks):
+    done = run_tasks(_write_shard, tasks, num_workers, _start_writer, (plans, request.spec, work))
+    with contextlib.closing(done), Progress(len(tasks), "shards") as progress:
+        for one in done:
             made[one.shard.name] = one
             progress.update(1)
     return made

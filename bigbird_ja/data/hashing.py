@@ -2,16 +2,19 @@
 
 Masks, the order of records and the held-out documents are drawn from these hashes and from
 nothing else, so they are the same after any restart, on any number of hosts and processes, and in
-NumPy and TensorFlow (`pipeline.Tensors`). 32-bit arithmetic modulo 2**32 throughout.
+NumPy and TensorFlow (`pipeline.TensorOps`). 32-bit arithmetic modulo 2**32 throughout.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+Array = Any  # of NumPy or TensorFlow
 UInt32 = npt.NDArray[np.uint32]
 
 # The multipliers of `lowbias32` (Chris Wellons, "Prospecting for Hash Functions", 2018): bias 0.17.
@@ -56,3 +59,90 @@ def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
     ids = np.asarray(ids, dtype=np.int64)
     keys = (fold(key, ids).astype(np.int64) << 31) | ids  # unique: the id in the lower bits
     return np.argsort(keys, kind="stable")
+
+
+class ArrayOps:
+    """Operations that NumPy and TensorFlow spell differently: here NumPy's.
+
+    Arrays are [rows, columns]; reductions keep both axes.
+    """
+
+    xp: Any = np  # has `where`, `equal`, `maximum` and others of one name in both libraries
+    bits: Any = np  # has `right_shift`
+    fold = staticmethod(fold)
+    permutation = staticmethod(permutation)
+    # [rows, columns] to [rows, 1].
+    any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
+    max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
+    min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
+
+    def concat(self, parts: Sequence[Array]) -> Array:
+        """One after the other."""
+        return np.concatenate(parts)
+
+    def select(self, values: Array, where: Array) -> Array:
+        """The values at which a mask is true."""
+        return values[where]
+
+    def cast(self, values: Array, kind: str) -> Array:
+        """The values in another type."""
+        return np.asarray(values).astype(kind)
+
+    def gather(self, values: Array, index: Array) -> Array:
+        """The values (rows) with some indices."""
+        return values[index]
+
+    def nonzero(self, values: Array) -> tuple[Array, Array]:
+        """Row and column of each true value, row by row."""
+        row, column = np.nonzero(values)
+        return row, column
+
+    def count(self, values: Array) -> Array:
+        """int [rows, 1]: how many are true."""
+        return values.sum(1, keepdims=True)
+
+    def running_count(self, values: Array) -> Array:
+        """int32: how many of a row are true up to each place, that one included."""
+        return np.cumsum(values, axis=1, dtype=np.int32)
+
+    def nth_highest(self, values: Array, more: Array, n: int) -> Array:
+        """[rows, 1]: of `values` and `more`, side by side."""
+        both = np.concatenate([values, more], axis=1)
+        place = both.shape[1] - n
+        return np.partition(both, place, axis=1)[:, place : place + 1]
+
+    def at_column(self, values: Array, column: Array) -> Array:
+        """[rows, 1]: of each row the value in the column of [rows, 1]."""
+        return np.take_along_axis(values, column, 1)
+
+    def replace_rows(
+        self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
+    ) -> Array:
+        """`values` with the rows in which `where` [rows, 1] is true replaced by `by(*arguments)`,
+        which gets those rows alone."""
+        rows = np.flatnonzero(where)
+        values[rows] = by(*(argument[rows] for argument in arguments))
+        return values
+
+    def count_up(self, like: Array) -> Array:
+        """0, 1, ... as many as `like` has."""
+        return np.arange(len(like))
+
+    def at(self, values: Array, row: Array, column: Array) -> Array:
+        """The values at some places."""
+        return values[row, column]
+
+    def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
+        """`values` with other ones at some places."""
+        result = values.copy()
+        result[row, column] = by
+        return result
+
+    def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
+        """[rows of `like`, n]: values at their places, elsewhere 0."""
+        result = np.zeros((len(like), n), values.dtype)
+        result[row, column] = values
+        return result
+
+
+NUMPY = ArrayOps()

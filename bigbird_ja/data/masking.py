@@ -13,28 +13,26 @@ The rule, for a record of n ordinary tokens (neither special nor padding):
   arXiv:1810.04805).
 
 The rule is written once, for arrays of NumPy (here: static records, whose copies count as epochs)
-and of TensorFlow (`pipeline.Tensors`: dynamic masks). `Arrays` holds what the two libraries do
-otherwise. Both give the same targets, bit for bit, for the same (seed, epoch, record).
+and of TensorFlow (`pipeline.TensorOps`: dynamic masks). `ArrayOps` holds what the two libraries
+spell differently. Both give the same targets, bit for bit, for the same (seed, epoch, record).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja.data import hashing
+from bigbird_ja.data.hashing import NUMPY, Array, ArrayOps
 
 MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
 RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
 
 _MOST_COMPARED = 16  # special ids; where there are more, a table is looked up
-
-Array = Any  # of NumPy or TensorFlow
 
 
 @dataclass(frozen=True)
@@ -71,93 +69,6 @@ class MaskingRule:
         return ~np.isin(np.arange(self.vocab_size), self.special_ids)
 
 
-class Arrays:
-    """What NumPy and TensorFlow do otherwise: here NumPy's, in a subclass TensorFlow's.
-
-    Arrays are [rows, columns]; reductions keep both axes.
-    """
-
-    xp: Any = np  # has `where`, `equal`, `maximum` and others of one name in both libraries
-    bits: Any = np  # has `right_shift`
-    fold = staticmethod(hashing.fold)
-    permutation = staticmethod(hashing.permutation)
-    # [rows, columns] to [rows, 1].
-    any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
-    max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
-    min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
-
-    def concat(self, parts: Sequence[Array]) -> Array:
-        """One after the other."""
-        return np.concatenate(parts)
-
-    def select(self, values: Array, where: Array) -> Array:
-        """The values at which a mask is true."""
-        return values[where]
-
-    def cast(self, values: Array, kind: str) -> Array:
-        """The values in another type."""
-        return np.asarray(values).astype(kind)
-
-    def gather(self, values: Array, index: Array) -> Array:
-        """The values (rows) with some indices."""
-        return values[index]
-
-    def nonzero(self, values: Array) -> tuple[Array, Array]:
-        """Row and column of each true value, row by row."""
-        row, column = np.nonzero(values)
-        return row, column
-
-    def count(self, values: Array) -> Array:
-        """int [rows, 1]: how many are true."""
-        return values.sum(1, keepdims=True)
-
-    def running_count(self, values: Array) -> Array:
-        """int32: how many of a row are true up to each place, that one included."""
-        return np.cumsum(values, axis=1, dtype=np.int32)
-
-    def nth_highest(self, values: Array, more: Array, n: int) -> Array:
-        """[rows, 1]: of `values` and `more`, side by side."""
-        both = np.concatenate([values, more], axis=1)
-        place = both.shape[1] - n
-        return np.partition(both, place, axis=1)[:, place : place + 1]
-
-    def at_column(self, values: Array, column: Array) -> Array:
-        """[rows, 1]: of each row the value in the column of [rows, 1]."""
-        return np.take_along_axis(values, column, 1)
-
-    def replace_rows(
-        self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
-    ) -> Array:
-        """`values` with the rows in which `where` [rows, 1] is true replaced by `by(*arguments)`,
-        which gets those rows alone."""
-        rows = np.flatnonzero(where)
-        values[rows] = by(*(argument[rows] for argument in arguments))
-        return values
-
-    def count_up(self, like: Array) -> Array:
-        """0, 1, ... as many as `like` has."""
-        return np.arange(len(like))
-
-    def at(self, values: Array, row: Array, column: Array) -> Array:
-        """The values at some places."""
-        return values[row, column]
-
-    def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
-        """`values` with other ones at some places."""
-        result = values.copy()
-        result[row, column] = by
-        return result
-
-    def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
-        """[rows of `like`, n]: values at their places, elsewhere 0."""
-        result = np.zeros((len(like), n), values.dtype)
-        result[row, column] = values
-        return result
-
-
-NUMPY = Arrays()
-
-
 @dataclass(frozen=True)
 class MaskRate:
     """A share of predicted tokens that changes over the run, in a line, as in Yang et al. 2023
@@ -167,13 +78,13 @@ class MaskRate:
     last: float  # from step `steps` on
     steps: int
 
-    def at(self, step: Any, arrays: Arrays = NUMPY) -> Array:
+    def at(self, step: Any, arrays: ArrayOps = NUMPY) -> Array:
         """float64: the share at a step (int64), counted from 0."""
         done = arrays.cast(arrays.xp.minimum(step, self.steps), "float64") / float(self.steps)
         return self.first + (self.last - self.first) * done
 
 
-def is_ordinary(tokens: Array, rule: MaskingRule, arrays: Arrays = NUMPY) -> Array:
+def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> Array:
     """bool, of the shape of `tokens`: neither special nor padding."""
     if len(rule.other_special) > _MOST_COMPARED:
         return arrays.gather(rule.is_ordinary_id(), tokens)
@@ -184,7 +95,7 @@ def is_ordinary(tokens: Array, rule: MaskingRule, arrays: Arrays = NUMPY) -> Arr
 
 
 def num_predictions(
-    num_ordinary: Array, rule: MaskingRule, arrays: Arrays = NUMPY, prob: Any = None
+    num_ordinary: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY, prob: Any = None
 ) -> Array:
     """int32: how many tokens are predicted, at most; 0 where none can be. Halves round to even."""
     share = rule.prob if prob is None else prob
@@ -216,7 +127,7 @@ def mask(
 
 
 def mask_arrays(
-    arrays: Arrays,
+    arrays: ArrayOps,
     tokens: Array,
     word_starts: Array,
     epoch: Array,
@@ -279,7 +190,7 @@ def mask_arrays(
 
 
 def _units_and_words(
-    arrays: Arrays,
+    arrays: ArrayOps,
     word_starts: Array,
     ordinary: Array,
     key: Callable[[int], Array],
@@ -305,7 +216,7 @@ def _position_bits(seq_length: int) -> int:
     return max(1, (seq_length - 1).bit_length())
 
 
-def _priorities(arrays: Arrays, units: Array, ordinary: Array, key: Array) -> Array:
+def _priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Array) -> Array:
     """int32 or int64 [b, S]: highest first; the hash of the unit, then earlier positions; -1 is
     never taken.
 
@@ -321,7 +232,7 @@ def _priorities(arrays: Arrays, units: Array, ordinary: Array, key: Array) -> Ar
 
 
 def _chosen(
-    arrays: Arrays, priorities: Array, words: Array, budget: Array, rule: MaskingRule
+    arrays: ArrayOps, priorities: Array, words: Array, budget: Array, rule: MaskingRule
 ) -> Array:
     """bool [b, S]: which tokens are predicted, at most `budget` [b, 1] of a row."""
     xp = arrays.xp

@@ -11,7 +11,7 @@ Shards may differ by one record; the longer ones are dealt so that each reader h
 records that its positions ask for.
 
 Nothing here reads a file. Where the order is needed inside TensorFlow's graph, so that no list of
-the future is, `pipeline` calls the same functions with TensorFlow's `Arrays`.
+the future is, `pipeline` calls the same functions with TensorFlow's `ArrayOps`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja.data import hashing
-from bigbird_ja.data.masking import NUMPY, Arrays
+from bigbird_ja.data.hashing import NUMPY, ArrayOps
 from bigbird_ja.process.errors import BadInput
 
 Int64 = npt.NDArray[np.int64]
@@ -119,26 +119,28 @@ def quota(layout: Layout, epoch: Any, reader: Any) -> Any:
     return taken_before(layout, (epoch + 1) * n, reader) - taken_before(layout, epoch * n, reader)
 
 
-def window_shards(layout: Layout, window: Any, reader: Any, arrays: Arrays = NUMPY) -> Any:
+def window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
     """int64 [shards of the window]: those of a reader's window number `window`, from epoch 0 on."""
     epoch, j = window // layout.windows_per_epoch, window % layout.windows_per_epoch
     return reader_shards(layout, epoch, reader, arrays)[_window_slice(layout, j)]
 
 
-def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: Arrays = NUMPY) -> Any:
+def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
     """int64 [shards_per_reader]: the shards of a reader in an epoch, in the order of its visits."""
     dealt = _dealt(layout, epoch, reader, arrays)
     visits = permutation(layout, hashing.READER_ORDER, epoch, dealt, arrays)
     return arrays.gather(dealt, visits)
 
 
-def permutation(layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: Arrays = NUMPY) -> Any:
+def permutation(
+    layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps = NUMPY
+) -> Any:
     """The order of `ids` (int64, unique) drawn for one purpose and epoch, as indices into them."""
     key = arrays.fold(hashing.seed_key(layout.seed, purpose), epoch)
     return arrays.permutation(key, ids)
 
 
-def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: Arrays) -> Any:
+def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
     """int64 [shards_per_reader]: the shards that a reader gets in an epoch."""
     every, counts = np.arange(len(layout.counts)), np.asarray(layout.counts)
     if layout.num_readers == 1:

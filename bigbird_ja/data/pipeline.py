@@ -17,9 +17,12 @@ import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import hashing, order, tfrecords
+from bigbird_ja.data.hashing import ArrayOps
 from bigbird_ja.data.manifest import Manifest, Shard
-from bigbird_ja.data.masking import Arrays, MaskingRule, MaskRate, mask_arrays
+from bigbird_ja.data.masking import MaskingRule, MaskRate, mask_arrays
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import mask_rates, train_predictions
 
 EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models compare
 _READ_BUFFER_BYTES = 1 << 18
@@ -28,8 +31,8 @@ _NO_END = np.iinfo(np.int64).max
 _RUN = 32  # tokens that `running_count` sums at once
 
 
-class Tensors(Arrays):
-    """`Arrays` of TensorFlow: no Python callback, so they run wherever `tf.data` does."""
+class TensorOps(ArrayOps):
+    """`ArrayOps` of TensorFlow: no Python callback, so they run wherever `tf.data` does."""
 
     xp: Any = tf
     bits: Any = tf.bitwise
@@ -124,7 +127,7 @@ class Tensors(Arrays):
         return tf.ensure_shape(dense, [like.shape[0], n])
 
 
-TENSORFLOW = Tensors()
+TENSORFLOW = TensorOps()
 
 
 def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
@@ -136,23 +139,26 @@ def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layou
 # Tracing is several times faster without AutoGraph, which nothing here needs.
 @tf.autograph.experimental.do_not_convert
 def batches(
+    config: Config,
     manifest: Manifest,
     data_dir: str,
     *,
-    seed: int,
-    mask_unit: str | None = None,
-    mask_rate: MaskRate | None = None,
-    max_predictions: int | None = None,
+    start_step: int = 0,
     first_step: int | None = None,
-    **which: Any,
+    num_steps: int | None = None,
+    num_hosts: int = 1,
+    host_index: int = 0,
 ) -> tf.data.Dataset:
-    """This host's part of the global batches, for training: `record_batches`, parsed and masked.
+    """Make this host's part of the global batches, for training: read, parsed and masked.
 
     Args:
-        manifest, data_dir, seed, which: as of `record_batches`.
-        mask_unit, max_predictions: override the manifest's (dynamic data only).
-        mask_rate: the share of predicted tokens by step, in place of the manifest's.
-        first_step: of the run, that the first batch is for; by default its number, `start_step`.
+        config: fitted to the manifest.
+        manifest, data_dir: the data set.
+        start_step: the number of the first batch in the data's order.
+        first_step: the global step of that batch, which differs after a change of batch size; by
+            default `start_step`.
+        num_steps: how many batches; without end by default.
+        num_hosts, host_index: the part of each global batch to read.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -162,14 +168,25 @@ def batches(
     Raises:
         BadInput: hosts that divide neither readers nor batch, or another masking of static data.
     """
-    rule = manifest.rule(mask_unit, max_predictions)
-    serialized = record_batches(manifest, data_dir, seed=seed, **which)
-    steps = serialized.enumerate(which.get("start_step", 0) if first_step is None else first_step)
+    seed, rates = config.data.seed, mask_rates(config)
+    rule = manifest.rule(config.data.mask_unit, train_predictions(config, manifest))
+    serialized = record_batches(
+        manifest,
+        data_dir,
+        seed=seed,
+        global_batch_size=config.training.global_batch_size,
+        start_step=start_step,
+        shuffle_window=config.data.shuffle_window,
+        num_hosts=num_hosts,
+        host_index=host_index,
+        num_steps=num_steps,
+    )
+    steps = serialized.enumerate(start_step if first_step is None else first_step)
 
     def features(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        prob = None if mask_rate is None else mask_rate.at(step, TENSORFLOW)
+        prob = MaskRate(*rates).at(step, TENSORFLOW) if rates else None
         features = to_features(manifest, rule, seed, *batch, prob)
         features.pop("corpus_ids", None)  # nothing is learned from it
         return features

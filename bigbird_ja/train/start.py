@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.data.verify import DataGuard
 from bigbird_ja.model import pattern
 from bigbird_ja.process import console
@@ -19,7 +18,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import Checkpoint
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import mask_rates, train_predictions
+from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines import Engine, devices, memory
 from bigbird_ja.train.engines.choose import Choice, check_divides
 from bigbird_ja.train.single_process import SingleProcess
@@ -156,8 +155,10 @@ def make_engine(
         return first_state(config, job.manifest, resumption.checkpoint, warm_start)
 
     def read(host: int, count: int) -> Any:
+        from bigbird_ja.data import pipeline
+
         job.deps.mark("input")
-        return batches(
+        return pipeline.batches(
             config,
             job.manifest,
             job.data_dir,
@@ -206,46 +207,3 @@ def trained_model(
     from bigbird_ja.evaluation.forward import Forward
 
     return Forward(config, data, parameters)
-
-
-def batches(
-    config: Config,
-    manifest: Manifest,
-    data_dir: str,
-    *,
-    start_step: int = 0,
-    first_step: int | None = None,
-    num_steps: int | None = None,
-    num_hosts: int = 1,
-    host_index: int = 0,
-) -> Any:
-    """Read `data.pipeline.batches` as a run with this config does, masked at its rates.
-
-    Args:
-        config: fitted to the manifest.
-        manifest: the data set.
-        data_dir: the data set.
-        start_step: the number of the first batch.
-        first_step: the global step of that batch; after a change of batch size the two differ.
-        num_steps: how many batches; without end by default.
-        num_hosts: the part of each global batch to read.
-        host_index: the part of each global batch to read.
-    """
-    from bigbird_ja.data import pipeline
-
-    rates = mask_rates(config)
-    return pipeline.batches(
-        manifest,
-        data_dir,
-        seed=config.data.seed,
-        global_batch_size=config.training.global_batch_size,
-        start_step=start_step,
-        first_step=first_step,
-        num_steps=num_steps,
-        shuffle_window=config.data.shuffle_window,
-        mask_unit=config.data.mask_unit,
-        mask_rate=MaskRate(*rates) if rates else None,
-        max_predictions=train_predictions(config, manifest),
-        num_hosts=num_hosts,
-        host_index=host_index,
-    )

@@ -11,10 +11,17 @@ import tensorflow as tf
 from bigbird_ja.data import masking, pipeline, tfrecords, verify
 from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.process.errors import BadInput, classify
+from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
 from tests.data import order_oracle
 
 COUNTS = (4, 3, 4, 3, 3, 4, 3, 3)
+
+
+def config_of(*sets, seed=1, batch_size=4):
+    """The settings by which a run reads."""
+    stated = [f"data.seed={seed}", f"training.global_batch_size={batch_size}", *sets]
+    return resolve_config(sets=stated)[0]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +72,7 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
 def test_no_thread_of_tensorflows_tuning_holds_an_iterator_up_at_its_end(data):
     """After two minutes of training one iterator in eight took up to a minute to end."""
     manifest, directory = data
-    train = pipeline.batches(manifest, directory, seed=1, global_batch_size=4)
+    train = pipeline.batches(config_of(), manifest, directory)
     held_out = pipeline.eval_batches(manifest, directory, batch_size=4)
     for dataset in (train, held_out, train.prefetch(2)):
         assert dataset.options().autotune.enabled is False
@@ -73,9 +80,11 @@ def test_no_thread_of_tensorflows_tuning_holds_an_iterator_up_at_its_end(data):
 
 def test_masks_differ_between_epochs(data):
     manifest, directory = data
-    settings = {"seed": 3, "global_batch_size": 3, "shuffle_window": 2, "start_step": 0}
-    raw = pipeline.record_batches(manifest, directory, **settings)
-    made = pipeline.batches(manifest, directory, **settings)
+    raw = pipeline.record_batches(
+        manifest, directory, seed=3, global_batch_size=3, shuffle_window=2
+    )
+    config = config_of("data.shuffle_window=2", seed=3, batch_size=3)
+    made = pipeline.batches(config, manifest, directory)
     rows = {}
     for (_, epochs, records), batch in tf.data.Dataset.zip((raw, made)).take(18):
         keys = zip(epochs.numpy(), records.numpy(), strict=True)
@@ -97,11 +106,13 @@ def test_a_mask_rate_follows_the_step_over_restarts_and_hosts(data):
     rate = MaskRate(0.3, 0.15, 10)
     assert rate.at(0) == 0.3 and rate.at(10) == rate.at(2**40) == 0.15
 
+    rates = ("training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15")
+    config = config_of("training.num_train_steps=10", "data.mask_unit=subword", *rates, seed=3)
+
     def made(start, steps, **more):
         batches = pipeline.batches(
-            manifest, directory, seed=3, global_batch_size=4, start_step=start, num_steps=steps,
-            mask_rate=rate, mask_unit="subword", max_predictions=20, **more,
-        )  # fmt: skip
+            config, manifest, directory, start_step=start, num_steps=steps, **more
+        )
         return list(batches.as_numpy_iterator())
 
     whole = made(0, 14)
@@ -122,9 +133,8 @@ def test_a_mask_rate_follows_the_step_over_restarts_and_hosts(data):
 @pytest.mark.parametrize("nsp", [False, True])
 def test_batches_have_static_shapes_and_consistent_targets(tmp_path, masking, nsp):
     manifest = synthetic.write(tmp_path, masking=masking, nsp=nsp)
-    dataset = pipeline.batches(
-        manifest, str(tmp_path), seed=1, global_batch_size=4, shuffle_window=2, num_steps=9
-    )
+    config = config_of("data.shuffle_window=2")
+    dataset = pipeline.batches(config, manifest, str(tmp_path), num_steps=9)
     assert {name: tuple(spec.shape) for name, spec in dataset.element_spec.items()} == {
         "input_ids": (4, 64), "segment_ids": (4, 64), "document_ids": (4, 64),
         "masked_lm_positions": (4, 12), "masked_lm_ids": (4, 12), "masked_lm_weights": (4, 12),
@@ -149,7 +159,7 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
         data[40] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(tf.errors.OpError) as caught:
-        list(pipeline.batches(manifest, str(tmp_path), seed=1, global_batch_size=4, num_steps=4))
+        list(pipeline.batches(config_of(), manifest, str(tmp_path), num_steps=4))
     assert change == "corrupt" or path.name in str(caught.value)
     assert classify(caught.value) is not None and classify(caught.value).reason == "io_error"
     if change == "corrupt":

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.data.workers import Workers
+from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.process import children, errors
 
 BAD_ALLOC = (
@@ -70,14 +70,13 @@ def _act(what: str) -> str:
     ],
 )
 def test_a_worker_that_dies(start, what: str, status: int, words: str) -> None:
-    with Workers(2, start, ()) as workers, pytest.raises(errors.CommandError) as caught:
-        list(workers.map(_act, ["", what, ""]))
+    with pytest.raises(errors.CommandError) as caught:
+        list(run_tasks(_act, ["", what, ""], 2, start))
     assert caught.value.status == status and words in str(caught.value)
 
 
 def test_what_workers_print_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with Workers(2, _start, ()) as workers:
-        assert list(workers.map(_act, ["warn", "x"])) == ["warn", "x"]
+    assert list(run_tasks(_act, ["warn", "x"], 2, _start)) == ["warn", "x"]
     assert "a library's warning" in capsys.readouterr().err
 
 
@@ -86,5 +85,4 @@ def _masked(task: int) -> set[int]:
 
 
 def test_ctrl_c_and_a_closed_terminal_are_not_for_workers() -> None:
-    with Workers(2, _start, ()) as workers:
-        assert list(workers.map(_masked, [0])) == [{signal.SIGINT, signal.SIGHUP}]
+    assert list(run_tasks(_masked, [0], 2, _start)) == [{signal.SIGINT, signal.SIGHUP}]
