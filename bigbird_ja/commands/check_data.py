@@ -42,8 +42,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     began = time.monotonic()
-    from bigbird_ja.commands.make_data import report, summary
     from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.data.check import report, summary
     from bigbird_ja.process.console import Progress, log, printable
     from bigbird_ja.process.errors import BadInput
 

@@ -19,7 +19,6 @@ from bigbird_ja.commands import corpus_input
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.data.shards import MadeShard
     from bigbird_ja.settings.schema import Config
 
@@ -72,7 +71,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import build, runners
-    from bigbird_ja.data.manifest import spec_of
+    from bigbird_ja.data.check import report, short_documents, summary
+    from bigbird_ja.data.spec import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.text import tokenizer as tokenizer_lib
@@ -155,84 +155,3 @@ def _check_length(config: Config) -> None:
         raise BadInput(
             f"no model can be trained on this data: {error}, or another model.block_size"
         ) from error
-
-
-def short_documents(manifest: Manifest) -> str:
-    """A line where half of the documents have less than an eighth of a sequence; else ""."""
-    lengths = manifest.statistics.get("document_tokens", [])
-    short = manifest.seq_length // 8
-    number = sum(lengths[: max(0, short.bit_length() - 1)])  # bin i: below 2**(i + 1)
-    if 2 * number <= sum(lengths):
-        return ""
-    return (
-        f"{number / sum(lengths):.0%} of the documents are shorter than {short:,} tokens, an eighth"
-        " of a sequence: long contexts are rare in this corpus; if it is cut too finely, see"
-        " --txt_documents"
-    )
-
-
-def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
-    """The `--json` results that `make-data` and `check-data` share."""
-    results: dict[str, Any] = {
-        "documents": manifest.documents,
-        "tokens": manifest.tokens,
-        "sequences": manifest.sequences,
-        "shards": len(manifest.train_shards) + len(manifest.eval_shards),
-        "density": manifest.density,
-        "mean_predictions": manifest.mean_predictions,
-        "seconds": round(seconds, 3),
-        "skipped": manifest.statistics.get("skipped"),
-        "train_sequences": manifest.train.sequences,
-        "eval_sequences": manifest.eval.sequences,
-        "bytes": sum(s.bytes for s in manifest.train_shards + manifest.eval_shards),
-        "fingerprint": manifest.fingerprint,
-    }
-    if manifest.corpora:
-        results["corpora"] = manifest.portions()
-    return results
-
-
-def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
-    """A data set for people, as `make-data` and `check-data` show it."""
-    from bigbird_ja.process.console import human_bytes, human_count, human_time, table
-
-    fragments = manifest.statistics.get("documents_per_sequence", [])
-    skipped = results["skipped"]
-    mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
-    rows = [
-        ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
-        ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
-        *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
-        ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
-        ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
-        ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
-        ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
-        ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
-        ["documents per sequence", f"{mean_fragments:.2f} on average"],
-        ["next sentence", "yes" if manifest.nsp else "no"],
-        ["readers", f"{manifest.num_readers} (hosts must divide them)"],
-        ["size", human_bytes(results["bytes"])],
-        ["time", human_time(results["seconds"])],
-    ]
-    lengths = manifest.statistics.get("document_tokens", [])
-    most = max(lengths, default=1)
-    bars = [
-        [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", n, "#" * max(1, round(40 * n / most))]
-        for i, n in enumerate(lengths)
-        if n
-    ]
-    corpora = [
-        [
-            row["name"],
-            f"{row['weight']:g}",
-            f"{row['documents']:,}",
-            human_count(row["tokens"]),
-            f"{row['share']:.1%}",
-            f"{row['eval_documents']:,}",
-        ]
-        for row in manifest.portions()
-    ]
-    header = ["corpus", "weight", "documents per epoch", "tokens per epoch", "share", "held out"]
-    tables = [table(rows, ["what", "value"]), table(bars, ["length of documents", "number", ""])]
-    tables += [table(corpora, header)] if corpora else []
-    return f"{where}\n" + "\n\n".join(tables)

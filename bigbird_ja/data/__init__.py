@@ -1,13 +1,14 @@
-"""From text to batches, in the order in which a document travels.
+"""Make data sets of text and read them as batches, in the order in which a document travels.
 
-- What a data set is: `manifest`.
+- Describing: `spec` (what is to be made), `manifest` (what was made).
 - Making: `packing`, `pair_packing` (documents to sequences), `masking`, `tfrecords` (the bytes of a
-  record), `blocks`, `shards`, `work` (unfinished work, and whose it is), `build` (all).
-- Checking: `verify` (files), `check` (records).
+  record), `blocks`, `shards`, `work` (unfinished work, and whose it is), `runners` (processes),
+  `build` (all).
+- Checking: `verify` (files), `check` (records; tables for people).
 - Reading: `order` (which record comes when), `tfrecords` again, `pipeline` (batches).
 
-`hashing` is the only source of randomness. NumPy and TensorFlow compute the same hashes, masks and
-order.
+`hashing` is the only source of randomness. NumPy and TensorFlow (`tensors`) compute the same
+hashes, masks and order.
 """
 
 from __future__ import annotations

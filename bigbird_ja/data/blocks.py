@@ -27,7 +27,8 @@ import numpy.typing as npt
 
 from bigbird_ja import storage
 from bigbird_ja.data import hashing, masking, packing, pair_packing
-from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, DataSpec
+from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count

@@ -22,9 +22,10 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
+from bigbird_ja.data.manifest import SPLITS, Manifest
 from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.data.shards import MadeShard, SplitPlan
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.data.work import Packed, Work, check_output, exclusive, write_manifest
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run

@@ -1,4 +1,4 @@
-"""`check-data`: every byte and every record of a data set against its manifest.
+"""Compare every byte and record of a data set with its manifest, and show what is in it.
 
 Each shard's size, SHA-256, record checksums and count; each record's lengths, ids, layout and
 targets; the tokenizer; the totals. A problem is one line that names the shard.
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords, verify
 from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.process.console import human_bytes, human_count, human_time, table
 
 _BATCH = 64
 
@@ -90,6 +90,8 @@ def _check_shard(
 
 
 def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Counts) -> list[str]:
+    import tensorflow as tf
+
     is_dynamic = manifest.masking == "dynamic"
     parse = tfrecords.parse_dynamic if is_dynamic else tfrecords.parse_static
     try:
@@ -187,3 +189,85 @@ def _total_problems(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]
                     f"{split}: {number} sequences of {corpus.name}, the manifest states {expected}"
                 )
     return problems
+
+
+# --- for people and scripts ---
+
+
+def short_documents(manifest: Manifest) -> str:
+    """Warn where half of the documents have less than an eighth of a sequence; else ""."""
+    lengths = manifest.statistics.get("document_tokens", [])
+    short = manifest.seq_length // 8
+    number = sum(lengths[: max(0, short.bit_length() - 1)])  # bin i: below 2**(i + 1)
+    if 2 * number <= sum(lengths):
+        return ""
+    return (
+        f"{number / sum(lengths):.0%} of the documents are shorter than {short:,} tokens, an eighth"
+        " of a sequence: long contexts are rare in this corpus; if it is cut too finely, see"
+        " --txt_documents"
+    )
+
+
+def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
+    """Collect the `--json` results that `make-data` and `check-data` share."""
+    results: dict[str, Any] = {
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "sequences": manifest.sequences,
+        "shards": len(manifest.train_shards) + len(manifest.eval_shards),
+        "density": manifest.density,
+        "mean_predictions": manifest.mean_predictions,
+        "seconds": round(seconds, 3),
+        "skipped": manifest.statistics.get("skipped"),
+        "train_sequences": manifest.train.sequences,
+        "eval_sequences": manifest.eval.sequences,
+        "bytes": sum(s.bytes for s in manifest.train_shards + manifest.eval_shards),
+        "fingerprint": manifest.fingerprint,
+    }
+    if manifest.corpora:
+        results["corpora"] = manifest.portions()
+    return results
+
+
+def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
+    """Describe a data set to people."""
+    fragments = manifest.statistics.get("documents_per_sequence", [])
+    skipped = results["skipped"]
+    mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
+    rows = [
+        ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
+        ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
+        *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
+        ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
+        ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
+        ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
+        ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
+        ["predictions", f"{manifest.mean_predictions:.1f} per sequence"],
+        ["documents per sequence", f"{mean_fragments:.2f} on average"],
+        ["next sentence", "yes" if manifest.nsp else "no"],
+        ["readers", f"{manifest.num_readers} (hosts must divide them)"],
+        ["size", human_bytes(results["bytes"])],
+        ["time", human_time(results["seconds"])],
+    ]
+    lengths = manifest.statistics.get("document_tokens", [])
+    most = max(lengths, default=1)
+    bars = [
+        [f"{2**i:,} to {2 ** (i + 1) - 1:,} tokens", n, "#" * max(1, round(40 * n / most))]
+        for i, n in enumerate(lengths)
+        if n
+    ]
+    corpora = [
+        [
+            row["name"],
+            f"{row['weight']:g}",
+            f"{row['documents']:,}",
+            human_count(row["tokens"]),
+            f"{row['share']:.1%}",
+            f"{row['eval_documents']:,}",
+        ]
+        for row in manifest.portions()
+    ]
+    header = ["corpus", "weight", "documents per epoch", "tokens per epoch", "share", "held out"]
+    tables = [table(rows, ["what", "value"]), table(bars, ["length of documents", "number", ""])]
+    tables += [table(corpora, header)] if corpora else []
+    return f"{where}\n" + "\n\n".join(tables)

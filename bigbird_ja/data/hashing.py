@@ -2,7 +2,7 @@
 
 Masks, the order of records and the held-out documents are drawn from these hashes and from
 nothing else, so they are the same after any restart, on any number of hosts and processes, and in
-NumPy and TensorFlow (`pipeline.TensorOps`). 32-bit arithmetic modulo 2**32 throughout.
+NumPy and TensorFlow (`tensors.TensorOps`). 32-bit arithmetic modulo 2**32 throughout.
 """
 
 from __future__ import annotations

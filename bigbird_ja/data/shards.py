@@ -19,7 +19,8 @@ import numpy.typing as npt
 from bigbird_ja import __version__, storage
 from bigbird_ja.data import hashing, masking, order, tfrecords
 from bigbird_ja.data.blocks import StoredBlock
-from bigbird_ja.data.manifest import DataSpec, Manifest, MixedCorpus, Shard, Share, Split
+from bigbird_ja.data.manifest import Manifest, MixedCorpus, Shard, Share, Split
+from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.text.corpus import Corpus
 
 # Shards are made about this large, because the input pipeline holds windows of whole shards.

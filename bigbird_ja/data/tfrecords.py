@@ -28,7 +28,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from bigbird_ja.data.manifest import DataSpec
+    from bigbird_ja.data.spec import DataSpec
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A  # field tags inside a Feature
 _MASK_DELTA = 0xA282EAD8  # of TFRecord's masked CRC32C
