@@ -31,7 +31,7 @@ _MOST_TOKENS = 200  # of an example
 
 
 def define_flags(flags: Flags) -> None:
-    """This command's flags."""
+    """Define this command's flags."""
     flags.path("data_dir", "Directory that `make-data` wrote, on disk or gs://.", required=True)
     flags.integer("examples", 1, "Masked examples to show.", low=0, high=1000)
 
@@ -114,7 +114,7 @@ def masked_text(
     manifest: Manifest,
     colour: bool,
 ) -> str:
-    """One record, masked, as text.
+    """Show one record, masked, as text.
 
     Args:
         tokens: int [S], before masking.

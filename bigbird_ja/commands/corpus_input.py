@@ -19,7 +19,7 @@ _WEIGHTS = (
 
 
 def define_flags(flags: Flags, weights: bool = False) -> None:
-    """Flags of both commands; `weights` says whether a source can have one."""
+    """Define the flags of both commands; `weights` tells whether a source can have one."""
     flags.path(
         "input",
         "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl or .txt (also .gz, .zst), .parquet, .arrow, a"
@@ -44,7 +44,7 @@ def define_flags(flags: Flags, weights: bool = False) -> None:
 
 
 def open_input(args: absl_flags.FlagValues, weights: bool = False) -> Corpus:
-    """The corpus; `weights` as of `define_flags`.
+    """Open the corpus that the flags name; `weights` as of `define_flags`.
 
     Raises:
         BadInput: see `corpus.open_corpus`.

@@ -21,6 +21,7 @@ from bigbird_ja.settings.schema import OPTIONS, used_by
 if TYPE_CHECKING:
     from bigbird_ja.data.shards import MadeShard
     from bigbird_ja.settings.schema import Config
+    from bigbird_ja.text.interface import Tokenizer
 
 EXAMPLE = (
     "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"
@@ -33,7 +34,7 @@ SETTINGS = used_by("make-data")
 
 
 def define_flags(flags: Flags) -> None:
-    """This command's flags; most are settings."""
+    """Define this command's flags; most are settings."""
     corpus_input.define_flags(flags, weights=True)
     flags.path(
         "tokenizer",
@@ -75,8 +76,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.data.spec import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
-    from bigbird_ja.text import tokenizer as tokenizer_lib
-    from bigbird_ja.text.tokenizer_files import Files
 
     began = time.monotonic()
     part = _numbers_of_part(args.part) if args.part else None
@@ -85,14 +84,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     config, overrides = command_flags.resolve(args)
     log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
     _check_length(config)
-    ours = Files(args.tokenizer.removesuffix(".model"))
-    if args.tokenizer.endswith(".model") and ours.read_record() is not None:
-        tokenizer = tokenizer_lib.load(args.tokenizer)
-        ours.check_model(tokenizer)
-    else:
-        tokenizer = tokenizer_lib.load_any(args.tokenizer)
-    for name, change in tokenizer.changes.items():
-        log(f"{tokenizer.source}: {name}: {change}")
+    tokenizer = _load_tokenizer(args.tokenizer)
     corpus = corpus_input.open_input(args, weights=True)
     request = build.Request(
         corpus=corpus,
@@ -122,8 +114,25 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return results
 
 
+def _load_tokenizer(path: str) -> Tokenizer:
+    """Load a tokenizer, check it against its record, and log how it was changed."""
+    from bigbird_ja.process.console import log
+    from bigbird_ja.text import tokenizer as tokenizer_lib
+    from bigbird_ja.text.tokenizer_files import ModelFiles
+
+    ours = ModelFiles(path.removesuffix(".model"))
+    if path.endswith(".model") and ours.read_record() is not None:
+        tokenizer = tokenizer_lib.load(path)
+        ours.check_model(tokenizer)
+    else:
+        tokenizer = tokenizer_lib.load_any(path)
+    for name, change in tokenizer.changes.items():
+        log(f"{tokenizer.source}: {name}: {change}")
+    return tokenizer
+
+
 def _numbers_of_part(part: str) -> tuple[int, int]:
-    """The part that I/N names, from 0, and N."""
+    """Parse I/N: return the part's number, from 0, and N."""
     from bigbird_ja.process.errors import BadInput
 
     number, _, count = part.partition("/")
@@ -145,7 +154,7 @@ def _part_results(part: str, made: list[MadeShard], seconds: float) -> dict[str,
 
 
 def _check_length(config: Config) -> None:
-    """Data of a length that attention cannot be computed for would be of no use to anybody."""
+    """Refuse a sequence length for which no attention can be computed."""
     from bigbird_ja.model import pattern
     from bigbird_ja.process.errors import BadInput
 

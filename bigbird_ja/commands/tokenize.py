@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from bigbird_ja.settings.data import TokenizeConfig
     from bigbird_ja.storage.lease import Lease
     from bigbird_ja.text.corpus import Corpus
-    from bigbird_ja.text.tokenizer_files import Files, Record
+    from bigbird_ja.text.tokenizer_files import ModelFiles, ModelRecord
 
 EXAMPLE = "bigbird-ja tokenize --input tfds:wiki40b/ja --output_prefix out/ja --vocab_size 32000"
 SETTINGS = used_by("tokenize")
 
 
 def define_flags(flags: Flags) -> None:
-    """This command's flags."""
+    """Define this command's flags."""
     corpus_input.define_flags(flags)
     flags.path("output_prefix", "PREFIX of .model, .vocab and .json.", required=True)
     for key, option in OPTIONS.items():
@@ -39,11 +39,11 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Trains, or finds that the model is there already."""
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.text.tokenizer_files import Files
+    from bigbird_ja.text.tokenizer_files import ModelFiles
 
     started = time.monotonic()
     settings = command_flags.resolve(args)[0].tokenize
-    files = Files(args.output_prefix)
+    files = ModelFiles(args.output_prefix)
     files.check(replaces=args.overwrite or files.read_record() is None)
     corpus = corpus_input.open_input(args)
     record = files.finished(settings, corpus.fingerprint, args.overwrite)
@@ -59,7 +59,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _train(
-    files: Files, corpus: Corpus, settings: TokenizeConfig, lease: Lease, started: float
+    files: ModelFiles, corpus: Corpus, settings: TokenizeConfig, lease: Lease, started: float
 ) -> dict[str, Any]:
     import sentencepiece
     from msgspec import structs
@@ -87,7 +87,7 @@ def _train(
     return _results(files, record)
 
 
-def _results(files: Files, record: Record) -> dict[str, Any]:
+def _results(files: ModelFiles, record: ModelRecord) -> dict[str, Any]:
     return {
         "vocab_size": record.vocab_size,
         "characters_per_token": record.characters_per_token,

@@ -1,4 +1,4 @@
-"""The first half of `make-data`: documents, in blocks, become packed sequences.
+"""Pack documents into sequences, block by block: the first half of `make-data`.
 
 A block is a run of documents of one split, about a million characters (more for long sequences).
 Corpora that are mixed by weights have blocks of their own, and so have documents that are taken
@@ -51,13 +51,13 @@ class Block:
 
     @property
     def name(self) -> str:
-        """File name in the work directory."""
+        """Return the file name in the work directory."""
         return f"{self.split}-{self.number:06d}.block"
 
 
 @dataclass(frozen=True)
 class BlockStats:
-    """What a block adds to the manifest's counts. Lists are histograms."""
+    """The counts that a block adds to the manifest's. Lists are histograms."""
 
     documents: Count
     tokens: Count
@@ -139,12 +139,13 @@ def _fraction(value: float) -> Fraction:
 def _is_drawn(
     index: int, share: Fraction, seed: int, purpose: int, first_of: int | None = None
 ) -> bool:
-    """Whether item `index` is the one that is drawn from its run of 1 / share.
+    """Tell whether item `index` is the one that is drawn from its run of 1 / share.
 
     Args:
         index: from 0.
         share: of all items, below 1.
-        seed, purpose: of the draws.
+        seed: of the draws.
+        purpose: of the draws.
         first_of: the first run's draw is made from so many of its items; None: from all.
     """
     if not share:
@@ -155,7 +156,7 @@ def _is_drawn(
 
 @functools.lru_cache(maxsize=8)  # the items of a run ask one after the other
 def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: int | None) -> int:
-    """The item of a run that is drawn."""
+    """Return the item of a run that is drawn."""
     first = -(-run * share.denominator // share.numerator)
     last = -(-(run + 1) * share.denominator // share.numerator)
     choices = last - first
@@ -174,8 +175,14 @@ def start_packer(
     path_of: Callable[[str], str],
     share: Callable[[str], None],
 ) -> None:
-    """Prepares a process for `pack_block`; `path_of` gives the path of a block by its name, and
-    `share` is called with the name once it is written."""
+    """Prepare a process for `pack_block`.
+
+    Args:
+        tokenizer: of the data set.
+        spec: of the data set.
+        path_of: gives the path of a block by its name.
+        share: is called with the name of a block once it is written.
+    """
     marker = words.word_marker(spec.word_boundaries, tokenizer)
     _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of, share=share)
 
@@ -265,7 +272,7 @@ def _check_no_control(flat: npt.NDArray[np.int32], tokenizer: Tokenizer) -> None
 
 
 def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a document (above 0) that begin a sentence."""
+    """Return the tokens of a document (above 0) that begin a sentence."""
     if not len(ids):
         return []
     surface, offsets = tokenizer.surface_and_offsets(text, ids)
@@ -276,7 +283,7 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
 
 @dataclass(frozen=True)
 class _Header:
-    """What a block's file begins with, as JSON after its length; the rows follow."""
+    """The beginning of a block's file, as JSON after its length; the rows follow."""
 
     stats: BlockStats
     crc32c: Count  # of the rows
@@ -298,7 +305,7 @@ class StoredBlock:
     stats: BlockStats
 
     def rows(self, numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Some rows, in ascending order of `numbers`, read one by one."""
+        """Read some rows one by one, in ascending order of `numbers`."""
         result = np.empty(len(numbers), kind)
         with open(self.path, "rb", buffering=0) as file:
             for i, number in enumerate(numbers):

@@ -1,4 +1,4 @@
-"""`make-data`: corpus to shards and manifest, in processes, resumable at any point.
+"""Make shards and a manifest of a corpus, in processes, resumable at any point.
 
 1. Documents are cut into blocks; workers tokenise and pack them (`blocks`).
 2. Workers gather the shards from the blocks (`shards`).
@@ -31,7 +31,7 @@ from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
 from bigbird_ja.storage import outputs
 from bigbird_ja.text import words
-from bigbird_ja.text.corpus import Corpus, Part
+from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.interface import Tokenizer
 from bigbird_ja.text.sentences import MARKERS
 
@@ -51,8 +51,7 @@ class Request:
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
-    """Makes a data set, resumes unfinished work, joins what parts have made, or returns the
-    finished one.
+    """Make a data set, resume unfinished work, join what parts have made, or find it finished.
 
     Returns:
         The manifest, and whether it was there already.
@@ -125,7 +124,7 @@ def _output_folder(request: Request) -> Iterator[None]:
 
 
 def _finished(request: Request, work: Work) -> Manifest | None:
-    """The data set that is there already, complete and of this spec; None where it is to be made.
+    """Return the data set that is there already, complete and of this spec, or None.
 
     Raises:
         BadInput: it is of other settings, or damaged.
@@ -237,8 +236,7 @@ def _pack_blocks(
 def _counted(
     cut: Iterable[blocks.Block], tokenizer: Tokenizer, numbers: dict[str, int]
 ) -> Iterator[blocks.Block]:
-    """The blocks, counted by their split; logs once where their text has markers that are no pieces
-    of the tokenizer."""
+    """Count blocks by their split, and warn once of markers that are no pieces of the tokenizer."""
     is_pending = tokenizer.special.article is None
     for block in cut:
         numbers[block.split] += 1
@@ -253,22 +251,22 @@ def _counted(
         yield block
 
 
-def _text_bytes(part: Part) -> int:
-    """Bytes of text in a part of the corpus, about."""
+def _text_bytes(part: Input) -> int:
+    """Estimate the bytes of text in a part of the corpus."""
     paths = [source.label for source in part.opened if not source.label.startswith("tfds:")]
     packed = (".gz", ".zst", ".parquet")
     return sum(storage.stat(p).size * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
 
 
 def _names(numbers: dict[str, int]) -> list[str]:
-    """The names of so many blocks of each split."""
+    """List the names of so many blocks of each split."""
     return [blocks.Block(s, i, ()).name for s, number in numbers.items() for i in range(number)]
 
 
 def _stored_blocks(
     work: Work, numbers: dict[str, int], spec: DataSpec
 ) -> dict[str, list[blocks.StoredBlock]]:
-    """The blocks of each split, as they were written."""
+    """Open the blocks of each split, as they were written."""
     stored = {}
     for split, number in numbers.items():
         paths = [work.block(name) for name in _names({split: number})]
@@ -281,7 +279,7 @@ def _stored_blocks(
 
 
 def _plan(request: Request, packed: Packed) -> list[SplitPlan]:
-    """The shards of both splits."""
+    """Plan the shards of both splits."""
     return [shards.plan_split(split, packed.blocks[split], request.spec) for split in SPLITS]
 
 

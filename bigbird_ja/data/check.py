@@ -67,7 +67,7 @@ def _check_shard(
     totals: _Counts,
     progress: Callable[[int], None] | None,
 ) -> list[str]:
-    """The problems of one shard, at most three of them; adds its records to `totals`."""
+    """Return at most three problems of one shard; add its records to `totals`."""
     problems: list[str] = []
     count = 0
     with storage.open_read(storage.join(data_dir, shard.name)) as file:

@@ -1,4 +1,4 @@
-"""Stateless randomness: integers hashed from what they belong to.
+"""Hash integers from what they belong to: the only, and stateless, source of randomness.
 
 Masks, the order of records and the held-out documents are drawn from these hashes and from
 nothing else, so they are the same after any restart, on any number of hosts and processes, and in
@@ -29,7 +29,7 @@ HELD_OUT, SCATTER, NEXT_SENTENCE, MIXTURE = 8, 9, 10, 11
 
 
 def mix(values: Any) -> UInt32:
-    """A bijection of 32-bit integers whose output bits look independent of its input bits."""
+    """Mix 32-bit integers by a bijection whose output bits look independent of its input bits."""
     x = np.asarray(values, dtype=np.uint32)
     with np.errstate(over="ignore"):
         # Operators, not ufuncs by name: NumPy reuses the memory of their intermediate results.
@@ -41,7 +41,7 @@ def mix(values: Any) -> UInt32:
 
 
 def fold(key: Any, value: Any) -> UInt32:
-    """The key of one more coordinate: `fold(fold(seed_key, epoch), record)`; broadcasts."""
+    """Return the key of one more coordinate, as in `fold(fold(seed_key, epoch), record)`."""
     key = np.asarray(key, dtype=np.uint32)
     value = np.asarray(value).astype(np.uint32)
     with np.errstate(over="ignore"):
@@ -49,13 +49,13 @@ def fold(key: Any, value: Any) -> UInt32:
 
 
 def seed_key(seed: int, purpose: int) -> int:
-    """The key of a seed (any integer of up to 64 bits) for one purpose."""
+    """Return the key of a seed (any integer of up to 64 bits) for one purpose."""
     seed &= 0xFFFFFFFFFFFFFFFF
     return int(fold(fold(fold(0, purpose), seed & 0xFFFFFFFF), seed >> 32))
 
 
 def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
-    """The order of `ids` (int, unique, below 2**31) by the hash of each, as indices into `ids`."""
+    """Order `ids` (int, unique, below 2**31) by the hash of each; return indices into `ids`."""
     ids = np.asarray(ids, dtype=np.int64)
     keys = (fold(key, ids).astype(np.int64) << 31) | ids  # unique: the id in the lower bits
     return np.argsort(keys, kind="stable")
@@ -77,69 +77,68 @@ class ArrayOps:
     min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
 
     def concat(self, parts: Sequence[Array]) -> Array:
-        """One after the other."""
+        """Join arrays one after the other."""
         return np.concatenate(parts)
 
     def select(self, values: Array, where: Array) -> Array:
-        """The values at which a mask is true."""
+        """Select the values at which a mask is true."""
         return values[where]
 
     def cast(self, values: Array, kind: str) -> Array:
-        """The values in another type."""
+        """Convert values to another type."""
         return np.asarray(values).astype(kind)
 
     def gather(self, values: Array, index: Array) -> Array:
-        """The values (rows) with some indices."""
+        """Return the values (rows) with some indices."""
         return values[index]
 
     def nonzero(self, values: Array) -> tuple[Array, Array]:
-        """Row and column of each true value, row by row."""
+        """Return row and column of each true value, row by row."""
         row, column = np.nonzero(values)
         return row, column
 
     def count(self, values: Array) -> Array:
-        """int [rows, 1]: how many are true."""
+        """Count the true values of each row: int [rows, 1]."""
         return values.sum(1, keepdims=True)
 
     def running_count(self, values: Array) -> Array:
-        """int32: how many of a row are true up to each place, that one included."""
+        """Count the true values of a row up to each place, that one included: int32."""
         return np.cumsum(values, axis=1, dtype=np.int32)
 
     def nth_highest(self, values: Array, more: Array, n: int) -> Array:
-        """[rows, 1]: of `values` and `more`, side by side."""
+        """Return the n-th highest of `values` and `more`, side by side: [rows, 1]."""
         both = np.concatenate([values, more], axis=1)
         place = both.shape[1] - n
         return np.partition(both, place, axis=1)[:, place : place + 1]
 
     def at_column(self, values: Array, column: Array) -> Array:
-        """[rows, 1]: of each row the value in the column of [rows, 1]."""
+        """Return of each row the value in the column of [rows, 1]: [rows, 1]."""
         return np.take_along_axis(values, column, 1)
 
     def replace_rows(
         self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
     ) -> Array:
-        """`values` with the rows in which `where` [rows, 1] is true replaced by `by(*arguments)`,
-        which gets those rows alone."""
+        """Replace the rows in which `where` [rows, 1] is true by `by(*arguments)` of those rows."""
         rows = np.flatnonzero(where)
         values[rows] = by(*(argument[rows] for argument in arguments))
         return values
 
     def count_up(self, like: Array) -> Array:
-        """0, 1, ... as many as `like` has."""
+        """Return 0, 1, ... as many as `like` has."""
         return np.arange(len(like))
 
     def at(self, values: Array, row: Array, column: Array) -> Array:
-        """The values at some places."""
+        """Return the values at some places."""
         return values[row, column]
 
     def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
-        """`values` with other ones at some places."""
+        """Copy `values` with other ones at some places."""
         result = values.copy()
         result[row, column] = by
         return result
 
     def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
-        """[rows of `like`, n]: values at their places, elsewhere 0."""
+        """Put values at their places in [rows of `like`, n]; elsewhere it is 0."""
         result = np.zeros((len(like), n), values.dtype)
         result[row, column] = values
         return result

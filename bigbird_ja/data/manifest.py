@@ -1,4 +1,4 @@
-"""`DATA_DIR/manifest.json`: the single source of truth about a data set.
+"""Read and write `DATA_DIR/manifest.json`, the single source of truth about a data set.
 
 It is written last and by rename, so a directory with a manifest is a complete data set. Everything
 that reads records takes lengths, ids, counts and checksums from here and from nowhere else.
@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.data import order
-from bigbird_ja.data.spec import DataSpec, Sha256
+from bigbird_ja.data.spec import DataSpec, OptionalSha256
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
@@ -43,7 +43,7 @@ class Shard:
     name: str  # file name inside the data directory
     records: Count
     bytes: Count
-    sha256: Sha256  # of the whole file
+    sha256: OptionalSha256  # of the whole file
     crc32c: str = ""  # base64 of the big-endian CRC32C, as Cloud Storage states it
 
 
@@ -59,8 +59,8 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What an epoch takes from one of several corpora, counting every repetition."""
+class CorpusShare:
+    """The share of an epoch that one of several corpora has, counting every repetition."""
 
     documents: Count
     tokens: Count
@@ -74,8 +74,8 @@ class MixedCorpus:
     name: str  # as it was given; not content, for text may move
     sha256: str
     weight: float
-    train: Share
-    eval: Share
+    train: CorpusShare
+    eval: CorpusShare
 
 
 class Statistics(TypedDict, total=False):
@@ -90,7 +90,7 @@ class Statistics(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest(DataSpec):
-    """What a data set is: the spec that it was made by, and what was made."""
+    """A data set: the spec that it was made by, and the counts and checksums of what was made."""
 
     num_readers: Annotated[int, Meta(ge=1)]  # virtual readers; a host takes whole ones
     train: Split
@@ -104,12 +104,12 @@ class Manifest(DataSpec):
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """The sources without the folders that they lay in: fit to be published."""
+        """Name the sources without the folders that they lay in: fit to be published."""
         return tuple(map(_published, self.sources))
 
     @property
     def corpus_names(self) -> tuple[str, ...]:
-        """The mixed corpora without their folders, unless only these tell them apart."""
+        """Name the mixed corpora without their folders, unless only these tell them apart."""
         names = [corpus.name for corpus in self.corpora]
         short = [_published(name) for name in names]
         return tuple(
@@ -118,33 +118,33 @@ class Manifest(DataSpec):
 
     @property
     def documents(self) -> int:
-        """Documents of both splits, each as often as an epoch takes it."""
+        """Count documents of both splits, each as often as an epoch takes it."""
         return self.train.documents + self.eval.documents
 
     @property
     def tokens(self) -> int:
-        """Tokens of these documents."""
+        """Count the tokens of these documents."""
         return self.train.tokens + self.eval.tokens
 
     @property
     def sequences(self) -> int:
-        """Records of both splits."""
+        """Count the records of both splits."""
         return self.train.sequences + self.eval.sequences
 
     @property
     def density(self) -> float:
-        """Share of positions that are not padding."""
+        """CorpusShare of positions that are not padding."""
         used = self.train.used_positions + self.eval.used_positions
         return used / max(1, self.sequences * self.seq_length)
 
     @property
     def mean_predictions(self) -> float:
-        """Positions to predict per record."""
+        """Return the mean number of positions to predict in a record."""
         return (self.train.predictions + self.eval.predictions) / max(1, self.sequences)
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of all that a run depends on: counts, ids, settings, checksums."""
+        """Hash all that a run depends on: counts, ids, settings, checksums; SHA-256 in hex."""
         values = {k: v for k, v in dataclasses.asdict(self).items() if k not in _NOT_CONTENT}
         values["statistics"].pop("skipped", None)
         for corpus in values["corpora"]:
@@ -152,11 +152,11 @@ class Manifest(DataSpec):
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def shards(self, split: str) -> tuple[Shard, ...]:
-        """The shards of `train` or `eval`."""
+        """Return the shards of `train` or `eval`."""
         return {"train": self.train_shards, "eval": self.eval_shards}[split]
 
     def portions(self) -> list[dict[str, Any]]:
-        """The mixed corpora for people and `--json`; empty where all text is one corpus."""
+        """Describe the mixed corpora for people and `--json`; empty where there is one corpus."""
         return [
             {
                 "name": name,
@@ -174,7 +174,7 @@ def _published(source: str) -> str:
 
 
 def to_json(manifest: Manifest) -> str:
-    """The text of `manifest.json`, the same for the same data set."""
+    """Write the text of `manifest.json`, the same for the same data set."""
     values = {
         "format_version": decode.FORMAT_VERSION,
         **dataclasses.asdict(manifest),
@@ -214,7 +214,7 @@ def from_json(data: bytes, where: str) -> Manifest:
 
 
 def load(data_dir: str) -> Manifest:
-    """The manifest of a data directory, on disk or gs://.
+    """Read the manifest of a data directory, on disk or gs://.
 
     Raises:
         BadInput: there is none, or it cannot be trusted.

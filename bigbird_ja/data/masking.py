@@ -1,4 +1,4 @@
-"""Which tokens are predicted, and what stands in their place.
+"""Draw the tokens to predict, and what stands in their place.
 
 The rule, for a record of n ordinary tokens (neither special nor padding):
 
@@ -37,7 +37,7 @@ _MOST_COMPARED = 16  # special ids; where there are more, a table is looked up
 
 @dataclass(frozen=True)
 class MaskingRule:
-    """What masking depends on besides seed, epoch and record."""
+    """The rule of masking; besides it, masks depend on seed, epoch and record."""
 
     vocab_size: int
     special_ids: tuple[int, ...]  # never predicted, never drawn
@@ -49,7 +49,7 @@ class MaskingRule:
 
     @property
     def special_prefix(self) -> int:
-        """The ids below it are all special: comparing once is cheaper than looking up."""
+        """Return n: all ids below it are special, so that comparing once serves."""
         prefix = 0
         while prefix in self.special_ids:
             prefix += 1
@@ -57,35 +57,37 @@ class MaskingRule:
 
     @property
     def other_special(self) -> tuple[int, ...]:
-        """The special ids that `special_prefix` does not cover."""
+        """Return the special ids that `special_prefix` does not cover."""
         return tuple(i for i in sorted(self.special_ids) if i >= self.special_prefix)
 
     def ordinary_ids(self) -> npt.NDArray[np.int32]:
-        """int32 [ordinary]: what a random token is drawn from."""
+        """Return the ids that a random token is drawn from: int32 [ordinary]."""
         return np.flatnonzero(self.is_ordinary_id()).astype(np.int32)
 
     def is_ordinary_id(self) -> npt.NDArray[np.bool_]:
-        """bool [vocab_size]: the ids that are neither special nor unused."""
+        """Tell which ids are neither special nor unused: bool [vocab_size]."""
         return ~np.isin(np.arange(self.vocab_size), self.special_ids)
 
 
 @dataclass(frozen=True)
 class MaskRate:
-    """A share of predicted tokens that changes over the run, in a line, as in Yang et al. 2023
-    (arXiv:2305.15096). It takes the place of the rule's `prob`."""
+    """A share of predicted tokens that changes over the run, in a line; replaces the rule's `prob`.
+
+    Source: Yang et al. 2023, arXiv:2305.15096.
+    """
 
     first: float  # at step 0
     last: float  # from step `steps` on
     steps: int
 
     def at(self, step: Any, arrays: ArrayOps = NUMPY) -> Array:
-        """float64: the share at a step (int64), counted from 0."""
+        """Return the share at a step (int64), counted from 0: float64."""
         done = arrays.cast(arrays.xp.minimum(step, self.steps), "float64") / float(self.steps)
         return self.first + (self.last - self.first) * done
 
 
 def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> Array:
-    """bool, of the shape of `tokens`: neither special nor padding."""
+    """Tell which tokens are neither special nor padding: bool, of the shape of `tokens`."""
     if len(rule.other_special) > _MOST_COMPARED:
         return arrays.gather(rule.is_ordinary_id(), tokens)
     ordinary = tokens >= rule.special_prefix
@@ -97,7 +99,7 @@ def is_ordinary(tokens: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY) -> A
 def num_predictions(
     num_ordinary: Array, rule: MaskingRule, arrays: ArrayOps = NUMPY, prob: Any = None
 ) -> Array:
-    """int32: how many tokens are predicted, at most; 0 where none can be. Halves round to even."""
+    """Count the tokens to predict, at most: int32, 0 where none can be. Halves round to even."""
     share = rule.prob if prob is None else prob
     wanted = arrays.cast(arrays.xp.round(arrays.cast(num_ordinary, "float64") * share), "int32")
     clipped = arrays.xp.minimum(arrays.xp.maximum(wanted, 1), rule.max_predictions)
@@ -117,7 +119,8 @@ def mask(
     Args:
         tokens: int [b, S].
         word_starts: bool [b, S].
-        epoch, record: int [b] (or one number for all).
+        epoch: int [b] (or one number for all).
+        record: as `epoch`.
         seed: of the masks.
         rule: the rest.
     """
@@ -142,7 +145,8 @@ def mask_arrays(
         arrays: the library.
         tokens: int32 [b, S], S static.
         word_starts: bool [b, S].
-        epoch, record: int64 [b].
+        epoch: int64 [b].
+        record: int64 [b].
         seed: of the masks.
         rule: the rest.
         prob: float64, in place of the rule's.
@@ -153,34 +157,40 @@ def mask_arrays(
     """
 
     def key(purpose: int) -> Array:
-        """uint32 [b, 1]."""
+        """Return a key of each record for one purpose: uint32 [b, 1]."""
         return arrays.fold(arrays.fold(hashing.seed_key(seed, purpose), epoch), record)[:, None]
 
-    def draw(purpose: int) -> Array:
-        """int64 [predictions]: 32 random bits for each predicted position."""
-        bits = arrays.fold(arrays.gather(key(purpose)[:, 0], row), position)
-        return arrays.cast(bits, "int64")
-
-    xp = arrays.xp
     ordinary = is_ordinary(tokens, rule, arrays)
     budget = num_predictions(arrays.count(ordinary), rule, arrays, prob)
     units, words = _units_and_words(arrays, word_starts, ordinary, key, rule)
     priorities = _priorities(arrays, units, ordinary, key(hashing.MASK_UNITS))
     chosen = _chosen(arrays, priorities, words, budget, rule)
+    return _replaced(arrays, tokens, chosen, key, rule)
+
+
+def _replaced(
+    arrays: ArrayOps, tokens: Array, chosen: Array, key: Callable[[int], Array], rule: MaskingRule
+) -> dict[str, Array]:
+    """Replace the chosen tokens, and list them, as `mask_arrays` returns it."""
+
+    def draw(purpose: int) -> Array:
+        """Draw 32 random bits for each predicted position: int64 [predictions]."""
+        bits = arrays.fold(arrays.gather(key(purpose)[:, 0], row), position)
+        return arrays.cast(bits, "int64")
+
+    def laid_out(values: Array) -> Array:
+        return arrays.scatter(row, slot, values, tokens, rule.max_predictions)
+
+    xp = arrays.xp
     row, position = arrays.nonzero(chosen)  # row by row, positions ascending
     counts = arrays.cast(arrays.count(chosen)[:, 0], "int64")
     slot = arrays.count_up(row) - arrays.gather(xp.cumsum(counts) - counts, row)
     labels = arrays.at(tokens, row, position)
-
     ordinary_ids = rule.ordinary_ids()
     action = draw(hashing.MASK_ACTION)
     randoms = arrays.gather(ordinary_ids, draw(hashing.MASK_RANDOM) % len(ordinary_ids))
     kept_or_random = xp.where(action < RANDOM_BELOW, randoms, labels)
     replaced = xp.where(action < MASK_BELOW, np.int32(rule.mask_id), kept_or_random)
-
-    def laid_out(values: Array) -> Array:
-        return arrays.scatter(row, slot, values, tokens, rule.max_predictions)
-
     return {
         "input_ids": arrays.replace(tokens, row, position, replaced),
         "masked_lm_positions": laid_out(arrays.cast(position, "int32")),
@@ -196,7 +206,7 @@ def _units_and_words(
     key: Callable[[int], Array],
     rule: MaskingRule,
 ) -> tuple[Array, Array]:
-    """int32 [b, S] (or [1, S]) each: the unit and the word that a token belongs to."""
+    """Number the unit and the word of each token: int32 [b, S] (or [1, S]) each."""
     positions = np.arange(ordinary.shape[1], dtype=np.int32)[None, :]
     if rule.unit == "subword":
         return positions, positions
@@ -212,13 +222,14 @@ def _units_and_words(
 
 
 def _position_bits(seq_length: int) -> int:
-    """Bits that hold a position."""
+    """Return the number of bits that hold a position."""
     return max(1, (seq_length - 1).bit_length())
 
 
 def _priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Array) -> Array:
-    """int32 or int64 [b, S]: highest first; the hash of the unit, then earlier positions; -1 is
-    never taken.
+    """Return int32 or int64 [b, S]: tokens with the highest are taken first, those with -1 never.
+
+    Ordered by the hash of the unit, then earlier positions first.
 
     A unit's tokens follow each other in this order, even where two units have the same hash. Bits
     of the hash are dropped so that hash and position fit 31 bits, where enough remain.
@@ -234,13 +245,13 @@ def _priorities(arrays: ArrayOps, units: Array, ordinary: Array, key: Array) -> 
 def _chosen(
     arrays: ArrayOps, priorities: Array, words: Array, budget: Array, rule: MaskingRule
 ) -> Array:
-    """bool [b, S]: which tokens are predicted, at most `budget` [b, 1] of a row."""
+    """Choose the tokens to predict, at most `budget` [b, 1] of a row: bool [b, S]."""
     xp = arrays.xp
     highest = np.iinfo(np.int32 if "int32" in str(priorities.dtype) else np.int64).max
     most = rule.max_predictions
 
     def nth(priorities: Array, count: Array) -> Array:
-        """[b, 1]: the priority of token number `count` (from 1) of each row, above all for 0.
+        """Return the priority of each row's token number `count` (from 1), above all for 0: [b, 1].
 
         Rows are filled up with priorities above all others, so that n is the same for all.
         """
@@ -249,7 +260,7 @@ def _chosen(
         return arrays.nth_highest(priorities, more, most)
 
     def in_word_of(priorities: Array, words: Array, priority: Array) -> Array:
-        """bool [b, S]: the ordinary tokens of the word that has the token of this priority."""
+        """Tell which ordinary tokens share a word with the token of this priority: bool [b, S]."""
         length = words.shape[1]
         late = xp.maximum(priority, 0) % (1 << _position_bits(length))
         column = arrays.cast(xp.maximum(length - 1 - late, 0), "int32")
@@ -258,7 +269,7 @@ def _chosen(
     def whole_words(
         priorities: Array, words: Array, budget: Array, chosen: Array, in_word: Array
     ) -> Array:
-        """The choice for rows whose budget ends within a word, `in_word`."""
+        """Choose tokens in rows whose budget ends within a word, `in_word`."""
         whole = chosen & ~in_word
         left_out = xp.where(arrays.any(whole), whole, chosen)
         size = arrays.cast(arrays.count(in_word), "int32")

@@ -1,4 +1,4 @@
-"""The order of records, computed: global batch n is a function of (manifest, seed, n) alone.
+"""Compute the order of records: global batch n is a function of (manifest, seed, n) alone.
 
 Global positions m = 0, 1, 2, ... run through the data set once per epoch: epoch e is the positions
 [e*N, (e+1)*N) of N records, batch n the positions [n*B, (n+1)*B). Position m belongs to virtual
@@ -33,7 +33,7 @@ _MOST_READERS = 32
 
 @dataclass(frozen=True)
 class Layout:
-    """What the order depends on besides the epoch.
+    """The shards and settings that the order depends on, besides the epoch.
 
     Attributes:
         counts: records of each shard, in the manifest's order. With more than one reader they
@@ -49,6 +49,7 @@ class Layout:
     window: int
 
     def __post_init__(self) -> None:
+        """Raise ValueError where the shards do not suit the readers."""
         if not self.counts or min(self.counts) < 1 or len(self.counts) % self.num_readers:
             raise ValueError(f"{len(self.counts)} shards do not suit {self.num_readers} readers")
         if self.num_readers > 1 and max(self.counts) - min(self.counts) > 1:
@@ -56,28 +57,28 @@ class Layout:
 
     @property
     def num_records(self) -> int:
-        """Records of an epoch (N)."""
+        """Count the records of an epoch (N)."""
         return sum(self.counts)
 
     @property
     def shards_per_reader(self) -> int:
-        """Shards of one reader in one epoch."""
+        """Count the shards of one reader in one epoch."""
         return len(self.counts) // self.num_readers
 
     @property
     def windows_per_epoch(self) -> int:
-        """Windows of one reader in one epoch."""
+        """Count the windows of one reader in one epoch."""
         return -(-self.shards_per_reader // self.window)
 
     @property
     def starts(self) -> Int64:
-        """int64 [shards]: the id of each shard's first record; ids count through the shards."""
+        """Number each shard's first record, through all shards: int64 [shards]."""
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class ReaderStart:
-    """Where a reader begins: window number since epoch 0, and records of it already taken."""
+    """The place where a reader begins: window since epoch 0, records of it already taken."""
 
     reader: int
     window: int
@@ -85,7 +86,7 @@ class ReaderStart:
 
 
 def choose_num_readers(counts: Sequence[int]) -> int:
-    """The largest power of two up to 32 that divides the number of shards."""
+    """Return the largest power of two up to 32 that divides the number of shards."""
     return 1 if max(counts) - min(counts) > 1 else int(np.gcd(len(counts), _MOST_READERS))
 
 
@@ -109,24 +110,24 @@ def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int, host: 
 
 
 def taken_before(layout: Layout, position: Any, reader: Any) -> Any:
-    """How many global positions below `position` belong to `reader`."""
+    """Count the global positions below `position` that belong to `reader`."""
     return (position + layout.num_readers - 1 - reader) // layout.num_readers
 
 
 def quota(layout: Layout, epoch: Any, reader: Any) -> Any:
-    """Records that `reader` delivers in an epoch; numbers, or arrays of either library."""
+    """Count the records of `reader` in an epoch; numbers, or arrays of either library."""
     n = layout.num_records
     return taken_before(layout, (epoch + 1) * n, reader) - taken_before(layout, epoch * n, reader)
 
 
 def window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
-    """int64 [shards of the window]: those of a reader's window number `window`, from epoch 0 on."""
+    """Return the shards of a reader's window number `window`, counted from epoch 0 on: int64."""
     epoch, j = window // layout.windows_per_epoch, window % layout.windows_per_epoch
     return reader_shards(layout, epoch, reader, arrays)[_window_slice(layout, j)]
 
 
 def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
-    """int64 [shards_per_reader]: the shards of a reader in an epoch, in the order of its visits."""
+    """Return a reader's shards in an epoch, in the order of visits: int64 [shards_per_reader]."""
     dealt = _dealt(layout, epoch, reader, arrays)
     visits = permutation(layout, hashing.READER_ORDER, epoch, dealt, arrays)
     return arrays.gather(dealt, visits)
@@ -135,13 +136,13 @@ def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NU
 def permutation(
     layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps = NUMPY
 ) -> Any:
-    """The order of `ids` (int64, unique) drawn for one purpose and epoch, as indices into them."""
+    """Draw the order of `ids` (int64, unique) for a purpose and epoch, as indices into them."""
     key = arrays.fold(hashing.seed_key(layout.seed, purpose), epoch)
     return arrays.permutation(key, ids)
 
 
 def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
-    """int64 [shards_per_reader]: the shards that a reader gets in an epoch."""
+    """Return the shards that a reader gets in an epoch: int64 [shards_per_reader]."""
     every, counts = np.arange(len(layout.counts)), np.asarray(layout.counts)
     if layout.num_readers == 1:
         return every
@@ -162,7 +163,7 @@ def _window_slice(layout: Layout, j: Any) -> slice:
 
 
 def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
-    """Where `reader` begins when all global positions below `position` have been delivered."""
+    """Find where `reader` begins when all global positions below `position` are delivered."""
     taken = taken_before(layout, position, reader)
     epoch = (reader + taken * layout.num_readers) // layout.num_records
     left = taken - taken_before(layout, epoch * layout.num_records, reader)
@@ -178,7 +179,7 @@ def start_of_reader(layout: Layout, position: int, reader: int) -> ReaderStart:
 def starts_of_host(
     layout: Layout, global_batch_size: int, step: int, num_hosts: int = 1, host: int = 0
 ) -> list[ReaderStart]:
-    """The readers of a host, in the order of their turns, where batch `step` begins.
+    """Find where the readers of a host begin at batch `step`, in the order of their turns.
 
     Raises:
         BadInput: the hosts do not divide readers and batch.

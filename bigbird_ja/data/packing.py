@@ -1,4 +1,4 @@
-"""Documents into full sequences: which fragments of which documents share a sequence.
+"""Pack documents into full sequences: decide which fragments share a sequence.
 
 A sequence of S positions is `[CLS] fragment [SEP] fragment [SEP] ...`, then padding. A document
 that fits is kept whole where it can be; a longer one fills whole sequences and its remainder is
@@ -35,7 +35,7 @@ class Fragment:
 
     @property
     def cost(self) -> int:
-        """Positions it takes, its [SEP] included."""
+        """Count the positions that it takes, its [SEP] included."""
         return self.end - self.start + 1
 
 
@@ -64,7 +64,7 @@ def pack(lengths: Sequence[int], seq_length: int) -> Sequences:
 
 
 def _best_fit(fragments: list[Fragment], room: int) -> Sequences:
-    """Best fit decreasing: each fragment, longest first, goes where it leaves the smallest gap."""
+    """Put each fragment, longest first, where it leaves the smallest gap (best fit decreasing)."""
     sequences: Sequences = []
     gaps: list[tuple[int, int]] = []  # (free positions, sequence), sorted
     for fragment in sorted(fragments, key=lambda p: (-p.cost, p.document)):
@@ -128,7 +128,7 @@ def fill(
     cls_id: int,
     sep_id: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
-    """The tokens int32 [n, S] and word starts bool [n, S] of packed sequences.
+    """Lay packed sequences out: tokens int32 [n, S] and word starts bool [n, S].
 
     [CLS], [SEP] and the first token of a fragment count as word starts; padding does not.
     """

@@ -1,4 +1,4 @@
-"""Documents into pairs of segments for next-sentence prediction, full and without losing a token.
+"""Pack documents into pairs of segments for next-sentence prediction, losing no token.
 
 A sequence is `[CLS] A [SEP] B [SEP]`; a segment of several documents has a [SEP] after each. A ends
 between two sentences of a document. With label 0, B continues there. With label 1, B starts in a
@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def segment_b(self) -> int:
-        """The position where B starts, after [CLS] and A."""
+        """Return the position where B starts, after [CLS] and A."""
         return 1 + sum(fragment.cost for fragment in self.a)
 
 
@@ -66,7 +66,7 @@ def pack_pairs(
 
 
 def _next_pair(text: _Text, room: int, draws: list[int]) -> Pair:
-    """One pair of `room` positions; `draws` are 32-bit: of the label, A's length, the partner."""
+    """Make a pair of `room` positions; 32-bit `draws`: of the label, A's length, the partner."""
     available = min(room, text.num_tokens + len(text.spans))
     target = max(2, int(available * (0.25 + 0.5 * draws[1] / 2**32)))
     a, continuation = _take_a(text, target, room)
@@ -107,26 +107,26 @@ class _Text:
 
     @property
     def end(self) -> int:
-        """Of the axis."""
+        """Return the end of the axis."""
         return self._first[-1]
 
     def document(self, place: int) -> int:
-        """The document that has the token at `place`."""
+        """Find the document that has the token at `place`."""
         return bisect.bisect_right(self._first, place) - 1
 
     def fragment(self, span: Span) -> Fragment:
-        """A span as tokens of its document."""
+        """Convert a span to tokens of its document."""
         document = self.document(span[0])
         first = self._first[document]
         return Fragment(document, span[0] - first, span[1] - first)
 
     def index(self, place: int) -> int | None:
-        """The span that has the token at `place`."""
+        """Find the span that has the token at `place`."""
         index = bisect.bisect_right(self.spans, (place, self.end)) - 1
         return index if index >= 0 and place < self.spans[index][1] else None
 
     def num_tokens_of(self, documents: Collection[int]) -> int:
-        """Tokens that some documents have left."""
+        """Count the tokens that some documents have left."""
         return sum(self._left[document] for document in documents)
 
     def take(self, span: Span) -> None:
@@ -140,7 +140,7 @@ class _Text:
         self._left[self.document(span[0])] -= span[1] - span[0]
 
     def head(self) -> int:
-        """The span with which the next A starts: the first, or one of a document that dominates."""
+        """Find the span that begins the next A: the first, or one of a document that dominates."""
         while -self._longest[0][0] > self._left[self._longest[0][1]]:
             document = self._longest[0][1]
             heapq.heapreplace(self._longest, (-self._left[document], document))
@@ -150,14 +150,14 @@ class _Text:
         return bisect.bisect_left(self.spans, (self._first[document], 0))
 
     def after(self, index: int, without: Collection[int]) -> Iterator[Span]:
-        """The spans after span `index`, to the block's end and from its beginning on."""
+        """Yield the spans after span `index`, to the block's end and from its beginning on."""
         for i in chain(range(index + 1, len(self.spans)), range(index)):
             if self.document(self.spans[i][0]) not in without:
                 yield self.spans[i]
 
 
 def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None]:
-    """A of about `target` positions, and where the text continues (None: nothing is left)."""
+    """Take A of about `target` positions; return it and where the text continues, or None."""
     most = room - 2  # B has a token and its [SEP]
     head = text.head()
     run: list[Span] = []
@@ -186,11 +186,12 @@ def _take_a(text: _Text, target: int, room: int) -> tuple[list[Span], int | None
 def _cut(
     run: Sequence[Span], at: int, wanted: int, reach: int, sentences: Sequence[int]
 ) -> tuple[int, int] | None:
-    """Where to cut text in two, strictly inside one of the spans.
+    """Find where to cut text in two, strictly inside one of the spans.
 
     Args:
         run: spans that follow each other.
-        at, wanted: the span, and the place in it, near which to cut.
+        at: the span near which to cut.
+        wanted: the place in it.
         reach: tokens to look for the start of a sentence, before the place and then after it.
         sentences: where sentences start, ascending.
 
@@ -231,7 +232,7 @@ def _cut(
 
 
 def _partner(text: _Text, without: Collection[int], draws: Sequence[int], reach: int) -> int:
-    """Where a random B starts: in any document but some, near a token drawn from all that is left.
+    """Find where a random B starts: in another document, near a token drawn from all that is left.
 
     Other documents must have text left.
     """
@@ -249,7 +250,7 @@ def _partner(text: _Text, without: Collection[int], draws: Sequence[int], reach:
 
 
 def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> int:
-    """A token drawn from all that is left of the other documents, each with the same chance."""
+    """Draw a token from all that is left of the other documents, each with the same chance."""
     for draw in draws:
         place = draw * text.end >> 32
         if text.index(place) is not None and text.document(place) not in without:
@@ -262,7 +263,7 @@ def _draw_place(text: _Text, without: Collection[int], draws: Sequence[int]) -> 
 
 
 def _take_b(text: _Text, start: int, free: int, without: Collection[int]) -> list[Span]:
-    """The text from `start` to the end of its span, then the spans after it."""
+    """Take the text from `start` to the end of its span, then the spans after it."""
     index = text.index(start)
     assert index is not None
     taken: list[Span] = []

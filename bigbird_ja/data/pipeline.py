@@ -1,4 +1,4 @@
-"""The input pipeline: global batch n as `order` defines it, read, checked, masked, in pure tf.data.
+"""Read global batch n as `order` defines it, checked and masked, in pure tf.data.
 
 For each virtual reader of this host, one window of shards is in memory and the next is being read:
 2 * readers * window * shard bytes, however many shards there are. Records are counted against the
@@ -29,7 +29,7 @@ _NO_END = np.iinfo(np.int64).max
 
 
 def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
-    """What the order of the train records depends on."""
+    """Collect what the order of the train records depends on."""
     counts = tuple(shard.records for shard in manifest.train_shards)
     return order.Layout(counts, manifest.num_readers, seed, shuffle_window)
 
@@ -51,12 +51,14 @@ def batches(
 
     Args:
         config: fitted to the manifest.
-        manifest, data_dir: the data set.
+        manifest: of the data set.
+        data_dir: on disk or gs://.
         start_step: the number of the first batch in the data's order.
         first_step: the global step of that batch, which differs after a change of batch size; by
             default `start_step`.
         num_steps: how many batches; without end by default.
-        num_hosts, host_index: the part of each global batch to read.
+        num_hosts: that share each global batch.
+        host_index: which places of a batch are this host's: h, h + hosts, ...
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -66,18 +68,12 @@ def batches(
     Raises:
         BadInput: hosts that divide neither readers nor batch, or another masking of static data.
     """
-    seed, rates = config.data.seed, mask_rates(config)
-    rule = manifest.rule(config.data.mask_unit, train_predictions(config, manifest))
+    order_of, rates = config.data, mask_rates(config)
+    rule = manifest.rule(order_of.mask_unit, train_predictions(config, manifest))
+    how = {"seed": order_of.seed, "shuffle_window": order_of.shuffle_window}
+    how |= {"global_batch_size": config.training.global_batch_size, "start_step": start_step}
     serialized = record_batches(
-        manifest,
-        data_dir,
-        seed=seed,
-        global_batch_size=config.training.global_batch_size,
-        start_step=start_step,
-        shuffle_window=config.data.shuffle_window,
-        num_hosts=num_hosts,
-        host_index=host_index,
-        num_steps=num_steps,
+        manifest, data_dir, **how, num_hosts=num_hosts, host_index=host_index, num_steps=num_steps
     )
     steps = serialized.enumerate(start_step if first_step is None else first_step)
 
@@ -85,7 +81,7 @@ def batches(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         prob = MaskRate(*rates).at(step, TENSORFLOW) if rates else None
-        features = to_features(manifest, rule, seed, *batch, prob)
+        features = to_features(manifest, rule, order_of.seed, *batch, prob)
         features.pop("corpus_ids", None)  # nothing is learned from it
         return features
 
@@ -105,7 +101,7 @@ def record_batches(
     host_index: int = 0,
     num_steps: int | None = None,
 ) -> tf.data.Dataset:
-    """This host's part of the global batches `start_step`, `start_step + 1`, ..., not yet parsed.
+    """Read this host's part of the global batches from `start_step` on, not yet parsed.
 
     Args:
         manifest: of the data in `data_dir`.
@@ -114,7 +110,8 @@ def record_batches(
         global_batch_size: records per step over all hosts.
         start_step: the global step to begin at; reading starts in its window, nothing is replayed.
         shuffle_window: shards that each reader mixes.
-        num_hosts, host_index: which places of the batch are this host's: h, h + hosts, ...
+        num_hosts: that share each global batch.
+        host_index: which places of a batch are this host's: h, h + hosts, ...
         num_steps: how many batches, for which shards are read; without end by default.
 
     Returns:
@@ -157,7 +154,7 @@ def _reader(
 def _window(
     layout: order.Layout, paths: list[str], window: tf.Tensor, reader: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """(records, epoch, record id), each [records of the window], in the order of delivery."""
+    """Return (records, epoch, record id) of a window, in the order of delivery."""
     shards = order.window_shards(layout, window, reader, TENSORFLOW)
     counts = tf.gather(tf.constant(layout.counts, tf.int64), shards)
     starts = tf.gather(tf.constant(layout.starts), shards)
@@ -177,7 +174,7 @@ def _window(
 
 
 def read_shard(path: tf.Tensor, count: tf.Tensor, most: int) -> tf.Tensor:
-    """string [most + 1]: the records of one TFRecord file, then empty strings.
+    """Read a TFRecord file: string [most + 1], its records, then empty strings.
 
     Fails, naming the file, where it does not hold exactly `count` records.
     """
@@ -201,8 +198,10 @@ def to_features(
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """What a model reads, from a batch of serialised records, and of mixed corpora `corpus_ids`;
-    `prob` as of `mask_arrays`."""
+    """Make what a model reads of a batch of serialised records.
+
+    With mixed corpora it has `corpus_ids`, too; `prob` as of `mask_arrays`.
+    """
     if manifest.masking == "static":
         features = tfrecords.parse_static(manifest, serialized)
     else:
@@ -219,7 +218,7 @@ def to_features(
 
 @tf.autograph.experimental.do_not_convert
 def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.data.Dataset:
-    """One pass over the eval split, in the manifest's order, with fixed masks.
+    """Read the eval split once, in the manifest's order, with fixed masks.
 
     The last batch is filled with records of padding only: their weights are 0 and their
     `input_ids[:, 0]` is the padding id. Of mixed corpora they hold `corpus_ids`, too: int32
@@ -253,15 +252,18 @@ def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.da
 
 
 def _made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
-    """Some batches ahead, without TensorFlow's tuning: its thread sleeps for up to a minute between
-    two looks, and may miss that the iterator ends, which then waits for it."""
+    """Make some batches ahead, without TensorFlow's tuning.
+
+    Its thread sleeps for up to a minute between two looks, and may miss that the iterator ends,
+    which then waits for it.
+    """
     options = tf.data.Options()
     options.autotune.enabled = False
     return batches.prefetch(_AHEAD).with_options(options)
 
 
 def _in_order(data_dir: str, shards: tuple[Shard, ...]) -> tf.data.Dataset:
-    """(record number int64, serialised record), counted while read."""
+    """Read (record number int64, serialised record), counted while read."""
     paths = [storage.join(data_dir, shard.name) for shard in shards]
     counts = np.asarray([shard.records for shard in shards], np.int64)
     most = int(counts.max())

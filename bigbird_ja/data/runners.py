@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -26,8 +26,8 @@ from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 from bigbird_ja.storage.disk import scratch_directory
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
+T = TypeVar("T")
+R = TypeVar("R")
 
 _IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with the corpus
 _RETRIES = 5  # of a part whose worker or machine was lost
@@ -39,19 +39,20 @@ def available_cores() -> int:
 
 
 def run_tasks(
-    function: Callable[[Task], Result],
-    tasks: Iterable[Task],
+    function: Callable[[T], R],
+    tasks: Iterable[T],
     num_workers: int,
     initializer: Callable[..., None],
     arguments: tuple[Any, ...] = (),
-) -> Generator[Result]:
+) -> Generator[R]:
     """Run `function(task)` in processes, or in this one for `num_workers=1`; `close` it at the end.
 
     Args:
         function: picklable, as are its arguments and results.
         tasks: taken from their iterator as needed.
         num_workers: processes.
-        initializer, arguments: called once in each process before its first task.
+        initializer: called once in each process before its first task.
+        arguments: of `initializer`.
 
     Yields:
         The results, in the order of the tasks.
@@ -78,20 +79,26 @@ def run_tasks(
             initializer=_start_worker,
             initargs=(os.getpid(), stderr, initializer, arguments),
         )
-        pending: collections.deque[Future[Result]] = collections.deque()
+        started = (starter.submit(pool.submit, function, task).result() for task in tasks)
         try:
-            for task in tasks:
-                pending.append(starter.submit(pool.submit, function, task).result())
-                while len(pending) >= _IN_FLIGHT * num_workers:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
+            yield from _results(started, _IN_FLIGHT * num_workers)
         except BrokenProcessPool as error:
             raise _worker_error(pool, stderr) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
             if text := _take_text(stderr).rstrip():
                 log(text)
+
+
+def _results(started: Iterable[Future[R]], most: int) -> Iterator[R]:
+    """Yield the results of tasks in their order, of which at most so many wait or run."""
+    pending: collections.deque[Future[R]] = collections.deque()
+    for future in started:
+        pending.append(future)
+        if len(pending) >= most:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
 
 def _worker_error(pool: ProcessPoolExecutor, stderr: str) -> CommandError:

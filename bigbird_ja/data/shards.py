@@ -1,4 +1,4 @@
-"""The second half of `make-data`: packed sequences, scattered over equal shards.
+"""Scatter packed sequences over equal shards: the second half of `make-data`.
 
 Where a record goes is a permutation of all records of its split, keyed by the seed: shard k holds
 the records at places [n*k/K, n*(k+1)/K) of it, so shards differ by one record at most and each is a
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from bigbird_ja import __version__, storage
 from bigbird_ja.data import hashing, masking, order, tfrecords
 from bigbird_ja.data.blocks import StoredBlock
-from bigbird_ja.data.manifest import Manifest, MixedCorpus, Shard, Share, Split
+from bigbird_ja.data.manifest import CorpusShare, Manifest, MixedCorpus, Shard, Split
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.text.corpus import Corpus
 
@@ -33,7 +33,7 @@ _ROWS_AT_ONCE = 64  # records that are masked and encoded together
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How the sequences of one split become shards. Picklable."""
+    """The plan by which the sequences of one split become shards. Picklable."""
 
     split: str
     blocks: tuple[StoredBlock, ...]
@@ -42,12 +42,12 @@ class SplitPlan:
 
     @functools.cached_property
     def ends(self) -> npt.NDArray[np.int64]:
-        """int64 [blocks]: the packed sequences (rows) of each block and of those before it."""
+        """Count the packed sequences (rows) of each block and those before it: int64 [blocks]."""
         return np.cumsum([block.stats.sequences for block in self.blocks], dtype=np.int64)
 
     @property
     def num_records(self) -> int:
-        """Records: every copy counts."""
+        """Count the records: every copy counts."""
         return sum(block.stats.sequences * self._repeats(block) for block in self.blocks)
 
     def _repeats(self, block: StoredBlock) -> int:
@@ -55,7 +55,7 @@ class SplitPlan:
 
     @functools.cached_property
     def _copies(self) -> tuple[npt.NDArray[np.int64], ...]:
-        """Where the copies of blocks end in all records, which copy each is, its first row.
+        """Find where the copies of blocks end in all records, which copy each is, its first row.
 
         Records are numbered copy by copy; in a copy, block by block of those that have so many.
         """
@@ -69,20 +69,20 @@ class SplitPlan:
     def located(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """The copy that each record is, and the row that it is a copy of."""
+        """Return the copy that each record is, and the row that it is a copy of."""
         ends, copies, rows = self._copies
         at = np.searchsorted(ends, records, side="right")
         starts = np.concatenate([[0], ends[:-1]])
         return copies[at], rows[at] + records - starts[at]
 
     def name(self, shard: int) -> str:
-        """File name of a shard."""
+        """Return the file name of a shard."""
         return f"{self.split}-{shard:05d}-of-{self.num_shards:05d}.tfrecord"
 
 
 @dataclass(frozen=True)
 class MadeShard:
-    """What the manifest says of a shard that was written."""
+    """A shard that was written, as the manifest states it."""
 
     shard: Shard
     predictions: int  # positions to predict (static only)
@@ -102,7 +102,7 @@ def plan_split(split: str, blocks: list[StoredBlock], spec: DataSpec) -> SplitPl
 
 
 def choose_num_shards(num_records: int, record_bytes: int) -> int:
-    """A multiple of 32 where there are records enough for it, else a power of two."""
+    """Return a multiple of 32 where there are records enough for it, else a power of two."""
     most = max(1, num_records // _FEWEST_RECORDS)
     if most < _READERS:
         return 1 << (most.bit_length() - 1)
@@ -112,8 +112,10 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
 
 
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
-    """Writes one shard to a local file, whole or not at all: gathers its rows from the blocks,
-    masks them (static) and encodes them."""
+    """Write one shard to a local file, whole or not at all.
+
+    Its rows are gathered from the blocks, masked (static) and encoded.
+    """
     n, k = plan.num_records, plan.num_shards
     items = scatter_order(n, spec.seed, plan.split)[n * shard // k : n * (shard + 1) // k]
     copy, row = plan.located(items)
@@ -153,7 +155,7 @@ def _encode(
 def static_features(
     rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> dict[str, npt.NDArray[Any]]:
-    """The classic features of a batch of rows; copy c of row r is masked as epoch c of record r."""
+    """Make the classic features of rows; copy c of row r is masked as epoch c of record r."""
     tokens = rows["tokens"].astype(np.int32)
     starts = np.unpackbits(rows["word_starts"], axis=1, count=spec.seq_length).astype(bool)
     made = masking.mask(tokens, starts, copy, row, spec.seed, spec.rule())
@@ -174,7 +176,7 @@ def static_features(
 
 @functools.lru_cache(maxsize=2)
 def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
-    """int64 [records]: at each place of the shuffled split, the number of its record."""
+    """Return the number of the record at each place of the shuffled split: int64 [records]."""
     key = hashing.fold(hashing.seed_key(seed, hashing.SCATTER), split == "eval")
     return hashing.permutation(key, np.arange(num_records))
 
@@ -182,7 +184,7 @@ def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int
 def _gather(
     plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The rows with these numbers, each read from its block, and the corpus of each."""
+    """Read the rows with these numbers from their blocks; return them and the corpus of each."""
     order = np.argsort(row, kind="stable")
     block_of = np.searchsorted(plan.ends, row[order], side="right")
     result = np.empty(len(row), spec.row_dtype)
@@ -199,7 +201,7 @@ def _gather(
 def manifest_of(
     spec: DataSpec, corpus: Corpus, plans: Sequence[SplitPlan], made: Sequence[Sequence[MadeShard]]
 ) -> Manifest:
-    """The manifest of finished shards, from the counts of their blocks."""
+    """Make the manifest of finished shards, from the counts of their blocks."""
     counts = [_counts(plan) for plan in plans]
     if spec.masking == "static":
         for count, shards in zip(counts, made, strict=True):
@@ -208,7 +210,7 @@ def manifest_of(
     corpora = []
     for i, (part, portion) in enumerate(zip(corpus.parts, spec.mixture, strict=False)):
         shares = [_counts(plan, i) for plan in plans]
-        train, held_out = (Share(s["documents"], s["tokens"], s["sequences"]) for s in shares)
+        train, held_out = (CorpusShare(s["documents"], s["tokens"], s["sequences"]) for s in shares)
         corpora.append(
             MixedCorpus(part.name, portion["sha256"], portion["weight"], train, held_out)
         )
@@ -232,7 +234,7 @@ def manifest_of(
 
 
 def _counts(plan: SplitPlan, corpus: int | None = None) -> dict[str, int]:
-    """The fields of `Split`, of one of the corpora that are mixed or of all."""
+    """Sum up the fields of `Split`, of one of the corpora that are mixed or of all."""
     stats = [b.stats for b in plan.blocks if corpus in (None, b.stats.corpus)]
     counts = {
         name: sum(getattr(s, name) * s.times for s in stats)
@@ -244,6 +246,6 @@ def _counts(plan: SplitPlan, corpus: int | None = None) -> dict[str, int]:
 
 
 def _sum(histograms: Sequence[tuple[tuple[int, ...], int]]) -> list[int]:
-    """The sum of histograms, each times a number."""
+    """Sum histograms up, each times a number."""
     scaled = [[count * times for count in histogram] for histogram, times in histograms]
     return [sum(column) for column in zip(*scaled, strict=True)]

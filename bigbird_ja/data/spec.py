@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bigbird_ja.text.interface import Tokenizer
 
 SHORTEST_SEQUENCE = 8
-Sha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
+OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 
 
 class Portion(TypedDict):
@@ -42,13 +42,13 @@ class DataSpec(Data):
     num_shards: Id  # of the train split, as requested; 0: by size
     seed: int
     input_mask: bool  # static records also hold `input_mask`
-    tokenizer_sha256: Sha256  # empty: records that no tokenizer made
+    tokenizer_sha256: OptionalSha256  # empty: records that no tokenizer made
     corpus: str  # fingerprint
     mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, taken once
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
-        """One packed sequence, before it becomes records."""
+        """Return the type of one packed sequence, before it becomes records."""
         return np.dtype(
             [
                 ("tokens", tfrecords.token_dtype(self.vocab_size), (self.seq_length,)),
@@ -60,14 +60,14 @@ class DataSpec(Data):
 
     @property
     def record_bytes(self) -> int:
-        """About how long a record is."""
+        """Estimate the length of a record."""
         if self.masking == "dynamic":
             return self.row_dtype.itemsize + 80
         arrays = 4 + self.input_mask
         return arrays * self.seq_length + 8 * self.max_predictions_per_seq + 300
 
     def rule(self, mask_unit: str | None = None, max_predictions: int | None = None) -> MaskingRule:
-        """How records are masked; the arguments override the data set's (dynamic data only).
+        """Return the masking rule; the arguments override the data set's (dynamic data only).
 
         Raises:
             BadInput: another unit or rate for records whose targets were drawn when they were made.
@@ -93,7 +93,7 @@ class DataSpec(Data):
         )
 
     def differences(self, stored: DataSpec) -> list[str]:
-        """How the spec of a data set differs from this one, in words of the command's flags."""
+        """List what differs in the spec of a data set, in words of the command's flags."""
         names = {
             "tokenizer_sha256": "--tokenizer (another model)",
             "corpus": "--input (other text)",

@@ -1,4 +1,4 @@
-"""Records: `tf.train.Example` in TFRecord files, written without TensorFlow, parsed with it.
+"""Write records (`tf.train.Example` in TFRecord files) without TensorFlow, and parse with it.
 
 A dynamic record holds `tokens` (bytes: little-endian uint16, or int32 for vocabularies above
 65,536) and `word_starts` (bytes: one bit per position, first position in the highest bit), with NSP
@@ -38,18 +38,18 @@ class Summed:
     """A file whose size and checksums are kept while it is read or written."""
 
     def __init__(self, file: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
-        """`progress` is called with the number of bytes moved since the last call."""
+        """Count nothing yet; `progress` is called with the bytes moved since the last call."""
         self._file, self._progress = file, progress
         self._sha256, self._crc, self._size = hashlib.sha256(), 0, 0
 
     def read(self, size: int, /) -> bytes:
-        """As the file's."""
+        """Read as the file does."""
         data = self._file.read(min(size, 1 << 30))
         self._count(data)
         return data
 
     def write(self, data: bytes) -> None:
-        """As the file's."""
+        """Write as the file does."""
         self._file.write(data)
         self._count(data)
 
@@ -61,7 +61,7 @@ class Summed:
             self._progress(len(data))
 
     def sums(self) -> dict[str, Any]:
-        """`bytes`, `sha256` (hex) and `crc32c` (base64, as Cloud Storage states it)."""
+        """Return `bytes`, `sha256` (hex) and `crc32c` (base64, as Cloud Storage states it)."""
         crc = base64.b64encode(self._crc.to_bytes(4, "big")).decode()
         return {"bytes": self._size, "sha256": self._sha256.hexdigest(), "crc32c": crc}
 
@@ -71,7 +71,7 @@ class DamagedRecord(Exception):
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
-    """The type of a token in a dynamic record."""
+    """Return the type of a token in a dynamic record."""
     return np.dtype("<u2" if vocab_size <= 65536 else "<i4")
 
 
@@ -80,7 +80,7 @@ def encode_dynamic(
     packed_starts: npt.NDArray[np.uint8],
     numbers: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> list[bytes]:
-    """Serialised dynamic records.
+    """Serialise dynamic records.
 
     Args:
         tokens: [n, S] of the type `token_dtype`.
@@ -100,7 +100,7 @@ def encode_dynamic(
 
 
 def encode_static(features: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
-    """Serialised static records.
+    """Serialise static records.
 
     Args:
         features: name to non-negative integers (below 2**28) or float32, [n, length].
@@ -118,7 +118,7 @@ def encode_static(features: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
 
 
 def varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
-    """Each row's integers (0 to 2**28 - 1) as protobuf varints, packed."""
+    """Encode each row's integers (0 to 2**28 - 1) as protobuf varints, packed."""
     flat = np.ascontiguousarray(values, dtype=np.uint32).ravel()
     sizes = np.ones(len(flat), np.int64)
     most = int(flat.max(initial=0))
@@ -141,7 +141,7 @@ def varint_rows(values: npt.NDArray[Any]) -> list[bytes]:
 
 
 def frame(records: Sequence[bytes]) -> bytes:
-    """A TFRecord file of `records`: length, its CRC, data, its CRC, one after the other."""
+    """Write records as a TFRecord file: length, its CRC, data, its CRC, one after the other."""
     parts = []
     for record in records:
         length = struct.pack("<Q", len(record))
@@ -151,7 +151,7 @@ def frame(records: Sequence[bytes]) -> bytes:
 
 
 def frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
-    """The records of a TFRecord file, checksums verified, one in memory at a time.
+    """Read the records of a TFRecord file, checksums verified, one in memory at a time.
 
     Raises:
         DamagedRecord: truncated, or a checksum that does not match.
@@ -174,7 +174,7 @@ def frames(stream: BinaryIO | Summed) -> Iterator[bytes]:
 
 
 def masked_crc(data: bytes) -> int:
-    """TFRecord's CRC32C: rotated and offset, so that a CRC of CRCs stays good."""
+    """Compute TFRecord's CRC32C: rotated and offset, so that a CRC of CRCs stays good."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -243,7 +243,7 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
 
 
 def _without_nsp(ids: tf.Tensor) -> dict[str, tf.Tensor]:
-    """One segment, and labels that mean nothing, for ids [b, S]."""
+    """Make one segment, and labels that mean nothing, for ids [b, S]."""
     import tensorflow as tf
 
     return {"segment_ids": tf.zeros_like(ids), "next_sentence_labels": tf.zeros_like(ids[:, 0])}
@@ -283,7 +283,7 @@ def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def document_ids(spec: DataSpec, input_ids: tf.Tensor) -> tf.Tensor:
-    """int32 [b, S]: 1, 2, ... for the runs of text that [SEP] ends; 0 is padding.
+    """Number the runs of text that [SEP] ends 1, 2, ...: int32 [b, S]; 0 is padding.
 
     Derived, not stored: a text never holds [SEP], and masking never touches one.
     """

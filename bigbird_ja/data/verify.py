@@ -1,4 +1,4 @@
-"""Is a data set what its manifest states? One listing, compared with the manifest.
+"""Compare the files of a data set with its manifest, by one listing.
 
 `fast_check` looks before work begins, `DataGuard` while a run reads, `named_damage` when reading
 has failed. None of them parses a record: that is `check`.
@@ -60,7 +60,7 @@ def raise_first(problems: Sequence[str], data_dir: str) -> None:
 def file_problems(
     manifest: Manifest, listing: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
 ) -> list[str]:
-    """One line for each shard that a listing shows to be missing, extra or another one."""
+    """Describe each shard that a listing shows to be missing, extra or another one, in a line."""
     every = {shard.name for shard in manifest.train_shards + manifest.eval_shards}
     shards = [shard for split in splits for shard in manifest.shards(split)]
     problems = [f"{shard.name} is missing" for shard in shards if shard.name not in listing]
@@ -104,8 +104,10 @@ def _shard_problems(
 
 
 def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
-    """Whether a file holds what the manifest states of a shard, as far as it does; reads it where
-    its checksum is not in `info`."""
+    """Tell whether a file holds what the manifest states of a shard, as far as it does.
+
+    It is read where its checksum is not in `info`.
+    """
     if _difference(shard, info):
         return False
     if info.crc32c and shard.crc32c:
@@ -127,7 +129,7 @@ def is_shard(path: str, info: storage.Stat, shard: Shard) -> bool:
 
 
 def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
-    """What is wrong with the data set's tokenizer.model, or None."""
+    """Describe what is wrong with the data set's tokenizer.model, or return None."""
     if not manifest.tokenizer_sha256:  # made without one
         return None
     try:
@@ -197,6 +199,7 @@ class DataGuard:
     def __init__(
         self, manifest: Manifest, data_dir: str, listing: Mapping[str, storage.Stat]
     ) -> None:
+        """Note the versions in a listing."""
         self._data_dir = data_dir
         shards = manifest.train_shards + manifest.eval_shards
         self._tokens = {s.name: listing[s.name].token for s in shards if s.name in listing}

@@ -1,4 +1,4 @@
-"""Unfinished work of `make-data`: where it lies, whose it is, how it becomes a data set.
+"""Keep the unfinished work of `make-data`, prove whose it is, and make it a data set.
 
 `OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised, `ready/`, where shards
 wait until all are finished, and `shards/`, with notes on these. Packed blocks lie in a folder of
@@ -68,13 +68,13 @@ def exclusive(directory: str) -> AbstractContextManager[Lease]:
 
 @dataclass(frozen=True)
 class Packed:
-    """What packing a corpus came to."""
+    """The result of packing a corpus."""
 
     blocks: dict[str, list[StoredBlock]]  # by split; `path` is a name in packed.json
     skipped: Count  # records without text
 
     def moved(self, path_of: Callable[[str], str]) -> Packed:
-        """The same with blocks at other paths."""
+        """Return the same with blocks at other paths."""
         moved = {
             split: [replace(block, path=path_of(block.path)) for block in stored]
             for split, stored in self.blocks.items()
@@ -93,6 +93,7 @@ class Work:
     """
 
     def __init__(self, output_dir: str, part: tuple[int, int] | None = None) -> None:
+        """Name the folders; nothing is made."""
         self._output, self.part = output_dir, part
         self.beside = storage.join(output_dir, NAME)
         self.ready = storage.join(self.beside, "ready")
@@ -103,7 +104,7 @@ class Work:
             self.local = os.path.join(cache, "bigbird-ja", f"make-data-{digest[:16]}")
 
     def begun(self) -> DataSpec | None:
-        """The spec of the work that an earlier run left, or None.
+        """Return the spec of the work that an earlier run left, or None.
 
         Raises:
             BadInput: something else stands where work is to lie.
@@ -178,7 +179,7 @@ class Work:
         storage.write_bytes(storage.join(self.beside, _PACKED), data)
 
     def packed(self) -> Packed | None:
-        """What a part has noted, or None."""
+        """Return what a part has noted, or None."""
         with contextlib.suppress(FileNotFoundError):
             path = storage.join(self.beside, _PACKED)
             return decode.read_json(path, Packed).moved(self.block)
@@ -187,23 +188,23 @@ class Work:
     # --- blocks ---
 
     def block(self, name: str) -> str:
-        """Path of a packed block."""
+        """Return the path of a packed block."""
         return os.path.join(self.local, "blocks", name)
 
     def _shared(self, name: str) -> str:
         return storage.join(self.beside, "blocks", name)
 
     def share_block(self, name: str) -> None:
-        """Copies a packed block to the bucket, for other parts."""
+        """Copy a packed block to the bucket, for other parts."""
         if self.part and self.local != self.beside:
             storage.upload(self.block(name), self._shared(name))
 
     def shared_blocks(self) -> set[str]:
-        """The names of the blocks that this and other parts have packed."""
+        """List the names of the blocks that this and other parts have packed."""
         return set(storage.list_files(storage.join(self.beside, "blocks")))
 
     def fetch_blocks(self, names: Iterable[str]) -> None:
-        """Copies blocks of other parts to this machine."""
+        """Copy blocks of other parts to this machine."""
         if self.local != self.beside:
             missing = [name for name in names if not os.path.exists(self.block(name))]
             copy = storage.download
@@ -217,7 +218,7 @@ class Work:
     # --- shards ---
 
     def scratch(self, name: str) -> str:
-        """Path of a shard on its way to a bucket."""
+        """Return the path of a shard on its way to a bucket."""
         return os.path.join(self.local, "shards", name)
 
     def _note(self, name: str) -> str:
@@ -229,7 +230,7 @@ class Work:
         storage.write_text(self._note(made.shard.name), json.dumps(values))
 
     def finished_shards(self, names: Collection[str]) -> dict[str, MadeShard]:
-        """Those of the shards `names` that are noted and exist, ready or in place."""
+        """Return those of the shards `names` that are noted and exist, ready or in place."""
         folders = [(folder, storage.list_stats(folder)) for folder in (self.ready, self._output)]
         finished = {}
 
@@ -308,7 +309,7 @@ def _changed(owned: Owned, name: str) -> BadInput:
 
 
 def _spec_in(folder: str) -> DataSpec | None:
-    """The spec in `settings.json` of a work folder; None where the folder is missing or empty.
+    """Read the spec in a work folder's settings.json; None where the folder is missing or empty.
 
     Raises:
         BadInput: it is not a folder of ours, or of another version.

@@ -1,4 +1,4 @@
-"""Our SentencePiece model as a Hugging Face tokenizer that gives the same ids.
+"""Export our SentencePiece model as a Hugging Face tokenizer that gives the same ids.
 
 `AutoTokenizer` loads `tokenizer.json` as it is, because `tokenizer_class` names the class that adds
 nothing of its own. BigBird's class does: in transformers 5 it takes the pieces alone and puts
@@ -37,7 +37,7 @@ _MECAB_MODULE = "tokenization_mecab"
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
-    """The tokenizer's files: name -> content. Those of another project's folder are handed back.
+    """Make a tokenizer's files: name -> content. Those of another project's folder are handed back.
 
     Args:
         tokenizer: of the data.
@@ -88,7 +88,7 @@ def _handed_back(tokenizer: FolderTokenizer, model_max_length: int) -> dict[str,
 
 
 def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    """The content of `tokenizer.json`, the format of the `tokenizers` library."""
+    """Make the content of `tokenizer.json`, the format of the `tokenizers` library."""
     settings = model_proto.settings(tokenizer.model_bytes)
     ids = {piece: tokenizer.pieces.index(piece) for piece in CONTROL_PIECES}
     decoder = _metaspace("always" if settings.add_dummy_prefix else "never")
@@ -186,12 +186,12 @@ def _model(
 
 
 def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
-    """Whether unknown characters are spelt in bytes: in models of other projects."""
+    """Tell whether unknown characters are spelt in bytes, as in models of other projects."""
     return "<0x00>" in tokenizer.pieces
 
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[list[str]]:
-    """Which neighbours join, in order: SentencePiece keeps only what comes out, with its rank."""
+    """List which neighbours join, in order; SentencePiece keeps only the results, by rank."""
     merges = []
     for piece, i in vocabulary.items():
         for cut in range(1, len(piece)):
@@ -217,11 +217,11 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
 
 
 def _as_token(piece: str) -> dict[str, Any]:
-    """How a special token is found in text: a mask takes the space before it along."""
+    """Describe how a special token is found in text: a mask takes the space before it along."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
     return {"content": piece, "lstrip": piece == MASK, **plain}
 
 
 def to_json(value: Any, indent: int | None = 2) -> bytes:
-    """A JSON file as Hugging Face's folders have them."""
+    """Write a JSON file as Hugging Face's folders have them."""
     return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode()

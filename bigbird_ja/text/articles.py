@@ -1,4 +1,4 @@
-"""A generated corpus: Japanese encyclopaedia articles in Wiki40b's layout, the same for a seed.
+"""Generate Japanese encyclopaedia articles in Wiki40b's layout, the same for a seed.
 
 Article i of a seed is a pure function of (seed, i). Articles are a few hundred to tens of
 thousands of characters long. Longer ones bind invented names to things and state them again
@@ -44,7 +44,7 @@ _WORD_SLOTS = {
 }  # fmt: skip
 _FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
 
-Span = tuple[int, int]
+TextRange = tuple[int, int]
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ _FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
 def documents(
     count: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, facts: float = DEFAULT_FACTS
 ) -> Iterator[str]:
-    """The first articles of a seed; see `document`."""
+    """Yield the first articles of a seed; see `document`."""
     for index in range(count):
         yield document(index, seed, mean_length, facts)
 
@@ -70,7 +70,7 @@ def documents(
 def document(
     index: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, facts: float = DEFAULT_FACTS
 ) -> str:
-    """Article `index` of a seed.
+    """Write article `index` of a seed.
 
     Args:
         index: from 0.
@@ -82,12 +82,12 @@ def document(
     return _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
 
 
-def restated_facts(text: str) -> list[tuple[Span, Span]]:
+def restated_facts(text: str) -> list[tuple[TextRange, TextRange]]:
     """Names that a text states again: character spans of the first mention and of each later one.
 
     Works on any text with "KINDは「NAME」" for the `fact_kinds` of `article_words.yaml`.
     """
-    first: dict[tuple[str, str], Span] = {}
+    first: dict[tuple[str, str], TextRange] = {}
     pairs = []
     for match in _FACT.finditer(text):
         key = (match[1], match[2])
@@ -100,14 +100,14 @@ def restated_facts(text: str) -> list[tuple[Span, Span]]:
 
 @functools.cache
 def _parts_of(sentence: str) -> tuple[tuple[str, str], ...]:
-    """A sentence as pairs of literal text and the slot after it ("" for none)."""
+    """Parse a sentence into pairs of literal text and the slot after it ("" for none)."""
     return tuple(
         (literal, slot or "") for literal, slot, _, _ in string.Formatter().parse(sentence)
     )
 
 
 def render(title: str, sections: Sequence[tuple[str, Sequence[str]]]) -> str:
-    """An article in Wiki40b's layout; a section is its title ("" for the lead) and paragraphs."""
+    """Write an article in Wiki40b's layout, of titles ("" for the lead) and their paragraphs."""
     parts = [f"\n{ARTICLE}\n{title}"]
     for heading, paragraphs in sections:
         if heading:
@@ -132,7 +132,7 @@ class _Writer:
         self._plan_facts(int(self._target * facts / 1000))
 
     def article(self) -> str:
-        """The article in Wiki40b's layout."""
+        """Write the article in Wiki40b's layout."""
         lead = self._fill(self._pick(self._kind["openings"])) + self._paragraph(2)
         sections = [("", [lead])]
         headings = list(self._kind["headings"])
@@ -201,7 +201,7 @@ class _Writer:
         return text
 
     def _make_slots(self, suffix: str) -> dict[str, str | Callable[[], str]]:
-        """What fills each slot: fixed for the article's subject and people, else drawn anew."""
+        """Return the fillers of slots: fixed for the article's subject and people, else drawn."""
         place = self._place()
         subject = place + suffix if suffix else self._person()
         return {

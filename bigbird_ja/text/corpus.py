@@ -1,4 +1,4 @@
-"""A corpus: documents from files, globs, buckets and TFDS, streamed in a fixed order.
+"""Stream documents from files, globs, buckets and TFDS in a fixed order.
 
     corpus = open_corpus(["tfds:wiki40b/ja:train", "more/*.jsonl.gz", "gs://bucket/x.parquet"])
     for text in corpus.texts(): ...
@@ -24,7 +24,7 @@ from bigbird_ja.text import file_source, tfds_source
 from bigbird_ja.text.file_source import AUTO, BLANK_LINE, BY_FILE, SUFFIXES, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
 
-Source = FileSource | TfdsSource
+TextSource = FileSource | TfdsSource
 
 WEIGHT = Option(
     "weight", float, 1.0, "How often an epoch takes each document of a corpus.",
@@ -35,8 +35,8 @@ _LONGEST_BOOK = 8 << 20
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one SRC names: one or several sources.
+class Input:
+    """One SRC: the source or sources that it names.
 
     Attributes:
         name: as the user wrote it.
@@ -45,11 +45,11 @@ class Part:
     """
 
     name: str
-    opened: tuple[Source, ...]
+    opened: tuple[TextSource, ...]
     weight: float | None = None
 
     def texts(self) -> Iterator[str]:
-        """Its documents, streamed."""
+        """Yield the documents, streamed."""
         for source in self.opened:
             yield from source.texts()
 
@@ -57,12 +57,13 @@ class Part:
 class Corpus:
     """Documents in a fixed order; made by `open_corpus`."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Input]) -> None:
+        """Join what has been opened."""
         self.parts = tuple(parts)
         self._opened = tuple(source for part in parts for source in part.opened)
 
     def texts(self) -> Iterator[str]:
-        """All documents, streamed.
+        """Yield the documents, streamed.
 
         Raises:
             BadInput: what a file holds is not what it should be; names file and line.
@@ -72,12 +73,12 @@ class Corpus:
 
     @property
     def sources(self) -> list[str]:
-        """What is read, in order: paths, and `tfds:NAME:SPLIT`."""
+        """List what is read, in order: paths, and `tfds:NAME:SPLIT`."""
         return [source.label for source in self._opened]
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Hex sha256 of the content in its order, wherever the files lie.
+        """Hash the content in its order, wherever the files lie: SHA-256 in hex.
 
         Files count by all their bytes and by how these are cut into documents; a TFDS split by its
         version and its shards' names, lengths and size.
@@ -86,7 +87,7 @@ class Corpus:
 
     @property
     def weights(self) -> list[tuple[str, float]]:
-        """Fingerprint and weight (by default 1) of each part; empty if no part has a weight."""
+        """Return fingerprint and weight (by default 1) of each part; empty if none has a weight."""
         if all(part.weight is None for part in self.parts):
             return []
         weights = [1.0 if part.weight is None else part.weight for part in self.parts]
@@ -122,13 +123,31 @@ def open_corpus(
     """
     if not sources:
         raise BadInput("no --input: give a corpus, such as --input corpus.jsonl")
-    parts: list[Part] = []
+    parts: list[Input] = []
     for source in sources:
         place, weight = split_weight(source)
         if weight is not None and not takes_weights:
             raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
         opened = _open(place, tfds_data_dir, txt_documents, text_field, skip_missing_text)
-        parts.append(Part(place, opened, weight))
+        parts.append(Input(place, opened, weight))
+    _check_used(parts, tfds_data_dir, txt_documents, text_field, skip_missing_text)
+    if not any(_has_text(source) for part in parts for source in part.opened):
+        raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
+    return Corpus(parts)
+
+
+def _check_used(
+    parts: Sequence[Input],
+    tfds_data_dir: str | None,
+    txt_documents: str,
+    text_field: str,
+    skip_missing_text: bool,
+) -> None:
+    """Refuse a source that is given twice, and an argument that no source can use.
+
+    Raises:
+        BadInput: naming it.
+    """
     every = [source for part in parts for source in part.opened]
     for label, count in Counter(source.label for source in every).items():
         if count > 1:
@@ -145,13 +164,10 @@ def open_corpus(
     ):
         if is_given and not users:
             raise BadInput(f"--{flag}: no --input {what}: leave it out")
-    if not any(map(_has_text, every)):
-        raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
-    return Corpus(parts)
 
 
 def split_weight(source: str) -> tuple[str, float | None]:
-    """A source and the weight that was written after it, as in SRC=WEIGHT; None without one.
+    """Split a source from the weight written after it, as in SRC=WEIGHT; None without one.
 
     A path may hold "=" itself. What exists, or ends as files or folders do, is a path.
 
@@ -191,7 +207,7 @@ def _sha256(digests: Iterable[bytes]) -> str:
 
 def _open(
     source: str, tfds_data_dir: str | None, txt_documents: str, text_field: str, skip_missing: bool
-) -> tuple[Source, ...]:
+) -> tuple[TextSource, ...]:
     if source.startswith(tfds_source.PREFIX):
         return tuple(tfds_source.open_source(source, tfds_data_dir))
     files = [FileSource(path, txt_documents, text_field, skip_missing) for path in _paths(source)]
@@ -202,7 +218,7 @@ def _open(
 
 
 def _choose_txt_documents(source: str, texts: list[FileSource]) -> str:
-    """What a document is in the .txt files that a SRC names, by looking at them; logged."""
+    """Look at .txt files to decide what a document is in them, and log it."""
     lines, runs = texts[0].look()
     seen = f"{runs:,} in the first {lines:,} lines of {texts[0].path}"
     if len(texts) > 1 and all(storage.stat(t.path).size <= _LONGEST_BOOK for t in texts):
@@ -218,8 +234,8 @@ def _choose_txt_documents(source: str, texts: list[FileSource]) -> str:
     return BLANK_LINE
 
 
-def _has_text(source: Source) -> bool:
-    """Whether there is any text; reads files up to their first.
+def _has_text(source: TextSource) -> bool:
+    """Tell whether there is any text; files are read up to their first.
 
     Of a TFDS split only the size is read: a process that leaves TensorFlow's iterator over a
     bucket half read may hang when it exits.
@@ -230,7 +246,7 @@ def _has_text(source: Source) -> bool:
 
 
 def _paths(source: str) -> list[str]:
-    """The files that a source names: itself, those of a folder, or those that match a pattern."""
+    """List the files that a source names: itself, those of a folder, or those of a pattern."""
     is_remote = storage.is_remote(source)
     if source.endswith("/") if is_remote else os.path.isdir(source):
         paths = _files_of_folder(source.rstrip("/"))
@@ -250,7 +266,7 @@ def _paths(source: str) -> list[str]:
 
 
 def _files_of_folder(folder: str) -> list[str]:
-    """The files of a folder in the order of their names, or of the data set saved in it."""
+    """List the files of a folder by name, or those of the data set saved in it."""
     if (saved := file_source.files_of_data_set(folder)) is not None:
         return saved
     names = [name for name in storage.list_tree(folder) if name.endswith(SUFFIXES)]

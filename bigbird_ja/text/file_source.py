@@ -1,4 +1,4 @@
-"""Documents out of one file of lines or of rows, in constant memory.
+r"""Read documents out of one file of lines or of rows, in constant memory.
 
 `.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
 `.txt`: by `txt_documents` a document is the whole file, or what stands between blank lines, or a
@@ -56,21 +56,21 @@ class FileSource:
 
     @property
     def label(self) -> str:
-        """Its name in messages and manifests."""
+        """Return its name in messages and manifests."""
         return self.path
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a .txt file."""
+        """Tell whether it is a .txt file."""
         return self.path.removesuffix(".gz").removesuffix(".zst").endswith(".txt")
 
     @property
     def is_arrow(self) -> bool:
-        """Whether it has columns."""
+        """Tell whether it has columns."""
         return self.path.endswith(ARROW_SUFFIXES)
 
     def texts(self) -> Iterator[str]:
-        """The documents in order.
+        """Yield the documents in order.
 
         Raises:
             BadInput: naming the file, and the line or the column.
@@ -92,7 +92,7 @@ class FileSource:
                 raise BadInput(f"{self.path} line {line}: {error}") from error
 
     def digest(self) -> bytes:
-        """SHA-256 of how the file is read and of its bytes."""
+        """Hash how the file is read and its bytes: SHA-256."""
         how = f"jsonl={self.text_field}"
         if self.is_arrow:
             how = f"column={self.text_field}"
@@ -105,7 +105,7 @@ class FileSource:
         return digest.digest()
 
     def look(self) -> tuple[int, int]:
-        """Lines of text in the first megabyte, and runs of them without a blank line between."""
+        """Count lines of text in the first megabyte, and runs of them between blank lines."""
         lines = runs = size = 0
         was_blank = True
         for _, line in _lines(self.path):
@@ -202,7 +202,7 @@ def _read_line(path: str, text: io.TextIOWrapper) -> str:
 
 
 def _runs(path: str, is_whole: bool) -> Iterator[tuple[int, str]]:
-    """First line and text of each run of lines without a blank one, or of the whole file."""
+    """Yield first line and text of each run of lines without a blank one, or of the whole file."""
     pending: list[str] = []
     first = size = 0
     for number, line in _lines(path):
@@ -226,7 +226,7 @@ def _refuse_long(path: str, line: int, what: str) -> None:
 
 
 def _text_of_json(content: str, field: str, skip_missing: bool) -> str:
-    """The text of a line of a .jsonl file; "" where it has none and may be skipped.
+    """Return the text of a line of a .jsonl file; "" where it has none and may be skipped.
 
     Raises:
         BadInput: what is wrong with the line.
@@ -248,7 +248,7 @@ def _text_of_json(content: str, field: str, skip_missing: bool) -> str:
 
 
 def _instead(value: Any, field: str) -> str:
-    """What a line of a .jsonl file holds in place of a text, and what to do."""
+    """Describe what a line of a .jsonl file holds in place of a text, and what to do."""
     if not isinstance(value, dict):
         return f'each line must be an object such as {{"{field}": "..."}}'
     if field not in value:
@@ -279,7 +279,7 @@ class _State(TypedDict):
 
 
 def files_of_data_set(folder: str) -> list[str] | None:
-    """The files of a data set that `datasets` saved in a folder; None where it is none.
+    """List the files of a data set that `datasets` saved in a folder; None where it is none.
 
     Raises:
         BadInput: several splits, and none of them `train`; or not as `datasets` writes it.
@@ -299,7 +299,7 @@ def files_of_data_set(folder: str) -> list[str] | None:
 
 
 def _rows(path: str, field: str) -> Iterator[str]:
-    """The texts of a column.
+    """Yield the texts of a column.
 
     Raises:
         BadInput: not such a file, damaged, or without that column of text.
@@ -326,7 +326,7 @@ def _arrow_errors(pyarrow: Any, path: str) -> Iterator[None]:
 
 
 def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:
-    """Record batches with the column `field` of any of the three forms of such a file."""
+    """Yield record batches with the column `field`, of any of the three forms of such a file."""
     if path.endswith(".parquet"):
         from pyarrow import parquet
 

@@ -1,4 +1,4 @@
-"""The files of a Hugging Face folder's tokenizer: read, kept as one, and tokenizer.json of them.
+"""Read the files of a Hugging Face folder's tokenizer, and keep them as one.
 
 The files travel as one: `pack` puts them into a zip archive whose bytes follow from the files'
 content alone, and that is DATA_DIR/tokenizer.model.
@@ -63,7 +63,7 @@ class _Model:
 
 @dataclass(frozen=True)
 class Definition:
-    """What is read of tokenizer.json."""
+    """The part of tokenizer.json that is read."""
 
     model: _Model
     added_tokens: list[Added] = field(default_factory=list)
@@ -91,19 +91,19 @@ class _Japanese:
     mecab_kwargs: _Mecab | None = None
 
 
-class Files:
+class FolderFiles:
     """The tokenizer's files of one folder: name -> content."""
 
     def __init__(self, content: Mapping[str, bytes], source: str) -> None:
+        """Take files by name; `source` is where they lie, for messages."""
         self.content = content
         self.source = source
         self.config: dict[str, Any] = self._decoded(_CONFIG, dict[str, Any])
         self.is_mecab = self.config.get("tokenizer_class") == MECAB_CLASS and _VOCABULARY in content
 
     @classmethod
-    def read(cls, folder: str) -> Files | None:
-        """The files in a folder, on disk or gs://; None where it has neither a tokenizer.json nor
-        MeCab with WordPiece.
+    def read(cls, folder: str) -> FolderFiles | None:
+        """Read a folder's files; None without a tokenizer.json and without MeCab with WordPiece.
 
         Raises:
             BadInput: tokenizer_config.json is damaged.
@@ -117,7 +117,7 @@ class Files:
         return files if files.is_mecab or DEFINITION in content else None
 
     def pack(self) -> bytes:
-        """One zip archive, stored, with the same date always."""
+        """Write one zip archive, stored, with the same date always."""
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w") as archive:
             for name in sorted(self.content):
@@ -127,8 +127,8 @@ class Files:
         return buffer.getvalue()
 
     @classmethod
-    def unpack(cls, data: bytes, source: str) -> Files:
-        """What `pack` made.
+    def unpack(cls, data: bytes, source: str) -> FolderFiles:
+        """Read what `pack` made.
 
         Raises:
             BadInput: it is damaged.
@@ -147,25 +147,25 @@ class Files:
         return cls(content, source)
 
     def path(self, name: str) -> str:
-        """Of one of them, for messages."""
+        """Return the path of one of them, for messages."""
         return storage.join(self.source, name)
 
     def _decoded(self, name: str, kind: type[T]) -> T:
-        """The object in one of them; an empty one where there is none."""
+        """Decode the object in one of them; an empty one where there is none."""
         return decode.decode_json(self.content.get(name, b"{}"), kind, self.path(name))
 
     @functools.cached_property
     def definition_json(self) -> bytes:
-        """tokenizer.json, as it is or made of vocab.txt."""
+        """Return tokenizer.json, as it is or made of vocab.txt."""
         return _mecab_definition(self) if self.is_mecab else self.content.get(DEFINITION, b"")
 
     @functools.cached_property
     def definition(self) -> Definition:
-        """What is read of `definition_json`."""
+        """Decode what is needed of `definition_json`."""
         return decode.decode_json(self.definition_json, Definition, self.path(DEFINITION))
 
     def added(self) -> dict[str, Added]:
-        """The pieces beside the model's vocabulary, by content."""
+        """Collect the pieces beside the model's vocabulary, by content."""
         every = [Added(i, content) for content, i in self._decoded(_ADDED, dict[str, _Id]).items()]
         where = self.path(_CONFIG)
         listed = self.config.get("added_tokens_decoder", {})
@@ -175,7 +175,7 @@ class Files:
         return {each.content: each for each in every}
 
     def parts(self) -> dict[str, str]:
-        """The pieces that are stated to play a part; see `model_proto.stated_parts`."""
+        """Collect the pieces that are stated to play a part; see `foreign.stated_parts`."""
         return model_proto.stated_parts([self.config, self._decoded(_PARTS, dict[str, Any])])
 
     def ends(self) -> tuple[str | None, str | None]:
@@ -197,7 +197,7 @@ class Files:
         return next(iter(before), None), next(iter(after), None)
 
     def prepared(self, text: str) -> str:
-        """A text as the definition wants it: where MeCab's words are meant, they are apart."""
+        """Prepare a text for the definition: where MeCab's words are meant, they are set apart."""
         return self._words_apart(text) if self.is_mecab else text
 
     @functools.cached_property
@@ -255,8 +255,8 @@ def _template(processor: Mapping[str, Any], where: str) -> tuple[list[str], list
     return before, after
 
 
-def _mecab_definition(files: Files) -> bytes:
-    """A tokenizer.json for text whose words are apart, of `vocab.txt`: its n-th line has id n."""
+def _mecab_definition(files: FolderFiles) -> bytes:
+    """Make a tokenizer.json of `vocab.txt`, whose n-th line has id n, for words that are apart."""
     path = files.path(_VOCABULARY)
     try:
         text = files.content[_VOCABULARY].decode("utf-8")

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder as it is: its ids and its special pieces.
+"""Encode by the tokenizer of a Hugging Face folder as it is: its ids, its special pieces.
 
 Text is encoded by the `tokenizers` library, which needs nothing of transformers. What needs pieces
 and ids, but encodes nothing, works without it.
@@ -21,7 +21,7 @@ import numpy as np
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import MASK, model_proto
-from bigbird_ja.text.folder_files import DEFINITION, Files
+from bigbird_ja.text.folder_files import DEFINITION, FolderFiles
 from bigbird_ja.text.interface import CORE, SpecialIds, Tokenizer, check_encodable
 
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
@@ -37,8 +37,9 @@ class FolderTokenizer(Tokenizer):
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
+        """Unpack `model`, what `FolderFiles.pack` made; `source` is where it was read from."""
         super().__init__(model, source)
-        self._files = Files.unpack(model, source)
+        self._files = FolderFiles.unpack(model, source)
         self.files = self._files.content
         self._definition = self._files.definition
         self._added = self._files.added()
@@ -64,7 +65,7 @@ class FolderTokenizer(Tokenizer):
         return self._files.is_mecab
 
     def _names_by_id(self) -> list[str]:
-        """The piece of each id as the folder names it; empty for an id that none has."""
+        """Return the piece of each id as the folder names it; empty for an id that none has."""
         vocabulary = self._definition.model.vocab
         if isinstance(vocabulary, list):
             vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
@@ -105,7 +106,7 @@ class FolderTokenizer(Tokenizer):
         return '"ByteLevel"' in shapes
 
     def _bytes_by_id(self) -> tuple[list[bytes], np.ndarray]:
-        """What each piece writes, and bool [vocab_size]: that it is ordinary text."""
+        """Return what each piece writes, and bool [vocab_size]: that it is ordinary text."""
         no_text = set(self.special_ids.values())
         prefix = self._definition.model.continuing_subword_prefix or ""
         written = []
@@ -127,12 +128,12 @@ class FolderTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """As `Tokenizer.vocab_size`."""
+        """Implement `Tokenizer.vocab_size`."""
         return len(self._names)
 
     @functools.cached_property
     def special_ids(self) -> dict[str, int]:
-        """As `Tokenizer.special_ids`: with other special pieces, unused ones, and ids of none."""
+        """Implement `Tokenizer.special_ids`: also unused, other special pieces, ids of none."""
         ids = self.special.by_name()
         named = set(ids.values())
         for i, name in enumerate(self._names):
@@ -144,12 +145,12 @@ class FolderTokenizer(Tokenizer):
 
     @property
     def pieces(self) -> list[str]:
-        """As `Tokenizer.pieces`: of byte-level BPE the characters, where they are whole."""
+        """Implement `Tokenizer.pieces`: of byte-level BPE the characters, where they are whole."""
         return self.written if self._has_byte_level else self._names
 
     @functools.cached_property
     def written(self) -> list[str]:
-        """As `Tokenizer.written`; of a special piece its name."""
+        """Implement `Tokenizer.written`; of a special piece its name."""
         special = set(self.special_ids.values())
         return [
             name if i in special else _shown(data)
@@ -158,17 +159,17 @@ class FolderTokenizer(Tokenizer):
 
     @property
     def is_text_piece(self) -> np.ndarray:
-        """As `Tokenizer.is_text_piece`."""
+        """Implement `Tokenizer.is_text_piece`."""
         return self._is_text
 
     @functools.cached_property
     def characters(self) -> np.ndarray:
-        """As `Tokenizer.characters`: those that begin in a piece."""
+        """Implement `Tokenizer.characters`: those that begin in a piece."""
         return np.array([int(_begins(data).sum()) for data in self._bytes], np.int32)
 
     @functools.cached_property
     def _engine(self) -> Any:
-        """The `tokenizers.Tokenizer`.
+        """Build the `tokenizers.Tokenizer`.
 
         Raises:
             BadInput: the library is not installed, or cannot read the file.
@@ -213,7 +214,7 @@ class FolderTokenizer(Tokenizer):
                 )
 
     def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
-        """As `Tokenizer.encode_arrays`; the number of threads is the library's to choose."""
+        """Implement `Tokenizer.encode_arrays`; the library chooses the number of threads."""
         check_encodable(texts)
         self._engine.encode_special_tokens = True  # special pieces in a text are ordinary text
         prepared = [self._files.prepared(text) for text in texts]
@@ -226,7 +227,7 @@ class FolderTokenizer(Tokenizer):
         return result
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """As `Tokenizer.encode_with_masks`."""
+        """Implement `Tokenizer.encode_with_masks`."""
         check_encodable([text])
         self._engine.encode_special_tokens = False
         mask = self._names[self.special.mask]
@@ -236,13 +237,15 @@ class FolderTokenizer(Tokenizer):
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """As `Tokenizer.decode`."""
+        """Implement `Tokenizer.decode`."""
         text: str = self._engine.decode([int(i) for i in ids], skip_special_tokens=True)
         return text
 
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """As `Tokenizer.surface_and_offsets`, of the ids alone; a token that begins within a
-        character starts where that does."""
+        """Implement `Tokenizer.surface_and_offsets`, of the ids alone.
+
+        A token that begins within a character starts where that does.
+        """
         parts = [self._bytes[i] for i in ids.tolist()]
         data = b"".join(parts)
         if not data:
@@ -265,7 +268,7 @@ def _text_of(data: bytes) -> str | None:
 
 
 def _shown(data: bytes) -> str:
-    """Bytes as people read them: characters, "▁" for a space; bytes where they are not whole."""
+    """Show bytes as people read them: characters, "▁" for a space; bytes where not whole."""
     text = _text_of(data)
     if text is None:
         return "".join(f"<0x{byte:02X}>" for byte in data)
@@ -273,13 +276,15 @@ def _shown(data: bytes) -> str:
 
 
 def _begins(data: bytes) -> np.ndarray:
-    """bool [bytes]: where a character of UTF-8 begins."""
+    """Tell where characters of UTF-8 begin: bool [bytes]."""
     return (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The byte of each character of byte-level BPE (Radford et al. 2019, GPT-2's code): printable
-    ones stand for themselves, the others for 256 and on, in order."""
+    """Map each character of byte-level BPE to its byte (Radford et al. 2019, GPT-2's code).
+
+    Printable ones stand for themselves, the others for 256 and on, in order.
+    """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     moved = {chr(256 + place): byte for place, byte in enumerate(others)}

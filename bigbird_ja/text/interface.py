@@ -1,4 +1,4 @@
-"""What a tokenizer is to everything else: ids by name, pieces, batches, whichever kind it is."""
+"""Define tokenizers as all else sees them: ids by name, pieces, batches, of whatever kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SpecialIds:
     newline: int | None = None
 
     def by_name(self) -> dict[str, int]:
-        """Each id once: RoBERTa's bos is its cls, and goes by that name."""
+        """Name each id once: RoBERTa's bos is its cls, and goes by that name."""
         core = (self.pad, self.cls, self.sep, self.mask)
         ids: dict[str, int] = {}
         for name, i in vars(self).items():
@@ -58,36 +58,38 @@ class Tokenizer(abc.ABC):
     has_partial_characters: bool  # pieces that are bytes, of which several make a character
 
     def __init__(self, model: bytes, source: str) -> None:
+        """Keep the model, and defaults that kinds of tokenizers change."""
         self.model_bytes, self.source = model, source
         self.changes, self.added, self.files = {}, 0, {}
         self.continues_word, self.has_partial_characters = None, False
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:
+        """Pickle the model and where it was read from."""
         return type(self), (self.model_bytes, self.source)
 
     @property
     @abc.abstractmethod
     def vocab_size(self) -> int:
-        """Pieces, special ones included; ids are below it."""
+        """Count the pieces, special ones included; ids are below it."""
 
     @property
     @abc.abstractmethod
     def pieces(self) -> list[str]:
-        """The piece of each id, as people read it; "▁" stands for a space."""
+        """Return the piece of each id, as people read it; "▁" stands for a space."""
 
     @property
     @abc.abstractmethod
     def is_text_piece(self) -> np.ndarray:
-        """bool [vocab_size]: a piece of ordinary text, not a special one, an unknown or a byte."""
+        """Tell which pieces are ordinary text, not special, unknown, bytes: bool [vocab_size]."""
 
     @property
     @abc.abstractmethod
     def characters(self) -> np.ndarray:
-        """int32 [vocab_size]: characters that each piece writes in a text, about."""
+        """Count the characters that each piece writes in a text, about: int32 [vocab_size]."""
 
     @abc.abstractmethod
     def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
-        """int32 [tokens] of each text, in one call, without [CLS] and [SEP].
+        """Encode texts in one call, without [CLS] and [SEP]: int32 [tokens] of each.
 
         Raises:
             BadInput: a text holds a lone surrogate, which is no character.
@@ -95,16 +97,18 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_with_masks(self, text: str) -> list[int]:
-        """Ids of a text in which `MASK` stands for the mask, without [CLS] and [SEP]; as Hugging
-        Face's tokenizer has them."""
+        """Encode a text in which `MASK` stands for the mask, without [CLS] and [SEP].
+
+        The ids are those of Hugging Face's tokenizer.
+        """
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """The normalised text of `ids`, without control pieces."""
+        """Return the normalised text of `ids`, without control pieces."""
 
     @abc.abstractmethod
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """A text as its pieces spell it when joined, and where in it each token starts.
+        """Return a text as its pieces spell it when joined, and where in it each token starts.
 
         Args:
             text: what was encoded.
@@ -116,25 +120,25 @@ class Tokenizer(abc.ABC):
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Hex digest of the model."""
+        """Hash the model: SHA-256 in hex."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
     @property
     def special_ids(self) -> dict[str, int]:
-        """Ids that are never predicted and never drawn, by name."""
+        """Return the ids that are never predicted and never drawn, by name."""
         return self.special.by_name()
 
     @property
     def written(self) -> list[str]:
-        """What each piece writes in a text, "▁" for a space."""
+        """Return what each piece writes in a text, "▁" for a space."""
         return self.pieces
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one text, without [CLS] and [SEP]."""
+        """Encode one text, without [CLS] and [SEP]."""
         return self.encode_arrays([text])[0].tolist()
 
     def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
-        """Ids of many texts, in one call."""
+        """Encode many texts in one call."""
         return [ids.tolist() for ids in self.encode_arrays(texts, num_threads)]
 
 

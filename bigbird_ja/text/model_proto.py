@@ -1,4 +1,4 @@
-"""A SentencePiece `.model` file as the protocol buffer it is; another project's, made to be ours.
+"""Read and change SentencePiece `.model` files; adapt another project's to have our pieces.
 
 The classes that come with SentencePiece need a newer protobuf than TensorFlow 2.15 has, so the few
 messages are declared here. Field numbers: google/sentencepiece, src/sentencepiece_model.proto.
@@ -124,13 +124,13 @@ class Piece:
 
 
 def pieces(model: bytes) -> list[Piece]:
-    """All pieces, in the order of their ids."""
+    """List all pieces, in the order of their ids."""
     parsed = _class_of("Model").FromString(model)
     return [Piece(piece.name, piece.score, piece.kind or NORMAL) for piece in parsed.pieces]
 
 
 def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
-    """The same model with another vocabulary, in the order of its ids."""
+    """Copy a model with another vocabulary, in the order of its ids."""
     parsed = _class_of("Model").FromString(model)
     del parsed.pieces[:]
     for piece in pieces:
@@ -139,7 +139,7 @@ def with_pieces(model: bytes, pieces: list[Piece]) -> bytes:
 
 
 def round_scores(model: bytes) -> bytes:
-    """The same unigram model with its scores rounded to multiples of `SCORE_STEP`.
+    """Round the scores of a unigram model to multiples of `SCORE_STEP`.
 
     SentencePiece adds scores up in float32 along the whole text. In a long one the rounding noise
     of the sum (0.01 at -1e5) decides between segmentations that are nearly equal, so that a
@@ -160,7 +160,7 @@ def round_scores(model: bytes) -> bytes:
 
 
 def read_folder(folder: str) -> tuple[bytes, str, dict[str, str]] | None:
-    """A Hugging Face folder's SentencePiece model, its path, and the parts of its special pieces.
+    """Read a folder's SentencePiece model; return it, its path and the parts of its pieces.
 
     Returns:
         None where the folder holds no such model; parts are named as in Hugging Face's files.
@@ -184,8 +184,7 @@ def _parts(folder: str) -> dict[str, str]:
 
 
 def stated_parts(files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Hugging Face's names of parts, such as `cls_token` -> the piece that plays it, of the content
-    of `PART_FILES`."""
+    """Map parts, such as `cls_token`, to the pieces that `PART_FILES` state for them."""
     parts: dict[str, str] = {}
     for stated in files:
         for part, _ in PARTS.values():
@@ -243,7 +242,7 @@ def adapt(
 def _find(
     pieces: list[Piece], name: str, stated: str | None, others: tuple[str, ...]
 ) -> int | None:
-    """The id of the piece that plays a part."""
+    """Find the id of the piece that plays a part."""
     if name == "<unk>":
         return next((i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN), None)
     places = {piece.name: i for i, piece in reversed(list(enumerate(pieces)))}

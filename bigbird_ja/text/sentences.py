@@ -1,4 +1,4 @@
-"""Japanese sentence splitting that loses nothing: `"".join(split(text)) == text` for any string.
+"""Split Japanese sentences, losing nothing: `"".join(split(text)) == text` for any string.
 
 One regular expression finds the few characters that matter (ends of sentences, brackets, line
 breaks, Wiki40b markers); one pass over those finds the boundaries. A boundary inside brackets is
@@ -72,7 +72,7 @@ _MAX_DEPTH = 32
 
 
 def split(text: str) -> list[str]:
-    """The sentences of `text`, each with its closing brackets and the white space after it."""
+    """Split `text` into sentences, each with its closing brackets and the white space after it."""
     if not text:
         return []
     cuts = [0, *boundaries(text), len(text)]
@@ -80,7 +80,7 @@ def split(text: str) -> list[str]:
 
 
 def boundaries(text: str) -> list[int]:
-    """Character offsets where a new sentence starts, ascending, without 0 and `len(text)`."""
+    """Find where new sentences start: character offsets, ascending, without 0 and `len(text)`."""
     cuts: list[int] = []
     # Open brackets: kind, offset, and how many boundaries were known before it.
     stack: list[tuple[int, int, int]] = []
@@ -130,7 +130,7 @@ def boundaries(text: str) -> list[int]:
 
 
 def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int]) -> None:
-    """Closes the nearest open bracket of `kind`: the boundaries inside it are none."""
+    """Close the nearest open bracket of `kind`, and drop the boundaries inside it."""
     for i in range(len(stack) - 1, -1, -1):
         opener, start, known = stack[i]
         if at - start > MAX_BRACKET_LENGTH:
@@ -142,7 +142,7 @@ def _close(kind: int, at: int, stack: list[tuple[int, int, int]], cuts: list[int
 
 
 def _ends_sentence(text: str, token: str, start: int, end: int, cuts: list[int]) -> bool:
-    """Whether a run of end marks ends a sentence here; decimals, URLs and initials do not."""
+    """Tell whether end marks end a sentence here; those of decimals, URLs and initials do not."""
     following = text[end : end + 1]
     if token.strip(_DOTS):
         inside_word = token.isascii() and following.isascii() and following not in _SPACE_OR_END

@@ -1,4 +1,4 @@
-"""Documents out of a prepared TensorFlow data set: `tfds:wiki40b/ja[:SPLIT]`.
+"""Read documents out of a prepared TensorFlow data set: `tfds:wiki40b/ja[:SPLIT]`.
 
 The real TFDS builder reads; nothing is downloaded or generated here. Looked for, in this order:
 `--tfds_data_dir`, or else TFDS's own directory (`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then the
@@ -39,11 +39,11 @@ class TfdsSource:
 
     @property
     def label(self) -> str:
-        """What it is called in messages and manifests."""
+        """Return its name in messages and manifests."""
         return f"{PREFIX}{self.name}:{self.split}"
 
     def texts(self) -> Iterator[str]:
-        """The documents in order: by shard, then by place in it.
+        """Yield the documents in order: by shard, then by place in it.
 
         Raises:
             BadInput: the data set has no feature `text`, or a text is not UTF-8.
@@ -63,12 +63,14 @@ class TfdsSource:
 
     @property
     def num_documents(self) -> int:
-        """Documents in the split."""
+        """Count the documents in the split."""
         return int(_open_builder(self.name, self.data_dir).info.splits[self.split].num_examples)
 
     def digest(self) -> bytes:
-        """What the corpus's fingerprint takes from it: hex SHA-256, as bytes, of name, version,
-        split, and each shard's name, length and size."""
+        """Hash name, version, split, and each shard's name, length and size.
+
+        The corpus's fingerprint takes it: hex SHA-256, as bytes.
+        """
         info = _open_builder(self.name, self.data_dir).info
         split = info.splits[self.split]
         shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
@@ -79,7 +81,7 @@ class TfdsSource:
 
 
 def open_source(source: str, data_dir: str | None) -> list[TfdsSource]:
-    """The splits that `source` names, joined by "+".
+    """Open the splits that `source` names, joined by "+".
 
     Raises:
         BadInput: not of this form, an unknown split, or not prepared where it was looked for.
@@ -102,7 +104,7 @@ def open_source(source: str, data_dir: str | None) -> list[TfdsSource]:
 
 
 def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
-    """Where the data set lies prepared, and its builder."""
+    """Find where the data set lies prepared; return the place and its builder."""
     import tensorflow_datasets as tfds
 
     local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
@@ -126,7 +128,7 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
 
 
 def _prepared(name: str, data_dir: str) -> Any:
-    """The builder, or None where the data set is not prepared in `data_dir`."""
+    """Return the builder, or None where the data set is not prepared in `data_dir`."""
     try:
         return _open_builder(name, data_dir)
     except (LookupError, FileNotFoundError):

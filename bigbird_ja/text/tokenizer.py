@@ -1,4 +1,4 @@
-"""SentencePiece models, and reading a tokenizer of any kind.
+"""Encode by SentencePiece models, and load tokenizers of any kind.
 
 Special ids are read from the model by name here and nowhere typed a second time. Normalisation
 (NFKC by default) is the model's own business: text goes in as it is, once.
@@ -35,6 +35,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
+        """Load `model`, a serialised SentencePiece model, read from `source`."""
         super().__init__(model, source)
         self._processor = _processor_of(model, source)
         self.special = self._special_ids()
@@ -56,17 +57,17 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def vocab_size(self) -> int:
-        """Pieces, special ones included."""
+        """Count the pieces, special ones included."""
         return self._processor.GetPieceSize()
 
     @functools.cached_property
     def pieces(self) -> list[str]:
-        """The piece of each id; "▁" stands for a space."""
+        """Return the piece of each id; "▁" stands for a space."""
         return [self._processor.IdToPiece(i) for i in range(self.vocab_size)]
 
     @functools.cached_property
     def is_text_piece(self) -> np.ndarray:
-        """bool [vocab_size]: a piece of ordinary text, not a special one, an unknown or a byte."""
+        """Implement `Tokenizer.is_text_piece`."""
         processor = self._processor
         special = set(SPECIAL_PIECES)
         return np.array(
@@ -84,17 +85,17 @@ class SentencePieceTokenizer(Tokenizer):
 
     @functools.cached_property
     def normalization(self) -> str:
-        """The rule in the model, such as "nmt_nfkc"; nothing else normalises."""
+        """Return the rule in the model, such as "nmt_nfkc"; nothing else normalises."""
         return model_proto.settings(self.model_bytes).normalization
 
     def vocabulary_text(self) -> str:
-        """What goes into a `.vocab` file: a line "piece, tab, score" for each id."""
+        """Write the content of a `.vocab` file: a line "piece, tab, score" for each id."""
         scores = (self._processor.GetScore(i) for i in range(self.vocab_size))
         rows = zip(self.pieces, scores, strict=True)
         return "".join(f"{piece}\t{score:g}\n" for piece, score in rows)
 
     def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
-        """int32 [tokens] of each text, in one call: SentencePiece makes a thread pool per call.
+        """Implement `Tokenizer.encode_arrays`; SentencePiece makes a thread pool per call.
 
         Whole documents are encoded faster (25 MB/s a core) than sentences (14 MB/s).
 
@@ -108,22 +109,22 @@ class SentencePieceTokenizer(Tokenizer):
             raise
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The normalised text of `ids`; markers are written out, control pieces are not."""
+        """Return the normalised text of `ids`; markers are written out, control pieces are not."""
         return self._processor.Decode([int(i) for i in ids])
 
     def encode_pieces(self, text: str) -> list[str]:
-        """The pieces of one text as written in it: an unknown one is its own characters."""
+        """Return the pieces of a text as written in it: an unknown one is its own characters."""
         check_encodable([text])
         return self._processor.EncodeAsPieces(text)
 
     def surface(self, text: str) -> str:
-        """`text` as its pieces spell it when joined: normalised, with "▁" for spaces."""
+        """Spell `text` as its pieces do when joined: normalised, with "▁" for spaces."""
         check_encodable([text])
         return self._processor.Normalize(text)
 
     @functools.cached_property
     def piece_lengths(self) -> np.ndarray:
-        """int32 [vocab_size]: characters of each piece as written in text; an unknown one is 0."""
+        """Count the characters of each piece in text: int32 [vocab_size]; an unknown one has 0."""
         return np.array(
             [
                 len(piece) if self.is_text_piece[i] or piece in USER_PIECES else 0
@@ -133,7 +134,7 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def token_offsets(self, text: str, ids: np.ndarray) -> np.ndarray:
-        """int64 [tokens]: where each token of `text` starts in `surface(text)`, in characters."""
+        """Find where each token of `text` starts in `surface(text)`: int64 [tokens]."""
         lengths = self.piece_lengths[ids]
         if not lengths.all():  # an unknown piece is as long as what it stands for
             pieces = self.encode_pieces(text)
@@ -143,16 +144,16 @@ class SentencePieceTokenizer(Tokenizer):
         return np.cumsum(lengths, dtype=np.int64) - lengths
 
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
-        """As `Tokenizer.surface_and_offsets`."""
+        """Implement `Tokenizer.surface_and_offsets`."""
         return self.surface(text), self.token_offsets(text, ids)
 
     @property
     def characters(self) -> np.ndarray:
-        """As `Tokenizer.characters`; an unknown piece replaces at least one."""
+        """Implement `Tokenizer.characters`; an unknown piece replaces at least one."""
         return np.maximum(self.piece_lengths, 1)
 
     def encode_with_masks(self, text: str) -> list[int]:
-        """As `Tokenizer.encode_with_masks`.
+        """Implement `Tokenizer.encode_with_masks`.
 
         The mask stands where a token stood, as in training and with Hugging Face's tokenizer: no
         space is put after it, and spaces before it are removed. To that end each mask travels
@@ -172,7 +173,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
-    """SentencePiece with a model whose pieces are all text."""
+    """Load SentencePiece with a model whose pieces are all text."""
     processor = sentencepiece.SentencePieceProcessor()
     try:
         if not model:
@@ -190,7 +191,7 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
 
 
 def from_bytes(model: bytes, source: str) -> Tokenizer:
-    """The tokenizer in a `tokenizer.model`: a SentencePiece model, or the files of a folder.
+    """Load a `tokenizer.model`: a SentencePiece model, or the files of a folder.
 
     Raises:
         BadInput: neither of the two, or without the special pieces.
@@ -238,7 +239,7 @@ def _read_any(path: str) -> Tokenizer:
     stored = None if is_model else model_proto.read_folder(path)
     if stored is not None and _has_our_pieces(stored[0]):
         return SentencePieceTokenizer(*stored[:2])
-    if not is_model and (files := folder_files.Files.read(path)):
+    if not is_model and (files := folder_files.FolderFiles.read(path)):
         return FolderTokenizer(files.pack(), path)
     if stored is None and not storage.is_remote(path) and os.path.isdir(path):
         raise BadInput(
@@ -260,7 +261,7 @@ def _has_our_pieces(model: bytes) -> bool:
 
 
 def _sentencepiece(stored: tuple[bytes, str, dict[str, str]]) -> SentencePieceTokenizer:
-    """A SentencePiece model, its path and the parts of its pieces, with our special pieces."""
+    """Load a SentencePiece model, its path and the parts of its pieces, with our special pieces."""
     model, path, parts = stored
     size = _processor_of(model, path).GetPieceSize()  # refuses what is no model
     if _has_our_pieces(model):
@@ -272,8 +273,9 @@ def _sentencepiece(stored: tuple[bytes, str, dict[str, str]]) -> SentencePieceTo
 
 
 def pieces_of(folder: str, sha256: str) -> int | None:
-    """How many pieces of a tokenizer in use are those of a Hugging Face folder, by the same ids;
-    what `load_any` added stands behind them.
+    """Count the pieces of a tokenizer in use that are a Hugging Face folder's, by the same ids.
+
+    Those that `load_any` added stand behind them.
 
     Returns:
         None where the tokenizer in use was not made of the folder's.

@@ -1,4 +1,4 @@
-"""PREFIX.model, PREFIX.vocab and PREFIX.json: a tokenizer as `tokenize` writes it.
+"""Read and write PREFIX.model, PREFIX.vocab and PREFIX.json, a tokenizer of `tokenize`.
 
 PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and the model's SHA-256.
 The mark of the folder (`storage.ownership`) proves which of the three are ours to replace.
@@ -30,7 +30,7 @@ _FLAG = "--output_prefix"
 
 
 @dataclass(frozen=True)
-class Record:
+class ModelRecord:
     """PREFIX.json."""
 
     settings: dict[str, int | float | str]
@@ -48,22 +48,23 @@ class Record:
     format_version: str
 
 
-class Files:
+class ModelFiles:
     """The three files of a prefix, on disk or gs://."""
 
     def __init__(self, prefix: str) -> None:
+        """Name the files; nothing is read."""
         self.prefix = prefix
         self.model = f"{prefix}.model"  # SentencePiece's
         self.vocab = f"{prefix}.vocab"  # its pieces and scores, as text
         self.record = f"{prefix}.json"
 
-    def read_record(self) -> Record | None:
-        """The record; None where none of ours is."""
+    def read_record(self) -> ModelRecord | None:
+        """Read the record; None where none of ours is."""
         if not storage.exists(self.record):
             return None
         try:
             data = storage.read_bytes(self.record)
-            return decode.decode_versioned(data, Record, self.record, "train it again")
+            return decode.decode_versioned(data, ModelRecord, self.record, "train it again")
         except BadInput:
             return None
 
@@ -82,8 +83,8 @@ class Files:
 
     def finished(
         self, settings: TokenizeConfig, corpus_fingerprint: str, overwrite: bool
-    ) -> Record | None:
-        """The record of a whole model of these settings; None where one is to be trained.
+    ) -> ModelRecord | None:
+        """Return the record of a whole model of these settings; None where one is to be trained.
 
         Raises:
             BadInput: there is one of other settings, which is not to be overwritten.
@@ -108,9 +109,9 @@ class Files:
         sha256 = hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
         return there if sha256 == there.model_sha256 else None
 
-    def write(self, tokenizer: SentencePieceTokenizer, record: Mapping[str, Any]) -> Record:
-        """Writes all three; `record` is a `Record` but for what the model says of itself."""
-        made = Record(
+    def write(self, tokenizer: SentencePieceTokenizer, record: Mapping[str, Any]) -> ModelRecord:
+        """Writes all three; `record` is a `ModelRecord` but for what the model says of itself."""
+        made = ModelRecord(
             format_version=decode.FORMAT_VERSION,
             **record,
             vocab_size=tokenizer.vocab_size,
@@ -142,7 +143,7 @@ class Files:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[Lease]:
-        """One `tokenize` at a time for a prefix; see `lease.held`.
+        """Hold the prefix: one `tokenize` at a time; see `lease.held`.
 
         Raises:
             BadInput: another process is at work on it.

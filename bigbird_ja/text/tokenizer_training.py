@@ -57,7 +57,7 @@ class Trained:
 
 
 def trainer_arguments(settings: TokenizeConfig) -> dict[str, object]:
-    """The arguments of `SentencePieceTrainer.train`; ids follow the order of SPECIAL_PIECES."""
+    """Return the arguments of SentencePiece's trainer; ids follow the order of SPECIAL_PIECES."""
     pad, bos, eos, unk, *control = CONTROL_PIECES
     return {
         "vocab_size": settings.vocab_size,
@@ -102,7 +102,7 @@ def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
 
 
 def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
-    """What SentencePiece calls sentences: the lines of all documents, long ones in parts.
+    """Yield what SentencePiece calls sentences: the lines of all documents, long ones in parts.
 
     Lines that are a marker alone teach nothing: the markers are pieces already.
     """
@@ -113,7 +113,7 @@ def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
 
 
 def cut(line: str, max_bytes: int) -> Iterator[str]:
-    """Parts of at most `max_bytes` bytes of UTF-8, at ends of sentences where possible.
+    """Cut a line into parts of at most `max_bytes` of UTF-8, where possible at ends of sentences.
 
     Joined they are the line. SentencePiece would leave a longer one out altogether.
     """
@@ -143,7 +143,7 @@ def _cut_characters(text: str, max_bytes: int) -> Iterator[str]:
 
 
 def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
-    """`wanted` of `total` items in their order, drawn at random but the same ones every time.
+    """Draw `wanted` of `total` items in their order, at random but the same ones every time.
 
     Selection sampling (Knuth, The Art of Computer Programming 2, algorithm 3.4.2 S): one pass, and
     nothing kept. Not every n-th item, since the lines of an article alternate in kind.
@@ -157,7 +157,7 @@ def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
 
 
 def statistics(trained: Trained) -> dict[str, object]:
-    """Statistics of the model on a sample of the lines it was trained on."""
+    """Compute statistics of the model on a sample of the lines it was trained on."""
     tokenizer = trained.tokenizer
     ids = tokenizer.encode_arrays(trained.statistics_lines, num_threads=os.cpu_count() or 1)
     tokens = sum(map(len, ids))
@@ -209,8 +209,10 @@ def _follow(
     last: deque[str],
     log_errors: list[OSError],
 ) -> None:
-    """Turns SentencePiece's log into a progress line, in a thread. If that cannot be written, ends
-    the child and notes the error."""
+    """Turn SentencePiece's log into a progress line, in a thread.
+
+    If that cannot be written, the child is ended and the error noted.
+    """
     assert child.stderr is not None
     progress: Progress | None = None
     done = 0
@@ -268,7 +270,7 @@ def _fail(status: int, path: str, settings: TokenizeConfig, last: Iterable[str])
 
 
 def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
-    """SentencePiece's refusal as advice that a person can act on."""
+    """Turn SentencePiece's refusal into advice that a person can act on."""
     if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return _too_large(settings, match[1])
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):

@@ -1,4 +1,4 @@
-"""Where words start, so that whole words are masked: by changes of script, or by a real analyser.
+"""Find where words start, for whole-word masks: by changes of script, or a real analyser.
 
 Japanese writes no spaces, so SentencePiece's leading "▁" says nothing about words. Script changes
 (kanji, hiragana, katakana, latin, digits, everything else) are a cheap stand-in that needs no
@@ -52,7 +52,7 @@ _RANGES: tuple[tuple[int, int, int], ...] = (
 
 @functools.lru_cache(maxsize=1)
 def _class_table() -> np.ndarray:
-    """uint8 [0x110000]: the class of each code point."""
+    """Return the class of each code point: uint8 [0x110000]."""
     table = np.full(0x110000, OTHER, np.uint8)
     for first, last, kind in _RANGES:
         table[first : last + 1] = kind
@@ -61,7 +61,7 @@ def _class_table() -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _starts_between() -> np.ndarray:
-    """bool [class, class]: whether a word starts at the second of two neighbours."""
+    """Tell whether a word starts at the second of two neighbours: bool [class, class]."""
     starts = ~np.eye(_NUM_CLASSES, dtype=bool)
     starts[OTHER, OTHER] = True  # punctuation and symbols are words of their own, one by one
     starts[SPACE, :] = False  # a space belongs to the word after it, as "▁" does
@@ -74,7 +74,7 @@ def _starts_between() -> np.ndarray:
 
 
 def mecab_boundaries(text: str) -> np.ndarray:
-    """int64: character offsets of `text` where a word starts by MeCab with unidic-lite; 0 first.
+    """Find where words start by MeCab with unidic-lite: int64 character offsets, 0 first.
 
     White space belongs to the word after it.
 
@@ -102,7 +102,7 @@ _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 
 def mecab_parser(dictionary: str, subject: str) -> Callable[[str], str]:
-    """Text to text with spaces between its words, by MeCab.
+    """Return a function that puts spaces between the words of a text, by MeCab.
 
     Args:
         dictionary: the package that holds it, such as unidic_lite.
@@ -136,8 +136,10 @@ WordMarker = Callable[[Sequence[str], Sequence[np.ndarray]], list[np.ndarray]]
 
 
 def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
-    """The marker of `--word_boundaries script|mecab`. Words that the tokenizer's pieces mark
-    themselves, as WordPiece's do, come before changes of script.
+    """Return the marker of `--word_boundaries script|mecab`.
+
+    Words that the tokenizer's pieces mark themselves, as WordPiece's do, come before changes of
+    script.
 
     Raises:
         BadInput: unknown kind, or mecab without its extra.
@@ -163,6 +165,7 @@ class ScriptMarker:
     _SYMBOL = _NUM_CLASSES
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        """Look the codes of all pieces up once."""
         self._first = np.full(tokenizer.vocab_size, self._SYMBOL, np.uint8)
         self._last = np.full(tokenizer.vocab_size, OTHER, np.uint8)
         ids = np.flatnonzero(tokenizer.is_text_piece)
@@ -172,7 +175,7 @@ class ScriptMarker:
         self._starts = table.reshape(-1)
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """See `WordMarker`; `texts` is not looked at."""
+        """Mark words as a `WordMarker`; `texts` is not looked at."""
         if not ids:
             return []
         lengths = np.array([len(x) for x in ids])
@@ -193,7 +196,7 @@ class ScriptMarker:
 
 
 def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 [pieces] twice: `ScriptMarker`'s codes of the beginning and end of each piece."""
+    """Return `ScriptMarker`'s codes of each piece's beginning and end: uint8 [pieces] twice."""
     if not pieces:
         return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
     codes = np.frombuffer("".join(pieces).encode("utf-32-le", "surrogatepass"), "<u4")
@@ -211,8 +214,9 @@ def _edges(pieces: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
 def _classes_and_starts(
     codes: np.ndarray, is_head: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """uint8 [n] twice, bool [n]: of each character its class, the same with marks as what they
-    follow, and whether a word starts there.
+    """Classify characters: their class, the same with marks as what they follow, and word starts.
+
+    Returns uint8 [n] twice and bool [n].
 
     Args:
         codes: code points.
@@ -228,7 +232,7 @@ def _classes_and_starts(
 
 
 def script_boundaries(text: str) -> np.ndarray:
-    """int64: character offsets of `text` where a word starts by changes of script; 0 first."""
+    """Find where words start by changes of script: int64 character offsets of `text`, 0 first."""
     if not text:
         return np.zeros(0, np.int64)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), "<u4")
@@ -241,10 +245,11 @@ class ContinuationMarker:
     """Marks every token but those whose piece continues a word."""
 
     def __init__(self, continues_word: np.ndarray) -> None:
+        """Take bool [vocab_size], as `Tokenizer.continues_word`."""
         self._starts = ~continues_word
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """See `WordMarker`; `texts` is not looked at."""
+        """Mark words as a `WordMarker`; `texts` is not looked at."""
         return [self._starts[np.asarray(x, np.int64)] for x in ids]
 
 
@@ -252,11 +257,12 @@ class TextMarker:
     """Marks by the words of the tokenizer's normalised text; by MeCab's a few MB a second."""
 
     def __init__(self, tokenizer: Tokenizer, boundaries: Callable[[str], np.ndarray]) -> None:
+        """Take what finds where the words of a text start, in characters."""
         self._tokenizer = tokenizer
         self._boundaries = boundaries
 
     def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """See `WordMarker`."""
+        """Mark words as a `WordMarker`."""
         return [self._mark(text, np.asarray(x)) for text, x in zip(texts, ids, strict=True)]
 
     def _mark(self, text: str, ids: np.ndarray) -> np.ndarray:
@@ -273,7 +279,7 @@ class TextMarker:
 
 
 def starts_at(boundaries: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """bool [tokens]: whether each token's first character is in another word than the one before's.
+    """Tell whether each token's first character is in another word than the one before's: bool.
 
     Args:
         boundaries: ascending character offsets where words start, 0 first.

@@ -355,5 +355,5 @@ def test_what_is_not_installed_is_named(
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface\]"):
         tokenizer.load_any(str(folders["byte-level BPE"]))
-    packed = folder_files.Files.read(str(folders["byte-level BPE"])).pack()
+    packed = folder_files.FolderFiles.read(str(folders["byte-level BPE"])).pack()
     assert tokenizer.from_bytes(packed, "x").special.mask > 0, "training needs no such package"
