@@ -95,8 +95,8 @@ def default_text(flag: flags.Flag, config: str | None = None) -> str:
 def _stated(config: str, key: str) -> str:
     """Words a preset's value, such as `300, from preset tiny-cpu`; empty where it states none."""
     from bigbird_ja.settings.resolve import resolve_config
-    from bigbird_ja.settings.values import get_value
+    from bigbird_ja.settings.values import flatten
 
     resolved, overrides = resolve_config(config)
     source = next((o.source for o in overrides if o.key == key), "")
-    return f"{format_value(get_value(resolved, key))}, from {source}" if source else ""
+    return f"{format_value(flatten(resolved)[key])}, from {source}" if source else ""

@@ -106,7 +106,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.launch import backends, prepare
     from bigbird_ja.launch.machine import startup
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.values import config_warnings
+    from bigbird_ja.settings.rules import config_warnings
 
     config, overrides = command_flags.resolve(args)
     vm, table = startup.emulation(), prices.load(args.price_file)

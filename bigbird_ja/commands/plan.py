@@ -213,7 +213,7 @@ def _read(
     from bigbird_ja.plan import rows
     from bigbird_ja.settings.data import requested_data
     from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_warnings
+    from bigbird_ja.settings.rules import config_warnings
 
     config, overrides = command_flags.resolve(args, config_name=name)
     set_keys = {override.key for override in overrides if override.source == "--set"}

@@ -19,7 +19,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.data import Data, requested_data
-from bigbird_ja.settings.resolve import validate_config
+from bigbird_ja.settings.rules import validate_config
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import varied
 from bigbird_ja.storage import decode

@@ -1,2 +1,1 @@
-"""Every option of a run, declared once, and how it gets its value; imports no other package but
-`process` and `storage`."""
+"""Declare, read and compare what a run decides; imports `process` and `storage` alone."""

@@ -1,4 +1,4 @@
-"""What a data set is asked to be, and what it is: the settings of `make-data`, and `Data`.
+"""Declare the settings of making data, and `Data`, the typed facts of a data set.
 
 A run is a pair of `Config`, what the run decides, and `Data`, what its data set decides. A fact
 that both know has one type here, with its range and its meaning.
@@ -103,7 +103,7 @@ class MakeDataConfig(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """The properties of a data set that models, steps and evaluation depend on."""
+    """Hold what a data set decides and models, steps and evaluation depend on."""
 
     seq_length: SeqLength
     max_predictions_per_seq: Predictions

@@ -18,10 +18,23 @@ from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data import DATA_KEYS, PAD_ID, Data, data_entries, requested_data
 from bigbird_ja.settings.option import in_words, nearest, shortened
-from bigbird_ja.settings.schema import OPTIONS, REMOVED, SECTIONS, Config
+from bigbird_ja.settings.rules import validate_config, validate_on_data
+from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config
 from bigbird_ja.settings.values import flatten, varied
 
 _LONGEST = 1024  # characters of a text
+# Settings of earlier versions: the value at which a file may still hold each, and what serves
+# instead.
+_REMOVED: dict[str, tuple[Any, str]] = {
+    "training.first_seq_length": (
+        None,
+        "train at that length, then at the whole one with --init_from RUN",
+    ),
+    "training.first_seq_length_steps": (None, "it went with training.first_seq_length"),
+    "training.optimizer_sharding": (False, "training.optimizer=muon divides its work by itself"),
+    "training.gradient_sum_dtype": ("float32", "gradients are summed in float32"),
+    PAD_ID: (0, "the data set says it"),
+}
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 
 
@@ -36,12 +49,12 @@ class Override:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether it stands on the command line itself."""
+        """Tell whether it stands on the command line itself."""
         return self.source.startswith("--")
 
     @property
     def is_of_preset(self) -> bool:
-        """Whether a preset says it, and not the user."""
+        """Tell whether a preset states it, and not the user."""
         return self.source.startswith("preset ")
 
 
@@ -52,7 +65,7 @@ def resolve_config(
     uses: Sequence[str] = tuple(OPTIONS),
     adopted: Iterable[Override] = (),
 ) -> tuple[Config, list[Override]]:
-    """Builds the config from a file, another model, `key=value` strings and flags; the last wins.
+    """Build the config from a file, another model, `key=value` strings and flags; the last wins.
 
     Args:
         config_path: a preset's name, or a YAML file of sections on disk or gs://; None for the
@@ -81,7 +94,7 @@ def resolve_config(
 
 
 def _without_final_rate(overrides: list[Override]) -> list[Override]:
-    """Drops a preset's final mask rate where the user sets the first one: they are a pair."""
+    """Drop a preset's final mask rate where the user sets the first one: they are a pair."""
     first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
     if not any(o.key == first and not o.is_of_preset for o in overrides):
         return overrides
@@ -89,7 +102,7 @@ def _without_final_rate(overrides: list[Override]) -> list[Override]:
 
 
 def _of_architecture(overrides: list[Override]) -> list[Override]:
-    """The settings of a ModernBERT: its defaults, without what a preset says of a BigBird."""
+    """Give a ModernBERT its own defaults, and drop what a preset states for a BigBird."""
     key = "model.architecture"
     architecture = next((o for o in reversed(overrides) if o.key == key), None)
     if architecture is None or architecture.value == OPTIONS[key].default:
@@ -104,7 +117,7 @@ def _of_architecture(overrides: list[Override]) -> list[Override]:
 
 
 def _is_of_bigbird(key: str) -> bool:
-    """Whether a setting has an effect on a BigBird alone, or another default for it."""
+    """Tell whether a setting is for BigBird alone, or has another default for it."""
     option = OPTIONS[key]
     conditions = option.conditions
     return option.modernbert is not None or ("model.architecture", ["bigbird"]) in conditions
@@ -208,7 +221,7 @@ def _without_facts(overrides: Iterable[Override]) -> list[Override]:
 
 
 def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
-    """The settings in a file; one that we wrote (`is_ours`) must state its format."""
+    """Read the settings in a file; one that we wrote (`is_ours`) must state its format."""
     from bigbird_ja import storage
     from bigbird_ja.storage import decode
 
@@ -261,15 +274,14 @@ def _read_set(text: str, uses: Sequence[str]) -> Override:
 
 
 def _read_all(overrides: Iterable[Override]) -> list[Override]:
-    """Reads each value as its setting's declaration understands it; drops removed settings that are
-    at the value that turned them off.
+    """Read each value by its setting's declaration; drop removed settings that were off.
 
     Raises:
         BadInput: an unknown or a removed setting, or a value of the wrong type.
     """
     kept = []
     for override in overrides:
-        off, serves = REMOVED.get(override.key, (None, ""))
+        off, serves = _REMOVED.get(override.key, (None, ""))
         if not serves:
             kept.append(_read(override))
         elif override.is_explicit or override.value != off:
@@ -280,7 +292,7 @@ def _read_all(overrides: Iterable[Override]) -> list[Override]:
 
 
 def _read(override: Override) -> Override:
-    """The override with its value as the setting's declaration understands it."""
+    """Return the override with its value as the setting's declaration reads it."""
     key, source = override.key, override.source
     if key not in OPTIONS:
         near = nearest(key, OPTIONS)
@@ -294,17 +306,17 @@ def _read(override: Override) -> Override:
 
 
 def preset_names() -> list[str]:
-    """The presets there are, in alphabetical order."""
+    """List the presets, in alphabetical order."""
     return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
 
 
 def preset_path(name: str) -> str:
-    """The path of a preset."""
+    """Return the path of a preset."""
     return str(_PRESETS / f"{name}.yaml")
 
 
 def _locate(config: str) -> tuple[str, str]:
-    """The path and the name for messages of what `--config` says: a preset or a file.
+    """Find the preset or file that `--config` names: its path, and its name for messages.
 
     A name without a folder and an ending is a preset's; a file of such a name is ./NAME.
 
@@ -324,59 +336,3 @@ def _locate(config: str) -> tuple[str, str]:
     if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
         return config, f"preset {pathlib.Path(config).stem}"
     return config, config
-
-
-def validate_config(config: Config) -> None:
-    """Checks choices, ranges and what must divide.
-
-    Raises:
-        BadInput: naming the key and what is allowed.
-    """
-    model, training = config.model, config.training
-    if model.hidden_size % model.num_attention_heads:
-        raise BadInput(
-            f"model.hidden_size={model.hidden_size} is not divisible by"
-            f" model.num_attention_heads={model.num_attention_heads}"
-        )
-    if model.initializer == "subspaces" and (
-        model.num_attention_heads < 2 or model.hidden_size // model.num_attention_heads % 2
-    ):
-        raise BadInput(
-            f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
-            f" needs 2 or more, and an even part of model.hidden_size={model.hidden_size} for each"
-        )
-    last = training.final_masked_lm_prob
-    if last is not None and training.masked_lm_prob is None:
-        raise BadInput(
-            f"training.final_masked_lm_prob={last} has no effect without training.masked_lm_prob:"
-            " set that too, or leave it out"
-        )
-    if training.global_batch_size % training.gradient_accumulation_steps:
-        raise BadInput(
-            f"training.global_batch_size={training.global_batch_size} is not divisible by"
-            f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
-        )
-
-
-def validate_on_data(config: Config, data: Data) -> None:
-    """Check what must hold between a run's settings and its data.
-
-    Raises:
-        BadInput: naming the settings and what to do.
-    """
-    model = config.model
-    if (model.max_position_embeddings or 0) < data.seq_length:
-        raise BadInput(
-            f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
-            f" the data's sequences of {data.seq_length}: raise it or leave it out"
-        )
-    if data.nsp and model.architecture == "modernbert":
-        raise BadInput(
-            "model.architecture=modernbert has no segments, and the data set's records are pairs of"
-            " them (nsp): make the data without --nsp, or train a bigbird"
-        )
-    if data.nsp and not model.attend_across_documents:
-        raise BadInput(
-            "model.attend_across_documents=false hides segment B from segment A: there is no next"
-            " sentence to predict: leave it at true, or make the data without --nsp"
-        )

@@ -7,11 +7,11 @@ whether a resumed run may change it follow from that field; `option.Option` says
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from bigbird_ja.settings.data import PAD_ID, SEED, MakeDataConfig, TokenizeConfig
+from bigbird_ja.settings.data import SEED, MakeDataConfig, TokenizeConfig
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, between, has, options_of
 
 _BIGBIRD = "model.architecture=bigbird"
@@ -322,7 +322,7 @@ class TpuConfig(Struct, frozen=True, kw_only=True):
 
 
 class Config(Struct, frozen=True, kw_only=True):
-    """Everything that a run decides; written to `MODEL_DIR/config.yaml`."""
+    """Hold all that a run decides; `MODEL_DIR/config.yaml` states it, with the run's data."""
 
     tokenize: Annotated[TokenizeConfig, has(by=("tokenize",), change="free")] = TokenizeConfig()
     make_data: Annotated[MakeDataConfig, has(by=("make-data",), change="free")] = MakeDataConfig()
@@ -335,19 +335,6 @@ class Config(Struct, frozen=True, kw_only=True):
 
 OPTIONS: dict[str, Option] = options_of(Config)
 SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS.values()))
-
-# Settings of earlier versions: the value at which a file may still hold each, and what serves
-# instead.
-REMOVED: dict[str, tuple[Any, str]] = {
-    "training.first_seq_length": (
-        None,
-        "train at that length, then at the whole one with --init_from RUN",
-    ),
-    "training.first_seq_length_steps": (None, "it went with training.first_seq_length"),
-    "training.optimizer_sharding": (False, "training.optimizer=muon divides its work by itself"),
-    "training.gradient_sum_dtype": ("float32", "gradients are summed in float32"),
-    PAD_ID: (0, "the data set says it"),
-}
 
 
 def used_by(command: str) -> tuple[str, ...]:

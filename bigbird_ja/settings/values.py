@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,25 +16,18 @@ from bigbird_ja.settings.schema import OPTIONS, Config
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
 
-_USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
-_FAR_OFF = 30
-
 
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
-    """Return `section.key` to value, in the order of definition; with `data`, the facts of the data
-    set stand in for what the config asks of `make-data`."""
+    """Return `section.key` to value, in the order of definition.
+
+    With `data`, the facts of the data set stand in for what the config asks of `make-data`.
+    """
     values = {
         f"{section}.{key}": value
         for section in config.__struct_fields__
         for key, value in msgspec.structs.asdict(getattr(config, section)).items()
     }
     return values | data_entries(data) if data else values
-
-
-def get_value(config: Config, key: str) -> Any:
-    """Return the value of `section.key`."""
-    section, _, name = key.partition(".")
-    return getattr(getattr(config, section), name)
 
 
 def varied(config: Config, values: Mapping[str, Any]) -> Config:
@@ -65,8 +57,10 @@ def config_to_yaml(config: Config, data: Data | None = None) -> str:
 
 
 def mask_rates(config: Config) -> tuple[float, float, int] | None:
-    """Return the mask rate at step 0 and at the last step, and the number of steps; None where
-    training takes the data set's."""
+    """Return the mask rate at step 0 and at the last step, and the number of steps.
+
+    None where training takes the data set's rate.
+    """
     training = config.training
     first, last = training.masked_lm_prob, training.final_masked_lm_prob
     if first is None:
@@ -97,42 +91,19 @@ def config_fingerprint(config: Config, data: Data) -> str:
 
 
 def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
-    """Return setting -> [old, new] of every change between two runs that a run does not accept
-    without a flag."""
+    """Return setting -> [old, new] of every difference that a resumed run does not just accept."""
     old, new = flatten(*before), flatten(*now)
     return {key: [old[key], new[key]] for key in old if old[key] != new[key] and not is_free(key)}
 
 
 def may_change_in_mid_run(key: str) -> bool:
-    """Whether a resumed run may be given another value by --set, which is logged as an event."""
+    """Tell whether --set may give a resumed run another value, which is logged as an event."""
     return key != PAD_ID and OPTIONS[key].change == "logged"
 
 
 def is_free(key: str) -> bool:
-    """Whether a resumed run may have another value of this setting."""
+    """Tell whether a resumed run may have another value of this setting."""
     return key != PAD_ID and OPTIONS[key].change == "free"
-
-
-def config_warnings(config: Config) -> list[str]:
-    """Warn of settings that are legal but suspicious, one line each."""
-    training = config.training
-    lines = []
-    if training.warmup_steps >= training.num_train_steps:
-        reached = training.num_train_steps / training.warmup_steps
-        lines.append(
-            f"training.warmup_steps={training.warmup_steps:,} is not below"
-            f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
-            f" {reached:.1%} of training.learning_rate at the end, and never decays"
-        )
-    rate, usual = training.learning_rate, _USUAL_RATE * math.sqrt(768 / config.model.hidden_size)
-    if not usual / _FAR_OFF < rate < usual * _FAR_OFF:
-        side = "above" if rate > usual else "below"
-        lines.append(
-            f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} what models of"
-            f" this width usually take, {usual:.1g}, with AdamW and with Muon, whose updates are"
-            " scaled to AdamW's here (rates of 0.02 are for Muon without that scale)"
-        )
-    return lines
 
 
 def echo_settings(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,18 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data import Data, predictions_of, requested_data
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.resolve import fit_to_data, read_config, resolve_config
+from bigbird_ja.settings.rules import config_warnings
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 from bigbird_ja.settings.values import (
     changes,
     config_fingerprint,
     config_to_yaml,
-    config_warnings,
     echo_settings,
     flatten,
+    is_free,
     mask_rates,
+    may_change_in_mid_run,
     train_predictions,
     varied,
 )
@@ -277,6 +280,34 @@ def test_a_new_option_changes_no_fingerprint_unless_it_is_used() -> None:
     counted = {"make_data.max_predictions_per_seq": 600}  # always stated, so always counted
     expected = hashlib.sha256(json.dumps(counted).encode()).hexdigest()
     assert config_fingerprint(Config(), data) == expected
+
+
+def test_a_run_comes_back_from_its_file_with_its_data(tmp_path: Path) -> None:
+    data = replace(DATA, special_ids={"pad": 3})
+    config = completed(data=data)
+    path = write(tmp_path, config_to_yaml(config, data))
+    assert flatten(*read_config(path)) == flatten(config, data) and read_config(path)[1] == data
+    assert config_fingerprint(config, data) != config_fingerprint(config, DATA)
+    assert resolve_config(path)[0].model == config.model, "a file that states all may state it"
+    stated = write(tmp_path, "make_data: {pad_id: 3}")
+    with pytest.raises(BadInput, match=r"make_data\.pad_id is no longer a setting"):
+        resolve_config(stated)
+
+
+@pytest.mark.parametrize(
+    ("given", "there"), [("make_data.seq_length=512", 256), ("model.vocab_size=9000", 8000)]
+)
+def test_what_is_stated_and_disagrees_with_the_data_set_is_refused(given: str, there: int) -> None:
+    words = f"{given} (--set) disagrees with data/manifest.json, which has {there}"
+    with pytest.raises(BadInput, match=re.escape(words)):
+        completed(given, data=DATA)
+
+
+def test_a_run_keeps_its_data_model_seed_and_optimizer() -> None:
+    sections = {key.partition(".")[0] for key in OPTIONS if may_change_in_mid_run(key)}
+    assert sections == {"training"}
+    kept = ("training.seed", "training.optimizer", "model.num_layers", "make_data.seq_length")
+    assert not any(may_change_in_mid_run(key) or is_free(key) for key in kept)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -17,9 +17,9 @@ from bigbird_ja.settings.schema import OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read.
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
-HANDLING = {"bigbird_ja.settings.resolve"}
+HANDLING = {"bigbird_ja.settings.resolve", "bigbird_ja.settings.rules"}
 HANDLING_FUNCTIONS = {
-    "get_value", "varied", "flatten",
+    "varied", "flatten",
 }  # fmt: skip
 
 
