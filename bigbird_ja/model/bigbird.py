@@ -29,59 +29,45 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Compute hidden states of every position, or of some.
-
-    The last layer's MLP, which no other position reads, runs for those alone.
+    """Compute hidden states of every position, or of some, for which alone the last MLP runs.
 
     Args:
         params: as `parameter_specs` lists them, float32.
         config: of the run.
         data: of the run.
-        input_ids: int32 [b, S] with static shape; `data.pad_id` is padding, to which nothing
-            attends.
+        input_ids: int32 [b, S], static; nothing attends to `data.pad_id`.
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S]; used only where `attend_across_documents` is off.
         positions: int32 [b, P], each below S; None: all.
         dropout_key: of `bigbird_ja.model.dropout`; None is no dropout.
 
     Returns:
-        [b, S, hidden], or [b, P, hidden], in `training.dtype`; what stands at padding is finite and
-        means nothing.
+        [b, S or P, hidden] in `training.dtype`; finite and without meaning at padding.
 
     Raises:
         ValueError: a sequence length that the attention pattern cannot be laid over.
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    # The layers do not care about the order of tokens; rolled attention wants the global blocks
-    # side by side, so the whole encoder runs on sequences rotated by one block.
+    # Rotated by one block, as rolled attention wants the global blocks side by side.
     offset = config.model.block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
         documents = None if documents is None else tf.roll(documents, offset, 1)
     input_mask = tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32)
     hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
+    if rows := rows_of_tiles(config, length):
+        # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
+        hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
     chosen = None
     if positions is not None:
         chosen = (positions + offset) % length + tf.range(batch)[:, None] * length
     shared = (batch, length), input_mask, documents, chosen, dropout_key
-    hidden = _run_layers(params, config, hidden, *shared)
-    return tf.roll(hidden, -offset, 1) if offset and positions is None else hidden
-
-
-def _run_layers(params, config, hidden, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
-    """Run all layers: [b, S, hidden], or [b, P, hidden] where `places` are given."""
-    rows = rows_of_tiles(config, shape[1])
-    if rows:
-        # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
-        hidden = tf.reshape(hidden, [shape[0], -1, rows, config.model.hidden_size])
-    layers = (
-        _layer(config, layer, shape, input_mask, documents, places, dropout_key)
-        for layer in range(config.model.num_layers)
-    )
+    layers = (_layer(config, layer, *shared) for layer in range(config.model.num_layers))
     recomputes = config.training.gradient_checkpointing and dropout_key is not None
     hidden = run_layers(params, layers, hidden, recomputes)
-    return tf.reshape(hidden, [shape[0], -1, config.model.hidden_size])
+    hidden = tf.reshape(hidden, [batch, -1, config.model.hidden_size])
+    return tf.roll(hidden, -offset, 1) if offset and positions is None else hidden
 
 
 def embed(
