@@ -53,6 +53,9 @@ def test_cases_hide_the_mention_and_all_later_ones_also_in_a_window(records, tok
         (whole,) = [r for r in records if ((r == filled) | (filled == special.mask)).all()]
         changed = np.flatnonzero(case.input_ids != whole)
         assert (changed >= case.positions[0]).all()
+        after = np.append(case.input_ids[case.positions[-1] + 1 :], [-1] * len(case.ids))
+        later = np.lib.stride_tricks.sliding_window_view(after, len(case.ids))
+        assert not (later == case.ids).all(axis=1).any()
         # The window keeps the name, sees no further back, and is a sequence of its own.
         limited = probe.limit(case, special)
         assert limited.input_ids.shape == (512,)
