@@ -39,7 +39,6 @@ def main() -> None:
     print(f"state {console.human_bytes(size)}: the step waits {wait:.3f} s per checkpoint;")
     print(f"the background takes {work:.2f} s ({console.human_bytes(size / work)}/s) to disk")
     print(f"share of time lost at one checkpoint a minute: {wait / 60:.2%}")
-    print(f"(if the step could not go on beside the writing: {(wait + work) / 60:.1%})")
 
 
 def measure(config: Config, directory: str, saves: int) -> tuple[int, list[float], list[float]]:

@@ -25,8 +25,8 @@ _SECONDS = flags.DEFINE_float("seconds", 8.0, "How long each stage runs.")
 _THREADS = flags.DEFINE_integer("threads", 2, "Threads of the pipeline.")
 
 
-def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dict[str, float]:
-    """Prints the stages; returns `sequences_per_second` and `cpu_us` of the last."""
+def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> None:
+    """Print the stages."""
     prepare_tensorflow(os.environ)
     import resource
 
@@ -68,7 +68,6 @@ def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> dic
     print(f"{data_dir}: {manifest.masking} masks, {manifest.seq_length} tokens, batch {batch_size}")
     print(table(rows, header))
     print(f"memory at most {human_bytes(peak)}, TensorFlow included")
-    return {"sequences_per_second": rate, "cpu_us": cpu}
 
 
 def _rate(iterator: Iterator[object], batch_size: int, seconds: float) -> tuple[float, float]:

@@ -33,18 +33,14 @@ from testkit.configs import fitted, with_data
 LAYERS = 12
 # AdamW, as the ancestor has; Muon's part is in docs/design/optimizer.md.
 ADAMW = "training.optimizer=adamw"
-BASE = (
-    ADAMW,
-    "training.masked_lm_prob=null",
-    "make_data.max_predictions_per_seq=600",
-    "training.gradient_checkpointing=false",
-)
+PREDICTIONS = ("training.masked_lm_prob=null", "make_data.max_predictions_per_seq=600")
+BASE = (ADAMW, *PREDICTIONS, "training.gradient_checkpointing=false")
+INDEPENDENT = ("model.random_pattern=independent",)
 CHECKPOINTING = ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0")
 MUON = "training.optimizer=muon"
 # BERT-large: 340 M parameters, 302 M of them in its layers.
 LARGE_SIZES = ("num_layers=24", "hidden_size=1024", "num_attention_heads=16")
 LARGE = tuple(f"model.{size}" for size in (*LARGE_SIZES, "intermediate_size=4096"))
-INDEPENDENT = ("model.random_pattern=independent",)
 
 
 @dataclass(frozen=True)
