@@ -50,7 +50,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     manifest = manifest_lib.load(args.data_dir)
     from bigbird_ja.data.check import check  # imports TensorFlow: only where there is data
 
-    total = sum(shard.bytes for shard in manifest.train_shards + manifest.eval_shards)
+    total = sum(shard.bytes for shard in manifest.every_shard)
     with Progress(total, "B") as progress:
         problems = [*map(printable, check(manifest, args.data_dir, progress.update))]
     results = {

@@ -177,11 +177,7 @@ def start_packer(
 ) -> None:
     """Prepare a process for `pack_block`.
 
-    Args:
-        tokenizer: of the data set.
-        spec: of the data set.
-        path_of: gives the path of a block by its name.
-        share: is called with the name of a block once it is written.
+    A block's name goes to `path_of` for its path, and to `share` once it is written.
     """
     marker = words.word_marker(spec.word_boundaries, tokenizer)
     _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of, share=share)
@@ -312,6 +308,22 @@ class StoredBlock:
                 file.seek(self.offset + int(number) * kind.itemsize)
                 result[i] = np.frombuffer(file.read(kind.itemsize), kind)[0]
         return result
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The result of packing a corpus."""
+
+    blocks: dict[str, list[StoredBlock]]  # by split; `path` is a name in packed.json
+    skipped: Count  # records without text
+
+    def moved(self, path_of: Callable[[str], str]) -> Packed:
+        """Return the same with blocks at other paths."""
+        moved = {
+            split: [dataclasses.replace(block, path=path_of(block.path)) for block in stored]
+            for split, stored in self.blocks.items()
+        }
+        return dataclasses.replace(self, blocks=moved)
 
 
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:

@@ -5,9 +5,8 @@
 3. When all shards are ready they are moved into place, and `manifest.json` is written, last.
 
 Each file appears whole or not at all, and depends on the corpus and the settings alone. So the next
-run of a killed command makes the same bytes, and repeats only what was in flight. For the same
-reason machines that share OUTPUT_DIR can each do a part of 1 and 2 (`make_part`): who makes a file
-makes no difference, and what one has not made another can.
+run of a killed command makes the same bytes, and repeats only what was in flight; and machines that
+share OUTPUT_DIR can each do a part of 1 and 2 (`make_part`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from bigbird_ja.data.manifest import SPLITS, Manifest
 from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.spec import DataSpec
-from bigbird_ja.data.work import Packed, Work, check_output, exclusive, write_manifest
+from bigbird_ja.data.work import Work, check_output, exclusive, write_manifest
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
 from bigbird_ja.storage import outputs
@@ -36,6 +35,7 @@ from bigbird_ja.text.interface import Tokenizer
 from bigbird_ja.text.sentences import MARKERS
 
 _GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
+_worker: dict[str, Any] = {}  # of a worker process
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,7 @@ def _begin(request: Request, work: Work) -> None:
     work.open(spec)
 
 
-# --- packing: documents to blocks ---
-
-
-def _pack(request: Request, work: Work) -> Packed:
+def _pack(request: Request, work: Work) -> blocks.Packed:
     """Packs the corpus, but for the blocks that are there.
 
     Raises:
@@ -190,12 +187,10 @@ def _pack(request: Request, work: Work) -> Packed:
             if set(_names(numbers)) - work.shared_blocks():
                 _pack_blocks(request, work, (0, 1))
             work.fetch_blocks(_names(numbers))
-        packed = Packed(_stored_blocks(work, numbers, request.spec), skipped)
+        packed = blocks.Packed(_stored_blocks(work, numbers, request.spec), skipped)
         _check_packed(request, packed)
-    except Refused:
-        raise
-    except BadInput:
-        if work.part is None:
+    except BadInput as error:
+        if work.part is None and not isinstance(error, Refused):
             work.remove()
         raise
     if work.part:
@@ -240,9 +235,8 @@ def _counted(
     is_pending = tokenizer.special.article is None
     for block in cut:
         numbers[block.split] += 1
-        if is_pending and (
-            marker := next(filter("".join(block.texts).__contains__, MARKERS), None)
-        ):
+        text = "".join(block.texts) if is_pending else ""
+        if marker := next(filter(text.__contains__, MARKERS), None):
             is_pending = False
             log(
                 f"{tokenizer.source} has no piece for Wiki40b's markers, which the text holds:"
@@ -278,12 +272,12 @@ def _stored_blocks(
     return stored
 
 
-def _plan(request: Request, packed: Packed) -> list[SplitPlan]:
+def _plan(request: Request, packed: blocks.Packed) -> list[SplitPlan]:
     """Plan the shards of both splits."""
     return [shards.plan_split(split, packed.blocks[split], request.spec) for split in SPLITS]
 
 
-def _check_packed(request: Request, packed: Packed) -> None:
+def _check_packed(request: Request, packed: blocks.Packed) -> None:
     """Refuses a corpus, or one of several, of which nothing is trained on.
 
     Raises:
@@ -301,11 +295,6 @@ def _check_packed(request: Request, packed: Packed) -> None:
     left_out = sum(block.stats.left_out for each in packed.blocks.values() for block in each)
     if left_out:
         log(f"left out {left_out} sequences in which every token is special or unknown")
-
-
-# --- writing: blocks to shards ---
-
-_worker: dict[str, Any] = {}  # of a worker process
 
 
 def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
@@ -353,7 +342,7 @@ def _finish(
     manifest.statistics["skipped"] = skipped
     if tokenizer.changes:
         manifest.statistics["tokenizer_changes"] = tokenizer.changes
-    owned = work.put_in_place(manifest.train_shards + manifest.eval_shards, request.spec)
+    owned = work.put_in_place(manifest.every_shard, request.spec)
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     verify.raise_first(verify.file_problems(manifest, storage.list_stats(output)), output)
     write_manifest(owned, manifest)

@@ -214,14 +214,14 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "sequences": manifest.sequences,
-        "shards": len(manifest.train_shards) + len(manifest.eval_shards),
+        "shards": len(manifest.every_shard),
         "density": manifest.density,
         "mean_predictions": manifest.mean_predictions,
         "seconds": round(seconds, 3),
         "skipped": manifest.statistics.get("skipped"),
         "train_sequences": manifest.train.sequences,
         "eval_sequences": manifest.eval.sequences,
-        "bytes": sum(s.bytes for s in manifest.train_shards + manifest.eval_shards),
+        "bytes": sum(s.bytes for s in manifest.every_shard),
         "fingerprint": manifest.fingerprint,
     }
     if manifest.corpora:

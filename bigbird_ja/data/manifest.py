@@ -103,6 +103,11 @@ class Manifest(DataSpec):
     created_by: str = ""
 
     @property
+    def every_shard(self) -> tuple[Shard, ...]:
+        """List the shards of both splits."""
+        return self.train_shards + self.eval_shards
+
+    @property
     def source_names(self) -> tuple[str, ...]:
         """Name the sources without the folders that they lay in: fit to be published."""
         return tuple(map(_published, self.sources))
@@ -192,7 +197,7 @@ def from_json(data: bytes, where: str) -> Manifest:
     raw = decode.decode_json(data, dict[str, Any], where, _ADVICE)
     decode.check_format(str(raw.get("format_version", "")), where, _ADVICE)
     manifest = decode.convert(raw, Manifest, where, _ADVICE)
-    names = [storage.check_inside(s.name) for s in manifest.train_shards + manifest.eval_shards]
+    names = [storage.check_inside(s.name) for s in manifest.every_shard]
     if len(set(names)) < len(names):
         raise BadInput(f"{where}: names a shard twice: {_ADVICE}")
     if missing := {"pad", "cls", "sep", "mask"} - manifest.special_ids.keys():

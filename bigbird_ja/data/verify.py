@@ -61,7 +61,7 @@ def file_problems(
     manifest: Manifest, listing: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
 ) -> list[str]:
     """Describe each shard that a listing shows to be missing, extra or another one, in a line."""
-    every = {shard.name for shard in manifest.train_shards + manifest.eval_shards}
+    every = {shard.name for shard in manifest.every_shard}
     shards = [shard for split in splits for shard in manifest.shards(split)]
     problems = [f"{shard.name} is missing" for shard in shards if shard.name not in listing]
     extra = [name for name in listing if name.endswith(".tfrecord") and name not in every]
@@ -201,7 +201,7 @@ class DataGuard:
     ) -> None:
         """Note the versions in a listing."""
         self._data_dir = data_dir
-        shards = manifest.train_shards + manifest.eval_shards
+        shards = manifest.every_shard
         self._tokens = {s.name: listing[s.name].token for s in shards if s.name in listing}
 
     def check(self) -> None:

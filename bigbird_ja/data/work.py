@@ -17,9 +17,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,14 +27,13 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import verify
-from bigbird_ja.data.blocks import StoredBlock
+from bigbird_ja.data.blocks import Packed
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs
-from bigbird_ja.storage.decode import Count
 from bigbird_ja.storage.lease import Lease, held, holder_of
 from bigbird_ja.storage.ownership import Made, Owned
 
@@ -64,22 +62,6 @@ def exclusive(directory: str) -> AbstractContextManager[Lease]:
     """
     busy = f"{directory}: {{owner}} is making data there: {_WAIT}"
     return held(Lease(storage.join(directory, LOCK_NAME), busy, log))
-
-
-@dataclass(frozen=True)
-class Packed:
-    """The result of packing a corpus."""
-
-    blocks: dict[str, list[StoredBlock]]  # by split; `path` is a name in packed.json
-    skipped: Count  # records without text
-
-    def moved(self, path_of: Callable[[str], str]) -> Packed:
-        """Return the same with blocks at other paths."""
-        moved = {
-            split: [replace(block, path=path_of(block.path)) for block in stored]
-            for split, stored in self.blocks.items()
-        }
-        return replace(self, blocks=moved)
 
 
 class Work:
@@ -140,8 +122,6 @@ class Work:
             if _spec_in(folder) is not None:
                 _remove_ours(folder)
 
-    # --- parts ---
-
     @contextlib.contextmanager
     def exclusive_part(self) -> Iterator[None]:
         """Holds this part.
@@ -185,8 +165,6 @@ class Work:
             return decode.read_json(path, Packed).moved(self.block)
         return None
 
-    # --- blocks ---
-
     def block(self, name: str) -> str:
         """Return the path of a packed block."""
         return os.path.join(self.local, "blocks", name)
@@ -214,8 +192,6 @@ class Work:
         """Removes this machine's copies of what lies on the bucket."""
         if self.local != self.beside:
             _remove_ours(self.local)
-
-    # --- shards ---
 
     def scratch(self, name: str) -> str:
         """Return the path of a shard on its way to a bucket."""
@@ -246,8 +222,6 @@ class Work:
         storage.run_all([partial(look, name) for name in known])
         return finished
 
-    # --- the output ---
-
     def put_in_place(self, shards: Collection[Shard], spec: DataSpec) -> Owned:
         """Moves shards from `ready` to the output, replacing what is ours there.
 
@@ -267,7 +241,9 @@ class Work:
         names = {shard.name for shard in shards}
         ready = names & set(storage.list_files(self.ready))
         ours = [name for name in owned.files if name.endswith(_SHARD_END)]
-        new = {shard.name: _version(shard) for shard in shards if shard.name in ready}
+        new = {
+            shard.name: Made(shard.bytes, shard.crc32c) for shard in shards if shard.name in ready
+        }
         owned.note(new, unrecorded=ours)
         if owned.remove([manifest_lib.FILE_NAME]):
             raise _changed(owned, manifest_lib.FILE_NAME)
@@ -283,22 +259,16 @@ class Work:
 def write_manifest(owned: Owned, manifest: Manifest) -> None:
     """Writes the manifest, from which on the mark need not state the shards."""
     owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
-    owned.note({}, recorded=[shard.name for shard in _shards(manifest)])
+    owned.note({}, recorded=[shard.name for shard in manifest.every_shard])
 
 
 def _trust_shards(owned: Owned) -> None:
     """Makes the shards of a finished data set known as ours, by its manifest."""
     with contextlib.suppress(FileNotFoundError, BadInput):
         there = manifest_lib.load(owned.path)
-        owned.trust(manifest_lib.FILE_NAME, {s.name: _version(s) for s in _shards(there)})
-
-
-def _shards(manifest: Manifest) -> tuple[Shard, ...]:
-    return manifest.train_shards + manifest.eval_shards
-
-
-def _version(shard: Shard) -> Made:
-    return Made(shard.bytes, shard.crc32c)
+        owned.trust(
+            manifest_lib.FILE_NAME, {s.name: Made(s.bytes, s.crc32c) for s in there.every_shard}
+        )
 
 
 def _changed(owned: Owned, name: str) -> BadInput:

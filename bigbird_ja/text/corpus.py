@@ -20,6 +20,7 @@ from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
+from bigbird_ja.storage import paths
 from bigbird_ja.text import file_source, tfds_source
 from bigbird_ja.text.file_source import AUTO, BLANK_LINE, BY_FILE, SUFFIXES, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
@@ -257,12 +258,32 @@ def _paths(source: str) -> list[str]:
         if not paths:
             raise BadInput(f"no file matches {source}: check --input")
     for path in paths:
-        file_source.check_readable(path)
+        _check_readable(path)
         if not path.endswith(SUFFIXES):
             raise BadInput(
                 f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds"
             )
     return paths
+
+
+def _check_readable(path: str) -> None:
+    """Refuses what cannot be a source before anything is started.
+
+    Raises:
+        BadInput: missing, not a regular file, no permission, or it needs a library that is missing.
+    """
+    paths.check_input_file(path, "--input")
+    try:
+        with storage.open_read(path) as stream:
+            stream.read(1)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise BadInput(f"no such file {path}: check --input") from error
+    except PermissionError as error:
+        raise BadInput(
+            f"no permission to read {path}: check its mode or your credentials"
+        ) from error
+    if path.endswith(".zst"):
+        file_source.import_pyarrow(path)
 
 
 def _files_of_folder(folder: str) -> list[str]:

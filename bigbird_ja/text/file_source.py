@@ -26,7 +26,7 @@ from typing import IO, Any, TypedDict, cast
 from bigbird_ja import storage
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode, paths
+from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 SUFFIXES = (
@@ -119,34 +119,15 @@ class FileSource:
         return lines, runs
 
 
-def check_readable(path: str) -> None:
-    """Refuses what cannot be a source before anything is started.
-
-    Raises:
-        BadInput: missing, not a regular file, no permission, or it needs a library that is missing.
-    """
-    paths.check_input_file(path, "--input")
-    try:
-        with storage.open_read(path) as stream:
-            stream.read(1)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise BadInput(f"no such file {path}: check --input") from error
-    except PermissionError as error:
-        raise BadInput(
-            f"no permission to read {path}: check its mode or your credentials"
-        ) from error
-    if path.endswith(".zst"):
-        _import_pyarrow(path)
-
-
 def _open(path: str) -> IO[bytes]:
     stream = storage.open_read(path)
     if path.endswith(".zst"):
-        return cast("IO[bytes]", _import_pyarrow(path).CompressedInputStream(stream, "zstd"))
+        return cast("IO[bytes]", import_pyarrow(path).CompressedInputStream(stream, "zstd"))
     return cast("IO[bytes]", gzip.open(stream)) if path.endswith(".gz") else stream
 
 
-def _import_pyarrow(path: str) -> Any:
+def import_pyarrow(path: str) -> Any:
+    """Import pyarrow, which `path` needs."""
     try:
         import pyarrow
     except ImportError as error:
@@ -259,9 +240,6 @@ def _instead(value: Any, field: str) -> str:
     return "it is no text: correct the line, or name another field with --text_field"
 
 
-# --- columns of text ---
-
-
 class _Splits(TypedDict):
     """`dataset_dict.json` of a `datasets` folder."""
 
@@ -304,7 +282,7 @@ def _rows(path: str, field: str) -> Iterator[str]:
     Raises:
         BadInput: not such a file, damaged, or without that column of text.
     """
-    pyarrow = _import_pyarrow(path)
+    pyarrow = import_pyarrow(path)
     with _arrow_errors(pyarrow, path), storage.open_read(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are
