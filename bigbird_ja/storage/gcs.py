@@ -257,7 +257,7 @@ def is_transient(error: BaseException) -> bool:
         return status in _TRANSIENT_STATUS
     if isinstance(error, auth.GoogleAuthError):
         return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
-    lost = (ConnectionError, TimeoutError, http.client.HTTPException)
+    lost: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, http.client.HTTPException)
     lost += (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPError)
     damaged = (CorruptError, exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)
     return isinstance(error, (*lost, *damaged))
