@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from testkit import ROOT
 
-TOLERANCE = 1.05  # of "as fast as before"
-
 
 @dataclass(frozen=True)
 class Taken:
