@@ -97,24 +97,20 @@ def _flag_table(listed: list[flags.Flag]) -> str:
     return "| flag | meaning (default) |\n|---|---|\n" + "\n".join(rows)
 
 
-def main() -> int:
-    """Writes the pages, or says which are out of date."""
+def write(wanted: dict[str, str]) -> int:
+    """Write pages, or with --check say which are out of date and return 1."""
     is_check = "--check" in sys.argv[1:]
-    wanted = pages()
-    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / FOLDER).iterdir()}
-    stale = [name for name, text in wanted.items() if _read(name) != text]
-    for name in stale if not is_check else ():
-        (ROOT / name).write_text(wanted[name], "utf-8")
-    extra = sorted(there - wanted.keys())
-    for name in stale + extra:
-        print(f"{name}: {'out of date' if is_check or name in extra else 'written'}")
-    return 1 if is_check and (stale or extra) else 0
-
-
-def _read(name: str) -> str:
-    path = ROOT / name
-    return path.read_text("utf-8") if path.exists() else ""
+    stale = [
+        name
+        for name, text in wanted.items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text("utf-8") != text
+    ]
+    for name in stale:
+        if not is_check:
+            (ROOT / name).write_text(wanted[name], "utf-8")
+        print(f"{name}: {'out of date' if is_check else 'written'}")
+    return 1 if is_check and stale else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write(pages()))

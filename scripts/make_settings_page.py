@@ -5,7 +5,6 @@ With --check nothing is written; the exit status is 1 if the page is out of date
 
 from __future__ import annotations
 
-import os
 import sys
 
 import msgspec
@@ -15,8 +14,7 @@ from bigbird_ja.cli import main as cli
 from bigbird_ja.settings.data import DATA_KEYS
 from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS, Config
-
-PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs/settings.md")
+from scripts.make_command_docs import write
 
 _INTRODUCTION = """# Settings
 
@@ -91,20 +89,5 @@ def _flags() -> dict[str, list[str]]:
     }
 
 
-def main() -> int:
-    """Writes the page, or says that it is out of date."""
-    is_check = "--check" in sys.argv[1:]
-    text = page()
-    if os.path.exists(PATH):
-        with open(PATH, encoding="utf-8") as file:
-            if file.read() == text:
-                return 0
-    if not is_check:
-        with open(PATH, "w", encoding="utf-8") as file:
-            file.write(text)
-    print(f"docs/settings.md: {'out of date' if is_check else 'written'}")
-    return 1 if is_check else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write({"docs/settings.md": page()}))

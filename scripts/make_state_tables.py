@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from dataclasses import dataclass
 
 from bigbird_ja.launch import decide
+from scripts.make_command_docs import ROOT, write
 
 PAGE = "docs/design/launch.md"
 BEGIN, END = "<!-- from the rules: scripts/make_state_tables -->", "<!-- end of the rules -->"
@@ -105,13 +107,5 @@ def page(text: str) -> str:
     return f"{head}{BEGIN}\n{tables()}\n{END}{tail}"
 
 
-def main() -> None:
-    """Write the page."""
-    with open(PAGE, encoding="utf-8") as file:
-        text = file.read()
-    with open(PAGE, "w", encoding="utf-8") as file:
-        file.write(page(text))
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(write({PAGE: page((ROOT / PAGE).read_text("utf-8"))}))

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from scripts import roads, size
+from scripts.make_command_docs import write
 from testkit import ROOT
 
 TOUR, ARCHITECTURE = "docs/tour.md", "docs/architecture.md"
@@ -76,15 +77,5 @@ def _below(direct: dict[str, set[str]], name: str) -> set[str]:
     return direct[name].union(*(_below(direct, other) for other in direct[name]))
 
 
-def main() -> None:
-    """Write the pages, or print the picture of another checkout."""
-    if len(sys.argv) > 1:
-        root = Path(sys.argv[1])
-        print(picture(root, roads.Code(root)))
-        return
-    for name, text in pages().items():
-        (ROOT / name).write_text(text, "utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(write(pages()))
