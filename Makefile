@@ -57,12 +57,13 @@ test-nightly: $(ALL) ## what is long and rare, then every other environment (hou
 	@$(BIN)/python -m pytest $(WORKERS) -m nightly
 	@$(MAKE) test-estimator test-kaggle
 
-lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages
+lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages; the caps of size
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
+	@$(BIN)/python -m scripts.size --check
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy
