@@ -72,7 +72,9 @@ def main(arguments: list[str]) -> None:
             result["code"] = machine_code.collect(str(folder)) if job.lists_code else None
     except Exception as error:
         result = {"error": f"{type(error).__name__}: {error}"}
-    (folder / "result.json").write_bytes(msgspec.json.encode(result))
+    # Counts of machine code are NumPy's numbers.
+    encoded = msgspec.json.encode(result, enc_hook=lambda number: number.item())
+    (folder / "result.json").write_bytes(encoded)
 
 
 def devices_of(place: Place) -> list[Any]:

@@ -111,7 +111,8 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
         name: value + random.normal(0, 0.2, value.shape).astype(np.float32)
         for name, value in initial_parameters(*with_data(config), seed=1).items()
     }
-    changed = dataclasses.replace(trained, config=config, params=params)
+    data = dataclasses.replace(trained.data, nsp=is_of_pairs)
+    changed = dataclasses.replace(trained, config=config, data=data, params=params)
     huggingface.fill(str(tmp_path), changed, model_card.Options("x", parity_sequences=0))
     read = load_model(str(tmp_path)).params
     assert all((read[name] == value).all() for name, value in params.items())
