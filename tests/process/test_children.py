@@ -76,7 +76,8 @@ def test_a_worker_that_dies(start, what: str, status: int, words: str) -> None:
 
 
 def test_what_workers_print_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(run_tasks(_act, ["warn", "x"], 2, _start)) == ["warn", "x"]
+    tasks = ["warn", *"abcdefgh"]  # more than wait at once
+    assert list(run_tasks(_act, tasks, 2, _start)) == tasks
     assert "a library's warning" in capsys.readouterr().err
 
 
