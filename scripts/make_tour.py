@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from scripts import roads, size
+from scripts import roads
 from scripts.make_command_docs import write
 from testkit import ROOT
 
@@ -58,15 +58,11 @@ def _summary(path: Path) -> str:
 
 
 def picture(root: Path, code: roads.Code) -> str:
-    """Draw the packages and who imports whom; what follows from other arrows is left out."""
-    files = sorted((root / roads.PACKAGE).rglob("*.py"))
-    texts = {path.relative_to(root).as_posix(): path.read_text("utf-8") for path in files}
-    sizes = {name.partition("/")[2]: one for name, one in size.measure(texts).items()}
-    sizes.pop("", None)
-    direct = {name: code.imports(name) & sizes.keys() - {name} for name in sizes}
+    """Draw which package imports which; what follows from other arrows is left out."""
+    names = [path.name for path in sorted((root / roads.PACKAGE).iterdir()) if path.is_dir()]
+    names = [name for name in names if f"{roads.PACKAGE}.{name}" in code.files]
+    direct = {name: code.imports(name) & set(names) - {name} for name in names}
     lines = ["", "```mermaid", "flowchart TD"]
-    for name, one in sizes.items():
-        lines.append(f'  {name}["{name}<br>{len(one.files)} files, {one.code:,} lines"]')
     for name, others in direct.items():
         behind = set().union(*(_below(direct, other) for other in others))
         lines += [f"  {name} --> {other}" for other in sorted(others - behind)]
