@@ -138,7 +138,7 @@ class Manifest(DataSpec):
 
     @property
     def density(self) -> float:
-        """CorpusShare of positions that are not padding."""
+        """Share of positions that are not padding."""
         used = self.train.used_positions + self.eval.used_positions
         return used / max(1, self.sequences * self.seq_length)
 

@@ -34,7 +34,7 @@ def test_its_language_is_that_of_the_text(trained, manifest, sources, pieces, co
 
 def test_mixed_corpora_are_named_and_names_of_others_are_text_and_nothing_else(trained, manifest):
     """File names went into the card's HTML and tables as they are."""
-    taken = manifest_lib.Share(3, manifest.train.tokens // 4, 2)
+    taken = manifest_lib.CorpusShare(3, manifest.train.tokens // 4, 2)
     odd = "<img src=x onerror=alert(1)>|\n---\nlicense: mit"
     corpora = tuple(
         manifest_lib.MixedCorpus(f"/home/me/{name}.jsonl", "", weight, taken, taken)

@@ -41,10 +41,10 @@ def test_auto_continues_without_them(
 ) -> None:
     engine = _engine(monkeypatch)
     assert engine._step_config.model.attention_implementation == "kernel"
-    assert engine._compile_either_way() == "the step"  # type: ignore[comparison-overlap]
+    assert engine._compile_with_fallback() == "the step"  # type: ignore[comparison-overlap]
     assert f"{KEY}=auto: xla, as this compiler refuses" in capsys.readouterr().err
 
 
 def test_kernels_requested_by_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RuntimeError, match="Mosaic failed"):
-        _engine(monkeypatch, f"{KEY}=kernel")._compile_either_way()
+        _engine(monkeypatch, f"{KEY}=kernel")._compile_with_fallback()
