@@ -23,8 +23,8 @@ from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config
 from bigbird_ja.settings.values import flatten, varied
 
 _LONGEST = 1024  # characters of a text
-# Settings of earlier versions: the value at which a file may still hold each, and what serves
-# instead.
+# Settings of earlier versions, or one value of a setting: the value at which a file may still hold
+# each, and what serves instead.
 _REMOVED: dict[str, tuple[Any, str]] = {
     "training.first_seq_length": (
         None,
@@ -33,6 +33,7 @@ _REMOVED: dict[str, tuple[Any, str]] = {
     "training.first_seq_length_steps": (None, "it went with training.first_seq_length"),
     "training.optimizer_sharding": (False, "training.optimizer=muon divides its work by itself"),
     "training.gradient_sum_dtype": ("float32", "gradients are summed in float32"),
+    "model.initializer=mimetic": (None, "model.initializer=subspaces learns neighbours sooner"),
     PAD_ID: (0, "the data set says it"),
 }
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
@@ -281,12 +282,14 @@ def _read_all(overrides: Iterable[Override]) -> list[Override]:
     """
     kept = []
     for override in overrides:
-        off, serves = _REMOVED.get(override.key, (None, ""))
+        value = f"{override.key}={override.value}"
+        name = value if value in _REMOVED else override.key
+        off, serves = _REMOVED.get(name, (None, ""))
         if not serves:
             kept.append(_read(override))
         elif override.is_explicit or override.value != off:
             raise BadInput(
-                f"{override.source}: {override.key} is no longer a setting: leave it out ({serves})"
+                f"{override.source}: {name} is no longer a setting: leave it out ({serves})"
             )
     return kept
 

@@ -199,6 +199,8 @@ def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_wa
             with pytest.raises(BadInput, match=f"{key} is no longer a setting") as refused:
                 resolve_config(*given)
             assert served.get(key, "") in str(refused.value)
+    with pytest.raises(BadInput, match=r"initializer=mimetic is no longer .*subspaces"):
+        resolve_config(None, ["model.initializer=mimetic"])
     off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
     file.write_text(f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}")
     assert resolve_config(str(file))[0] == resolve_config(None, ["training.clip_norm=2"])[0]
@@ -227,6 +229,8 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
     assert rates(f"{first}null") is None
     assert rates(f"{first}null", f"{final}null") is None
     assert rates(f"{first}0.1") == (0.1, 0.1, 500_000), "a fixed one, as asked"
+    falling = mask_rates(completed(f"{first}0.1", path="tiny-cpu", data=DATA))
+    assert falling is not None and falling[:2] == (0.1, 0.1), "without the preset's last one"
     assert rates(f"{final}0.2") == (0.3, 0.2, 500_000)
     static = "make_data.masking=static"
     assert train_predictions(*run(static, path="base-4096")) == 615, "data to be made, too"
