@@ -79,6 +79,8 @@ def wordpiece(folder: Path, texts: Sequence[str]) -> None:
     special = ["[unused1]", *_BERT.values()]
     trainer = trainers.WordPieceTrainer(vocab_size=_VOCABULARY, special_tokens=special)
     backend.train_from_iterator(texts, trainer)
+    # transformers 5 writes this by itself, 4 does not.
+    backend.post_processor = _template(backend, "[CLS]", "[SEP]")
     _save(backend, folder, "BertTokenizerFast", do_lower_case=False, **_BERT)
 
 
