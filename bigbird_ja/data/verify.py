@@ -157,13 +157,14 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
 def named_damage(
     manifest: Manifest, data_dir: str, splits: Sequence[str] = SPLITS
 ) -> Iterator[None]:
-    """Names the shard where reading inside meets a record that does not match its checksum.
+    """Name the shard where reading inside meets a record that does not match its checksum.
 
     TensorFlow says the place in the file, not which file. So the shards are read once more: what
     is damaged then is damaged at rest; otherwise it was a passing fault.
 
     Raises:
         BadInput: a shard is not the one that was made.
+        StorageError: all are: what was read of one of them was cut short or damaged on the way.
     """
     try:
         yield
@@ -172,7 +173,10 @@ def named_damage(
             raise
         listing = storage.list_stats(data_dir)
         raise_first(_shard_problems(manifest, data_dir, listing, splits), data_dir)
-        raise
+        raise StorageError(
+            f"{storage.join(data_dir, '*.tfrecord')}: a shard was read short or damaged, and all of"
+            " them are whole: run the same command again"
+        ) from error
 
 
 def _is_data_loss(error: BaseException | None) -> bool:
