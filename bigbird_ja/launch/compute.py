@@ -24,9 +24,9 @@ from bigbird_ja.launch.record import (
 )
 from bigbird_ja.launch.rest import (
     Json,
-    Kind,
     Rest,
     ServiceFault,
+    check_all_answered,
     connect_rest,
     fault_of_status,
     seconds_of,
@@ -204,15 +204,13 @@ class ComputeEngine:
             pages = self._rest.pages(f"zones/{zone}/instances", query)
             return [self._tpu(one) for page in pages for one in page.get("items", [])]
         tpus: list[Tpu] = []
-        missed: set[str] = set()
+        missed: list[str] = []
         query["returnPartialSuccess"] = "true"
         for page in self._rest.pages("aggregated/instances", query):
             scopes = page.get("items", {}).values()
             tpus += [self._tpu(one) for scope in scopes for one in scope.get("instances", [])]
-            missed |= {name.rsplit("/")[-1] for name in page.get("unreachables", [])}
-        if missed:
-            message = f"no answer from {', '.join(sorted(missed))}"
-            raise ServiceFault(Kind.UNAVAILABLE, message, tpus)
+            missed += page.get("unreachables", [])
+        check_all_answered(missed, tpus)
         return tpus
 
     def create(

@@ -8,7 +8,7 @@ import email.utils
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -72,6 +72,21 @@ _KINDS = {  # by google.rpc.Code, as operations carry it
 _CODE_OF_HTTP = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 412: 9, 429: 8, 502: 14, 503: 14, 504: 4}
 _OFF = re.compile("disabled|has not been used", re.IGNORECASE)
 _RATE = re.compile(r"per minute|per second|rate ?limit|too many requests")
+
+
+def check_all_answered(missed: Iterable[str], listed: Sequence[Any]) -> None:
+    """Raise where a listing lacks some places.
+
+    Args:
+        missed: resource names of the places that did not answer.
+        listed: machines of the others.
+
+    Raises:
+        ServiceFault: it names the places, and has `listed`.
+    """
+    places = sorted({name.rsplit("/")[-1] for name in missed})
+    if places:
+        raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {', '.join(places)}", listed)
 
 
 def fault_of_status(code: int, message: str) -> ServiceFault:

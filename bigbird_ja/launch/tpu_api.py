@@ -19,9 +19,8 @@ from bigbird_ja.launch.record import (
 )
 from bigbird_ja.launch.rest import (
     Json,
-    Kind,
     Rest,
-    ServiceFault,
+    check_all_answered,
     connect_rest,
     fault_of_status,
     seconds_of,
@@ -110,19 +109,18 @@ class TpuNodes:
         Raises:
             ServiceFault: as all methods; `listed` is what could be listed where only a part could.
         """
-        parent, missed = f"projects/{self._project}/locations/{zone}", set()
+        parent = f"projects/{self._project}/locations/{zone}"
+        missed: list[str] = []
         resources: dict[str, list[Json]] = {"nodes": [], "queuedResources": []}
         for kind, listed in resources.items():
             for page in self._rest.pages(f"{parent}/{kind}"):
                 listed += page.get(kind, [])
-                missed |= {name.rsplit("/")[-1] for name in page.get("unreachable", [])}
+                missed += page.get("unreachable", [])
         tpus = {(tpu.zone, tpu.name): tpu for tpu in map(_of_node, resources["nodes"])}
         for queued in resources["queuedResources"]:
             zone, name = _zone_and_id(queued)
             tpus[zone, name] = _of_queued(queued, tpus.get((zone, name)))
-        if missed:
-            message = f"no answer from {', '.join(sorted(missed))}"
-            raise ServiceFault(Kind.UNAVAILABLE, message, [*tpus.values()])
+        check_all_answered(missed, [*tpus.values()])
         return [*tpus.values()]
 
     def zones(self) -> Sequence[str]:

@@ -24,7 +24,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
@@ -35,10 +35,6 @@ from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
 from bigbird_ja.storage.ownership import Made, Owned
 
-if TYPE_CHECKING:
-    pass
-
-T = TypeVar("T")
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
 STATE = "checkpoint"  # TensorFlow's name for the pointer file
