@@ -178,11 +178,11 @@ class FolderFiles:
         """Collect the pieces that are stated to play a part; see `foreign.stated_parts`."""
         return model_proto.stated_parts([self.config, self._decoded(_PARTS, dict[str, Any])])
 
-    def ends(self) -> tuple[str | None, str | None]:
-        """Return the pieces that tokenizer.json's own template puts before and after a text.
+    def ends(self) -> tuple[int | None, int | None]:
+        """Return the ids that tokenizer.json's own template puts before and after a text.
 
         Returns:
-            The two pieces; None for a side where it puts nothing.
+            The two ids; None for a side where it puts nothing.
 
         Raises:
             BadInput: it puts several pieces on one side, or the template is damaged.
@@ -233,24 +233,24 @@ class FolderFiles:
         return words_apart
 
 
-def _template(processor: Mapping[str, Any], where: str) -> tuple[list[str], list[str]]:
-    """Return the special pieces that a post_processor puts before and after a single text."""
-    before: list[str] = []
-    after: list[str] = []
+def _template(processor: Mapping[str, Any], where: str) -> tuple[list[int], list[int]]:
+    """Return the ids that a post_processor puts before and after a single text."""
+    before: list[int] = []
+    after: list[int] = []
     try:
         for each in processor.get("processors", ()):  # of a Sequence
             outer, inner = _template(each, where), (before, after)
             before, after = outer[0] + inner[0], inner[1] + outer[1]
         if "cls" in processor:  # BERT's and RoBERTa's
-            return [processor["cls"][0]], [processor["sep"][0]]
+            return [int(processor["cls"][1])], [int(processor["sep"][1])]
         side = before
         for part in processor.get("single", ()):
             if "Sequence" in part:
                 side = after
             else:
                 name = part["SpecialToken"]["id"]
-                side += processor["special_tokens"][name]["tokens"]
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+                side += map(int, processor["special_tokens"][name]["ids"])
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise BadInput(f"{where}: its post_processor is damaged: give a whole file") from error
     return before, after
 

@@ -87,8 +87,12 @@ class FolderTokenizer(Tokenizer):
             ids[part.removesuffix("_token")] = next((known[n] for n in names if n in known), None)
         pairs = (("cls", "bos"), ("sep", "eos"))
         for (part, other), end in zip(pairs, self._files.ends(), strict=True):
-            written = known.get(end) if end is not None else None
-            ids[part] = next((i for i in (written, ids[part], ids[other]) if i is not None), None)
+            if end is not None and not (0 <= end < len(self._names) and self._names[end]):
+                raise BadInput(
+                    f"{self._files.path(DEFINITION)}: its post_processor puts id {end} around a"
+                    " text, and no piece has it: give a whole file"
+                )
+            ids[part] = next((i for i in (end, ids[part], ids[other]) if i is not None), None)
         lacking = [f"{part}_token" for part in CORE if ids[part] is None]
         if lacking:
             raise BadInput(

@@ -168,7 +168,8 @@ def load_initial(
         )
     header = f"first values from {source} ({model.kind}):"
     text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
-    record = {"source": source, "kind": model.kind, "weights": dict(model.weights)}
+    place = source if storage.is_remote(source) else os.path.abspath(source)  # `.` names nothing
+    record = {"source": place, "kind": model.kind, "weights": dict(model.weights)}
     if model.origin:
         record["init_from"] = model.origin
     return FirstValues(taken, text + _warnings(model, config, list(lacking), len(specs)), record)

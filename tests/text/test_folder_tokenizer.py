@@ -145,6 +145,28 @@ TEMPLATES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
         },
         ("<cls>", "</s>"),
     ),
+    "ids of other pieces than are named": (
+        {},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [
+                    {"SpecialToken": {"id": "BEGIN", "type_id": 0}},
+                    {"Sequence": {"id": "A", "type_id": 0}},
+                    {"SpecialToken": {"id": "END", "type_id": 0}},
+                ],
+                "pair": [
+                    {"Sequence": {"id": "A", "type_id": 0}},
+                    {"Sequence": {"id": "B", "type_id": 1}},
+                ],
+                "special_tokens": {
+                    "BEGIN": {"id": "BEGIN", "ids": [5], "tokens": ["BEGIN"]},
+                    "END": {"id": "END", "ids": [2], "tokens": ["END"]},
+                },
+            }
+        },
+        ("<cls>", "</s>"),
+    ),
 }
 
 
@@ -306,6 +328,17 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
             },
         ),
         "puts 2 pieces before",
+    ),
+    "an end that is no piece": (
+        "Unigram with bytes",
+        lambda f: changed(
+            f,
+            "tokenizer.json",
+            post_processor={
+                "type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2],
+            },
+        ),
+        "puts id 99999 around a text",
     ),
     "a template without its pieces": (
         "Unigram with bytes",

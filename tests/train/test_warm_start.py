@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import json
 from pathlib import Path
 
@@ -61,6 +62,15 @@ def test_google_s_checkpoint(google, code):
         for name, value in params.items():
             np.testing.assert_array_equal(values[name], value)
         assert "a TensorFlow checkpoint" in table and "as layer_0" in table
+
+
+def test_the_record_names_the_source_wherever_the_command_ran(google, monkeypatch):
+    """`--init_from .` gave a model card that names "." as its base model."""
+    prefix, _ = google
+    folder, name = os.path.split(prefix)
+    monkeypatch.chdir(folder)
+    record = load_initial(name, *with_data(tiny_config(96, **{"make_data.nsp": True}))).record
+    assert record["source"] == prefix
 
 
 def test_what_stays_random_is_a_warning(tmp_path):
