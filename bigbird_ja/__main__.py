@@ -1,7 +1,5 @@
 """Starts `bigbird-ja`, also as `python -m bigbird_ja`; handles signals before it imports."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -8,8 +8,6 @@ waits, how long the background takes, and the share of time lost at one checkpoi
 4 GB of memory and 4 GB of disk; takes about a minute.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

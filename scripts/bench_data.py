@@ -11,8 +11,6 @@ text. "cpu" is processor time of all processes, which tells more than the clock 
 that commit's instead, in pairs, and `tokenize` with `--rows=tokenize`.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools

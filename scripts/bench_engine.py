@@ -14,8 +14,6 @@ With `--rev` only the start-up is timed, against that commit's, in pairs: `--hel
 of the preset tiny-cpu to its first step, each on data that its own commands made.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

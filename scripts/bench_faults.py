@@ -7,8 +7,6 @@ minute. "survived" is work done and data identical; "ended" is a lasting fault t
 its deadline with the object's name and the cause; "wrong" is anything else, and makes it exit 1.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

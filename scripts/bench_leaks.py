@@ -7,8 +7,6 @@ or money, deletions asked for foreign machines, finished runs that were rented a
 without an end. Exits 1 where one is not zero.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from concurrent.futures import ProcessPoolExecutor

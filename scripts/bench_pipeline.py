@@ -8,8 +8,6 @@ Bounds: 3,200 sequences of 4,096 per second with dynamic masks on two cores (fif
 takes), 15,700 with static ones.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -12,8 +12,6 @@ encoder, heads and gradient checkpointing, measured in the same way (commit fdb3
 scripts/ancestor_step.py).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Compares, keeps and draws what scripts/learn.py trained: differences, counted losses, curves."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pathlib

@@ -8,8 +8,6 @@ each length: BigBird's layers (`rolled`; full attention of 512 tokens), ModernBE
 0.0.42 or later.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

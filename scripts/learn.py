@@ -20,8 +20,6 @@ first run's money buys: cycles of a step of base-4096 with these settings on v5e
 machine code if any), kept in WORK_DIR.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import hashlib

@@ -4,8 +4,6 @@ and the repository's address, which stands in pyproject.toml, into both READMEs.
 With --check nothing is written; the exit status is 1 if a page is out of date.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

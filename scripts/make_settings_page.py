@@ -3,8 +3,6 @@
 With --check nothing is written; the exit status is 1 if the page is out of date.
 """
 
-from __future__ import annotations
-
 import sys
 
 import msgspec

@@ -3,8 +3,6 @@
 python -m scripts.make_state_tables
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import sys

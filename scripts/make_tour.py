@@ -3,8 +3,6 @@
 python -m scripts.make_tour [TREE]    # with another checkout it prints the picture of that
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -7,8 +7,6 @@ far as they have no result yet, and prints the table of docs/lab/mutants.md. Sto
 again it continues. `mutmut show NAME` shows a mutant.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -8,8 +8,6 @@ same weights' with 512 tokens of context, and the best constant guess. `make pro
 for the question (docs/lab/long-context.md). Prints a table, and the same as a line of JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter, defaultdict

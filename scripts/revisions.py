@@ -4,8 +4,6 @@ The two take turns, and so does which of them is first: what else the machine do
 Processor seconds tell more than the clock on a machine that is busy.
 """
 
-from __future__ import annotations
-
 import compileall
 import contextlib
 import os

@@ -10,8 +10,6 @@ and assignments, and through a protocol to the classes that have its methods; a 
 passed on counts as called by who passes it.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import heapq

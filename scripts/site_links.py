@@ -4,8 +4,6 @@ The address stands in pyproject.toml alone. A page may link what lies elsewhere 
 the site leads there, and a link that leads nowhere is a warning, which ends a strict build.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

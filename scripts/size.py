@@ -6,8 +6,6 @@ Counts Python files that git tracks. Lines are all lines; code lines leave out b
 and docstrings. Function lengths count from `def` to the last line of the body.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import statistics

@@ -10,8 +10,6 @@ nothing temporary may be left. The other processes of a pod must end by themselv
 Prints kills survived out of tried. Takes about four seconds per kill on two cores, of a pod twenty.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -5,8 +5,6 @@
 Nothing is measured here: the commands that measure are named beside the figures in the file.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,14 +1,11 @@
 """Fixtures that several rooms share."""
 
-from __future__ import annotations
-
 import collections
 import fcntl
 import importlib.util
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ from testkit.fakes.tpu import FakeTpu
 from testkit.zygote import Zygote
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     """Adds `--each-once`, by which `.ci/run` shares the tests over two environments."""
     parser.addoption(
         "--each-once", metavar="FILE", type=os.path.abspath,
@@ -28,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Notes what ran, in the process that hears of all tests."""
     path = config.getoption("each_once")
     if path and not hasattr(config, "workerinput"):
@@ -38,20 +35,20 @@ def pytest_configure(config: pytest.Config) -> None:
 class _Ran:
     """Adds the names of the tests that ran to a file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self._path = path
         self._names: set[str] = set()
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report):
         if report.when == "call" and not report.skipped:
             self._names.add(report.nodeid)
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self):
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(f"{json.dumps(name)}\n" for name in sorted(self._names))
 
 
-def _leave_out_what_ran(config: pytest.Config, items: list[pytest.Item]) -> None:
+def _leave_out_what_ran(config, items):
     path = Path(config.getoption("each_once") or os.devnull)
     lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     ran = {json.loads(line) for line in lines}
@@ -61,7 +58,7 @@ def _leave_out_what_ran(config: pytest.Config, items: list[pytest.Item]) -> None
 
 
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     """Skips the estimator's tests where it is not installed, gives nightly ones time, and lets the
     longest files begin first."""
     _leave_out_what_ran(config, items)
@@ -76,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(skip)
 
 
-def _longest_first(items: list[pytest.Item]) -> None:
+def _longest_first(items):
     """Files with tests that ask for the longest timeouts go first.
 
     Two workers share the files (`make test`): what takes minutes and begins last keeps one of them
@@ -90,14 +87,14 @@ def _longest_first(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def fake_gcs() -> Iterator[FakeGcs]:
+def fake_gcs():
     """One fake bucket server for the whole test run; see `bucket` for a clean place on it."""
     with FakeGcs() as fake:
         yield fake
 
 
 @pytest.fixture
-def bucket(fake_gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def bucket(fake_gcs, monkeypatch):
     """gs:// path of an empty bucket that this process and its children (by `fake_gcs.environ()`)
     can use; faults and log are cleared at both ends."""
     for name, value in fake_gcs.env.items():
@@ -112,7 +109,7 @@ def bucket(fake_gcs: FakeGcs, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.fixture
-def fake_tpu(tmp_path: Path) -> Iterator[FakeTpu]:
+def fake_tpu(tmp_path):
     """The Cloud TPU API, whose machines run their scripts; the package is installed once on the
     disk that they share."""
     with FakeTpu(f"{tmp_path}/vms", dict(os.environ), keep_disk=True) as fake:
@@ -120,7 +117,7 @@ def fake_tpu(tmp_path: Path) -> Iterator[FakeTpu]:
 
 
 @pytest.fixture(scope="session")
-def real_text_path() -> str:
+def real_text_path():
     """35 MB of real Japanese text, a .jsonl.gz: BIGBIRD_JA_REAL_TEXT, or beside the checkout."""
     beside = ROOT.parent / "shared/data/ja_real.jsonl.gz"
     path = os.environ.get("BIGBIRD_JA_REAL_TEXT") or (str(beside) if beside.exists() else None)
@@ -130,12 +127,12 @@ def real_text_path() -> str:
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def once(tmp_path_factory):
     """`once("name", make)`: a folder that `make(folder)` fills, once for all workers of a run."""
     own = tmp_path_factory.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
-    def made(name: str, make: Callable[[Path], object]) -> Path:
+    def made(name, make):
         folder = shared / name
         with open(shared / f"{name}.lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -149,10 +146,10 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def sample_corpus(once: Callable[..., Path]) -> str:
+def sample_corpus(once):
     """A .jsonl of 60 generated articles, about 0.5 MB."""
 
-    def make(folder: Path) -> None:
+    def make(folder):
         with open(folder / "sample.jsonl", "w", encoding="utf-8") as file:
             for text in articles.documents(60, seed=1):
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
@@ -161,10 +158,10 @@ def sample_corpus(once: Callable[..., Path]) -> str:
 
 
 @pytest.fixture(scope="session")
-def tokenizer_path(sample_corpus: str, once: Callable[..., Path]) -> str:
+def tokenizer_path(sample_corpus, once):
     """A .model of 1,200 pieces trained on `sample_corpus` by `tokenize`."""
 
-    def make(folder: Path) -> None:
+    def make(folder):
         ended = command_line.run_cli(
             "tokenize", f"--input={sample_corpus}", f"--output_prefix={folder}/ja",
             "--vocab_size=1200",
@@ -175,20 +172,20 @@ def tokenizer_path(sample_corpus: str, once: Callable[..., Path]) -> str:
 
 
 @pytest.fixture(scope="session")
-def small_run(sample_corpus: str, tokenizer_path: str, once: Callable[..., Path]) -> runs.SmallRun:
+def small_run(sample_corpus, tokenizer_path, once):
     """A run of six steps on sequences of 256 tokens, finished; tests must not change it."""
     made = once("small-run", lambda folder: runs.make(folder, sample_corpus, tokenizer_path))
     return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
 
 
 @pytest.fixture(scope="session")
-def run_cli() -> Callable[..., command_line.Ended]:
+def run_cli():
     """`run_cli("sample", "--output=x.txt", env={...})`: status, stdout, stderr and .json."""
     return command_line.run_cli
 
 
 @pytest.fixture(scope="session")
-def zygote(fake_gcs: FakeGcs, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zygote]:
+def zygote(fake_gcs, tmp_path_factory):
     """Starts `bigbird-ja` commands as real processes, in two seconds each; on gs:// they find the
     fake bucket."""
     # The compiler for the CPU need not take its time over models of two layers.

@@ -4,8 +4,6 @@ Most would fail with TensorFlow's own behaviour, which docs/design/storage.md li
 faults of a bucket that last: tests/commands/test_pretrain.py and test_pretrain_ends.py.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -13,8 +11,7 @@ import yaml
 
 from bigbird_ja import storage
 from testkit import killing
-from testkit.fakes.gcs_process import TOKEN, FakeGcs
-from testkit.zygote import Ended, Zygote
+from testkit.fakes.gcs_process import TOKEN
 
 SHARDS = "GET storage.googleapis.com/"  # where TensorFlow reads them
 CONFIG = {
@@ -30,13 +27,13 @@ CONFIG = {
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_what_is_made_on_a_bucket_is_the_same_under_faults_and_not_made_by_tensorflow(
-    zygote: Zygote, bucket: str, fake_gcs: FakeGcs, sample_corpus: str, tmp_path: Path
-) -> None:
+    zygote, bucket, fake_gcs, sample_corpus, tmp_path
+):
     config, printed = tmp_path / "tiny.yaml", []
     config.write_text(yaml.safe_dump(CONFIG))
     fake_gcs.put(f"{bucket}/ja.jsonl", Path(sample_corpus).read_bytes())
 
-    def run(*words: str) -> Ended:
+    def run(*words):
         """A command to its end, after which the bucket works again."""
         cache = {"XDG_CACHE_HOME": f"{tmp_path}/cache"}  # where make-data keeps its work
         ended = zygote.run(*words, f"--config={config}", "--json", environ=cache)
@@ -44,11 +41,11 @@ def test_what_is_made_on_a_bucket_is_the_same_under_faults_and_not_made_by_tenso
         printed.append(ended.out + ended.err)
         return ended
 
-    def make_data(name: str) -> Ended:
+    def make_data(name):
         files = (f"--input={bucket}/ja.jsonl", f"--tokenizer={bucket}/tok/ja.model")
         return run("make-data", *files, f"--output_dir={bucket}/{name}", "--num_workers=1")
 
-    def pretrain(name: str) -> Ended:
+    def pretrain(name):
         return run("pretrain", f"--data_dir={bucket}/data", f"--model_dir={bucket}/{name}")
 
     ended = run("tokenize", f"--input={bucket}/ja.jsonl", f"--output_prefix={bucket}/tok/ja")

@@ -3,11 +3,7 @@
 BIGBIRD_JA_HOSTILE_SEED draws another sample; `make bench-bad-input` tries all of it.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +11,6 @@ from bigbird_ja.cli import main
 from testkit import hostile
 from testkit.hostile import Case, good_arguments, sample_of
 from testkit.judge import Judge
-from testkit.runs import SmallRun
-from testkit.zygote import Zygote
 
 SEED = int(os.environ.get("BIGBIRD_JA_HOSTILE_SEED", "739943"))
 ALL = "BIGBIRD_JA_HOSTILE_ALL" in os.environ
@@ -24,16 +18,16 @@ pytestmark = pytest.mark.timeout(100_000 if ALL else 1200)
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory, small_run: SmallRun) -> Path:
+def inputs(tmp_path_factory, small_run):
     return hostile.make_inputs(tmp_path_factory.mktemp("hostile") / "inputs", small_run)
 
 
 @pytest.fixture(scope="module")
-def judge(zygote: Zygote, inputs: Path) -> Judge:
+def judge(zygote, inputs):
     return Judge(zygote, inputs, inputs.parent / "cases")
 
 
-def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) -> list[str]:
+def problems(judge, cases, *, same_result=False):
     """What was wrong, of all cases at once: one report is better than the first failure."""
     return [
         f"{case.command} {case.name}: {problem}"
@@ -42,31 +36,31 @@ def problems(judge: Judge, cases: Iterable[Case], *, same_result: bool = False) 
     ]
 
 
-def test_every_command_that_reads_files_has_a_good_invocation_to_start_from() -> None:
+def test_every_command_that_reads_files_has_a_good_invocation_to_start_from():
     asks_a_service_or_this_machine = {"status", "logs", "down", "doctor"}
     assert set(main.COMMANDS) - set(hostile.GOOD) == asks_a_service_or_this_machine
 
 
-def test_files(judge: Judge, inputs: Path) -> None:
+def test_files(judge, inputs):
     drawn = sample_of(hostile.file_cases(inputs), 1 if ALL else 300, SEED)
     assert len(drawn) > 10
     assert problems(judge, drawn, same_result=True) == []
 
 
-def test_folders_of_other_tools(judge: Judge) -> None:
+def test_folders_of_other_tools(judge):
     """As every output, MODEL_DIR and DATA_DIR: what is in them stays as it was, by checksum."""
     drawn = sample_of(hostile.folder_cases(), 1 if ALL else 60, SEED)
     assert len(drawn) > 5
     assert problems(judge, drawn) == []
 
 
-def test_the_judge_sees_what_is_taken_but_must_be_refused(judge: Judge) -> None:
+def test_the_judge_sees_what_is_taken_but_must_be_refused(judge):
     taken = Case("good", "sample", tuple(good_arguments("sample")))
     assert "status 0" in (judge.try_case(taken) or "")
 
 
-def test_the_judge_sees_damage_that_changes_results(judge: Judge) -> None:
-    def fewer_documents(inputs: Path, outputs: Path) -> None:
+def test_the_judge_sees_damage_that_changes_results(judge):
+    def fewer_documents(inputs, outputs):
         lines = (inputs / "corpus.jsonl").read_text("utf-8").splitlines(keepends=True)
         (inputs / "corpus.jsonl").write_text("".join(lines[:30]), "utf-8")
 

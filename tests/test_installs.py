@@ -1,7 +1,5 @@
 """Dependencies, locks and virtual environments, without installing anything."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -37,12 +35,12 @@ NOT_FOR_TRAINING = {"google-auth", "matplotlib", "numpy", "requests", "tensorflo
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
 
 
-def blocks(lock: str) -> list[str]:
+def blocks(lock):
     text = (ROOT / lock).read_text(encoding="utf-8")
     return re.split(r"\n(?=[A-Za-z0-9])", re.sub(r"(?m)^#.*\n", "", text).strip())
 
 
-def on_linux(python: str) -> dict[str, str]:
+def on_linux(python):
     """The environment that markers of requirements ask about."""
     return {
         "python_version": python, "python_full_version": f"{python}.1", "sys_platform": "linux",
@@ -51,7 +49,7 @@ def on_linux(python: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def pins(lock: str, python: str) -> dict[str, str]:
+def pins(lock, python):
     """Package -> version on Linux with that Python."""
     here, versions = on_linux(python), {}
     for block in blocks(lock):
@@ -63,7 +61,7 @@ def pins(lock: str, python: str) -> dict[str, str]:
     return versions
 
 
-def requirements(*extras: str) -> list[Requirement]:
+def requirements(*extras):
     """The package's own requirements and the extras', those in extras of extras included."""
     optional = PROJECT["optional-dependencies"]
     collected = []
@@ -77,7 +75,7 @@ def requirements(*extras: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("lock", [*LOCKS, OVER])
-def test_locks_pin_by_hash_and_name_no_registry(lock: str) -> None:
+def test_locks_pin_by_hash_and_name_no_registry(lock):
     for block in blocks(lock):
         first, *hashes = [line.strip(" \\") for line in block.splitlines()]
         assert re.match(r"[\w.\[\],-]+==[\w.]+( ; [\w. '<>=!()*-]+)?$", first), first
@@ -85,7 +83,7 @@ def test_locks_pin_by_hash_and_name_no_registry(lock: str) -> None:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_locks_hold_what_the_package_requires(lock: str) -> None:
+def test_locks_hold_what_the_package_requires(lock):
     extras, pythons = LOCKS[lock]
     for python in pythons:
         locked = pins(lock, python)
@@ -97,7 +95,7 @@ def test_locks_hold_what_the_package_requires(lock: str) -> None:
             assert required.specifier.contains(version, prereleases=True), (required, version)
 
 
-def test_each_lock_is_of_its_environment() -> None:
+def test_each_lock_is_of_its_environment():
     main, estimator = (
         pins("requirements/main.lock", "3.12"),
         pins("requirements/estimator.lock", "3.11"),
@@ -115,7 +113,7 @@ def test_each_lock_is_of_its_environment() -> None:
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
-def test_what_is_laid_over_the_main_environment_replaces_nothing(python: str) -> None:
+def test_what_is_laid_over_the_main_environment_replaces_nothing(python):
     main, over = pins("requirements/main.lock", python), pins(OVER, python)
     assert not set(main) & set(over)
     for required in requirements("all-tests"):
@@ -123,7 +121,7 @@ def test_what_is_laid_over_the_main_environment_replaces_nothing(python: str) ->
         assert required.specifier.contains({**main, **over}[name]), required
 
 
-def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:
+def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone():
     clients = {"google-cloud-tpu", "google-cloud-compute", "grpcio", "grpcio-status", "protobuf"}
     for required in requirements():
         assert not LEAVE_ALONE.match(required.name) and required.name not in clients, required
@@ -131,7 +129,7 @@ def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone() -> None:
         assert not capped, f"{required}: could replace what a machine has"
 
 
-def test_the_vm_of_launch_gets_what_is_required_and_the_packages_of_the_extras() -> None:
+def test_the_vm_of_launch_gets_what_is_required_and_the_packages_of_the_extras():
     required = {canonicalize_name(each.name) for each in requirements()} - NOT_FOR_TRAINING
     assert required <= {canonicalize_name(Requirement(pin).name) for pin in startup.requirements()}
     extras = {r.name: r.specifier for r in requirements("tpu", "tensorflow", "estimator")}
@@ -143,7 +141,7 @@ def test_the_vm_of_launch_gets_what_is_required_and_the_packages_of_the_extras()
 
 
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
-def test_it_installs_beside_what_the_images_of_free_tpus_pin(image: str, tmp_path: Path) -> None:
+def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, tmp_path):
     """Resolved by uv with the image's versions as constraints, as the notebooks ask pip to."""
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)
@@ -169,7 +167,7 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image: str, tmp_pat
         assert pin == version, f"{name} {version} replaces the image's"
 
 
-def test_what_runs_on_kaggle_is_not_replaced_by_extras_either() -> None:
+def test_what_runs_on_kaggle_is_not_replaced_by_extras_either():
     kaggle = pins("requirements/kaggle.lock", "3.12")
     for required in requirements("tpu", "preflight", "huggingface"):
         assert required.name not in ("tensorflow", "tensorflow-cpu"), required
@@ -179,9 +177,7 @@ def test_what_runs_on_kaggle_is_not_replaced_by_extras_either() -> None:
 
 
 @pytest.mark.parametrize("environment", ["main", "kaggle"])
-def test_without_a_fitting_python_it_says_which_to_install(
-    environment: str, tmp_path: Path
-) -> None:
+def test_without_a_fitting_python_it_says_which_to_install(environment, tmp_path):
     for tool in ("bash", "dirname", "env"):
         (tmp_path / tool).symlink_to(str(shutil.which(tool)))
     old = tmp_path / "python3"
@@ -209,11 +205,11 @@ def test_of_more():
 """
 
 
-def test_each_test_runs_once_over_two_environments(tmp_path: Path) -> None:
+def test_each_test_runs_once_over_two_environments(tmp_path):
     """`.ci/run`: what was skipped in the first runs in the second, and nothing else does."""
     (tmp_path / "test_two.py").write_text(_TWO_TESTS)
 
-    def ends(**environ: str) -> str:
+    def ends(**environ):
         command = ["-m", "pytest", "-q", "-p", "tests.conftest", "-c", os.devnull, "--rootdir=.",
                    "--each-once=ran", "-p", "no:cacheprovider"]  # fmt: skip
         environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}

@@ -7,21 +7,17 @@ whole-metrics.jsonl, the metrics after `pretrain --num_train_steps=8` on it. The
 lies there once.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile
-from pathlib import Path
 
 import pytest
 
 from testkit import ROOT
-from testkit.zygote import Zygote
 
 
 @pytest.fixture(params=["0.1.0"])
-def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def made(request, tmp_path):
     """A copy of what a release made."""
     with tarfile.open(ROOT / f"tests/fixtures/release-{request.param}.tar.xz") as archive:
         # Python 3.11 before 3.11.4, such as Debian's, has no filters.
@@ -33,9 +29,7 @@ def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.both
-def test_a_run_continues_with_the_losses_that_the_release_would_have_had(
-    made: Path, zygote: Zygote
-) -> None:
+def test_a_run_continues_with_the_losses_that_the_release_would_have_had(made, zygote):
     model = made / "model"
     ended = zygote.run(
         "pretrain", f"--data_dir={made}/data", f"--model_dir={model}", "--num_train_steps=8"
@@ -49,9 +43,7 @@ def test_a_run_continues_with_the_losses_that_the_release_would_have_had(
             assert line[key] == pytest.approx(expected[key], rel=1e-4), (key, line)
 
 
-def test_its_data_set_is_whole_and_making_it_again_finds_it_finished(
-    made: Path, zygote: Zygote
-) -> None:
+def test_its_data_set_is_whole_and_making_it_again_finds_it_finished(made, zygote):
     checked = zygote.run("check-data", f"--data_dir={made}/data", "--json")
     assert checked.status == 0 and checked.result["problems"] == []
     before = (made / "data/manifest.json").read_bytes()

@@ -1,8 +1,6 @@
 """What must never be in a flag, a message or a file that a run leaves; ruff's `S` rules search the
 code, tests/process/test_redaction.py what is printed."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 
@@ -14,7 +12,7 @@ from bigbird_ja.storage import gcs
 from testkit import ROOT
 
 
-def test_no_flag_takes_a_credential() -> None:
+def test_no_flag_takes_a_credential():
     # What is in a flag is in the process list, for every user of the machine to read.
     secret = re.compile("(access|auth|id)_token|password|secret|credential|private|api_key")
     for name in main.COMMANDS:
@@ -22,11 +20,11 @@ def test_no_flag_takes_a_credential() -> None:
             assert not secret.search(flag), flag
 
 
-def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message() -> None:
+def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message():
     class Response:
         """An answer that repeats what it was sent."""
 
-        def json(self) -> dict[str, dict[str, str]]:
+        def json(self):
             return {"error": {"message": "bad header Authorization: Bearer ya29.secret"}}
 
     error = exceptions.Forbidden("POST https://x?upload_id=secret: Bearer ya29.secret")
@@ -35,7 +33,7 @@ def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message() -> No
     assert "secret" not in str(gcs.translate(error, "gs://bucket/x"))
 
 
-def test_no_credentials_are_in_the_repository() -> None:
+def test_no_credentials_are_in_the_repository():
     forms = r"-----BEGIN PRIVATE[ ]KEY|\bya29\.[[:alnum:]_-]{20,}|\bAIza[[:alnum:]_-]{30,}"
     done = subprocess.run(
         ["git", "grep", "-lE", "-e", forms], cwd=ROOT, capture_output=True, text=True, check=False

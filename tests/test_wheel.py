@@ -1,7 +1,5 @@
 """The package as it is installed: from a wheel, in an empty folder."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -17,14 +15,14 @@ from bigbird_ja.settings.resolve import preset_names, preset_path
 from testkit import ROOT
 
 
-def test_the_package_for_a_vm_holds_every_preset() -> None:
+def test_the_package_for_a_vm_holds_every_preset():
     with zipfile.ZipFile(io.BytesIO(startup.build_package().content)) as archive:
         held = set(archive.namelist())
     presets = {f"bigbird_ja/settings/presets/{name}.yaml" for name in preset_names()}
     assert presets and presets <= held
 
 
-def test_configs_of_a_checkout_are_the_packages_presets() -> None:
+def test_configs_of_a_checkout_are_the_packages_presets():
     paths = list((ROOT / "configs").glob("*.yaml"))
     assert sorted(path.stem for path in paths) == preset_names()
     for path in paths:
@@ -32,7 +30,7 @@ def test_configs_of_a_checkout_are_the_packages_presets() -> None:
 
 
 @pytest.mark.nightly
-def test_presets_go_by_name_in_an_empty_folder(tmp_path: Path) -> None:
+def test_presets_go_by_name_in_an_empty_folder(tmp_path):
     source, site, folder = (tmp_path / name for name in ("source", "site", "empty"))
     shutil.copytree(ROOT / "bigbird_ja", source / "bigbird_ja")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
@@ -44,7 +42,7 @@ def test_presets_go_by_name_in_an_empty_folder(tmp_path: Path) -> None:
         check=True, capture_output=True,
     )  # fmt: skip
 
-    def run(*command: str) -> str:
+    def run(*command):
         environ = {"PYTHONPATH": str(site), "HOME": str(folder)}
         return subprocess.check_output(
             [sys.executable, *command], cwd=folder, env=environ, text=True

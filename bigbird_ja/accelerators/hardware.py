@@ -14,8 +14,6 @@ four of 256 x 256; two FLOPs per cell). `hbm_bytes` is what this compiler leaves
 its own reserve, read from its out-of-memory reports.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

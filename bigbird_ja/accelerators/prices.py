@@ -1,7 +1,5 @@
 """Reads the dated table of prices by chip, zone and pricing, and prices traffic by it."""
 
-from __future__ import annotations
-
 import datetime
 import difflib
 import importlib.resources

@@ -1,7 +1,5 @@
 """Formats `--help`: a command's docstring, its example, and its flags under headings."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

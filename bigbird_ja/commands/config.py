@@ -9,8 +9,6 @@ file itself: change it and give it to --config. What the data set fixes is null 
 Takes a moment. docs/settings.md lists all settings with their ranges.
 """
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

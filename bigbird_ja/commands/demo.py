@@ -8,8 +8,6 @@ Reads nothing. Writes everything under --work_dir; run again, it continues what 
 under 2 minutes on two cores.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -8,8 +8,6 @@ project and quotas. Writes nothing. Exits with 0 if this machine can train, else
 `launch` needs does not count. Takes ten seconds, most of them to import TensorFlow and jax.
 """
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import textwrap

@@ -12,8 +12,6 @@ visible one of the same piece. Corpora that make-data mixed by weights get a row
 A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batches limits them).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from absl import flags as absl_flags

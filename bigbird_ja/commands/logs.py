@@ -6,8 +6,6 @@ Reads the machine's copy of it, BUCKET/NAME/supervisor/training.log, and prints 
 it comes, until the run has ended. Changes nothing; Ctrl-C leaves the run as it is.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

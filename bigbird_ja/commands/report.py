@@ -9,8 +9,6 @@ second, sessions with checkpoints and preemptions on a time line, cost, evaluati
 distance, masked examples, settings side by side. Needs matplotlib. Takes seconds.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -7,8 +7,6 @@ The same seed gives the same articles anywhere. About 20 MB a second.
 Writes `--output`: a .jsonl, .jsonl.gz or .txt file, on disk or gs://.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import time

@@ -11,8 +11,6 @@
 hashes, masks and order.
 """
 
-from __future__ import annotations
-
 from collections.abc import MutableMapping
 
 # Name -> value, and why. A value that the user has set stays.

@@ -9,8 +9,6 @@ run of a killed command makes the same bytes, and repeats only what was in fligh
 share OUTPUT_DIR can each do a part of 1 and 2 (`make_part`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import Counter

@@ -4,8 +4,6 @@ Each shard's size, SHA-256, record checksums and count; each record's lengths, i
 targets; the tokenizer; the totals. A problem is one line that names the shard.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ nothing else, so they are the same after any restart, on any number of hosts and
 NumPy and TensorFlow (`tensors.TensorOps`). 32-bit arithmetic modulo 2**32 throughout.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -7,8 +7,6 @@ that reads records takes lengths, ids, counts and checksums from here and from n
 was made.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -17,8 +17,6 @@ and of TensorFlow (`tensors.TensorOps`: dynamic masks). `ArrayOps` holds what th
 spell differently. Both give the same targets, bit for bit, for the same (seed, epoch, record).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -14,8 +14,6 @@ Nothing here reads a file. Where the order is needed inside TensorFlow's graph, 
 the future is, `pipeline` calls the same functions with TensorFlow's `ArrayOps`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

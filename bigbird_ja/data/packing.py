@@ -9,8 +9,6 @@ the others. Every token of every document is in exactly one fragment.
 `pack` needs the lengths alone; `fill` then copies the tokens.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass

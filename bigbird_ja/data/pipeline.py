@@ -6,8 +6,6 @@ manifest while they are read, because a complete but short reply of a bucket end
 early without an error.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

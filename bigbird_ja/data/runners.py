@@ -5,8 +5,6 @@ the first is lost; what it had finished is not made twice. Machines see one --ou
 same text.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses

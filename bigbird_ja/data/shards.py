@@ -6,8 +6,6 @@ random sample of the corpus. A shard gathers its sequences from the blocks one b
 the shard itself is in memory.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

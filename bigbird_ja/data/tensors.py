@@ -1,7 +1,5 @@
 """Do in TensorFlow's graph what `hashing.ArrayOps` does with NumPy, to the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -10,8 +10,6 @@ this program made the folder. In OUTPUT_DIR the folder's mark (`storage.ownershi
 ours. A data set that is replaced stays whole until the new one is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Evaluates checkpoints of a run, or an exported model, on one data set."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs the model for evaluation: float32, no dropout, no recomputation, compiled per shape."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Protocol
 

@@ -5,8 +5,6 @@ unfinished, and the same command completes it. Only files that exports wrote, an
 were written, are replaced or removed; where one was changed since, replacing is refused.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

@@ -16,8 +16,6 @@ Control pieces written in a text (`[CLS]`, `[SEP]`, `<s>`, ...) are special toke
 everywhere in Hugging Face; to SentencePiece they are ordinary characters.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

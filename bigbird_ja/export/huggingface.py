@@ -1,7 +1,5 @@
 """Writes a folder that `AutoTokenizer`, `AutoModelForMaskedLM` and `pipeline("fill-mask")` load."""
 
-from __future__ import annotations
-
 import importlib.resources
 import os
 import shutil

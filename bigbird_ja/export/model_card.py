@@ -1,7 +1,5 @@
 """Writes the model card from the run's files; what they do not record is left open."""
 
-from __future__ import annotations
-
 import html
 import importlib.resources
 import json

@@ -16,8 +16,6 @@ are told apart by other numbers: tokens of different numbers do not see each oth
 attention probabilities. Needs torch, transformers and numpy; imports nothing of bigbird-ja.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from types import SimpleNamespace

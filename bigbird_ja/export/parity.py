@@ -4,8 +4,6 @@ Compared: token ids, on generated articles and hard cases; and log-probabilities
 of the folder's code beside the weights, on held-out records or generated text.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.metadata
 import itertools

@@ -6,8 +6,6 @@ attends to padding; beyond the lengths of full attention, it is the branch's len
 which random blocks are seen, as in training.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 

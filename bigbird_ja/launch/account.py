@@ -1,7 +1,5 @@
 """Adds one observation to the state: time, money, and the trainer's progress."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import fields, replace
 from typing import Any

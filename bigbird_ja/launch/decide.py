@@ -15,8 +15,6 @@ Before the phases come the ends that do not depend on them (`check_endings`).
 - A machine counts as absent after two empty listings in which its name was not found either.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from bigbird_ja.launch import outcomes

@@ -8,8 +8,6 @@ BUCKET/NAME/supervisor/  launch.json (`LaunchedRun`), config.yaml, state.json, l
 BUCKET/packages/         code for the VM, a zip by its hash
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

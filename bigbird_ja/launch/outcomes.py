@@ -1,7 +1,5 @@
 """Computes the state, actions and events that follow from each decision of `decide.py`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Makes the record of a run from the flags of `launch`, and shows what it would rent and cost."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import re

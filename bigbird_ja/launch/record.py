@@ -1,7 +1,5 @@
 """Defines the record of a launched run, and its machines as the services list them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

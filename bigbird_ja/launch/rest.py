@@ -1,7 +1,5 @@
 """Calls Google's services by JSON over HTTP, and translates their refusals."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import email.utils

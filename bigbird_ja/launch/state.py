@@ -1,7 +1,5 @@
 """Defines the state of a run that outlives its supervisor, one observation, and the actions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

@@ -4,8 +4,6 @@ TPUs, files, clocks and the terminal are arguments (`World`), so that the tests 
 loop in virtual time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A slice of several hosts is one node, with all hosts or none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from bigbird_ja.accelerators import hardware

@@ -4,8 +4,6 @@
 others must equal.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

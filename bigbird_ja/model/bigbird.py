@@ -1,7 +1,5 @@
 """Runs BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from bigbird_ja.model.attention import attend, is_tiled, rows_of_tiles

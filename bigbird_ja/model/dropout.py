@@ -8,8 +8,6 @@ XLA fuses that into whatever uses the mask, forward and backward alike, and give
 CPU and on a TPU.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads small integers over the range

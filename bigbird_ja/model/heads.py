@@ -1,7 +1,5 @@
 """Predicts from the hidden states: masked tokens, and whether segment B follows A."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tensorflow as tf

@@ -5,8 +5,6 @@ for newer TPUs, under the engine pjrt; on a CPU Pallas' interpreter runs them, f
 is imported only where kernels are taken.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import re

@@ -3,8 +3,6 @@
 Gradient checkpointing keeps a function's inputs and computes it again in the backward pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

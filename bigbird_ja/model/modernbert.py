@@ -6,8 +6,6 @@ Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to
 Values and gradients are those of transformers' `ModernBertModel`.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -8,8 +8,6 @@ kernels; the numbers are the same after a reshape). `cls/seq_relationship/output
 [2, hidden], as there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import dataclass

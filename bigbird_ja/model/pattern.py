@@ -14,8 +14,6 @@ Face's BigBird, so that an exported model computes the same; so do the few lengt
 which too few different shifts exist. Longer ones must be a multiple of two blocks.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

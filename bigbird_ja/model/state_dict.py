@@ -4,8 +4,6 @@ Weights are read from safetensors or, where PyTorch is installed, from its own f
 or several; nothing of a folder is executed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle

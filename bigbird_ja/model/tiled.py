@@ -19,8 +19,6 @@ is carried through every piece, so that nothing needs to be cut out of an array;
 there is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 See `tiled` for the layout: arrays are [b, T, heads, size, rows], tile 0 holds the global blocks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Prints a plan: the table of machines, and the machine to take."""
 
-from __future__ import annotations
-
 import datetime
 import math
 import textwrap

@@ -1,7 +1,5 @@
 """Estimates the rate of training on a machine, and rented hours with preemptions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Computes tokens, hours and money of a run, a row for each machine and pricing."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

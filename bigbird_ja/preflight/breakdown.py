@@ -1,7 +1,5 @@
 """Sums cycles by kind of op, and of the costliest ops; a step's figures by machine code."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ The cache key is the SHA-256 of everything that a result depends on: the step's 
 device or slice, the versions of libtpu and jaxlib, and this project's way of calling them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

@@ -5,8 +5,6 @@ compiler ends its process when it meets something that it cannot do; here that e
 Run by `bigbird_ja.preflight.compile`. Needs jax and libtpu; TensorFlow is not imported.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

@@ -11,8 +11,6 @@ array of the pieces of an asynchronous copy, which are adjacent already: XLA,
 memory_space_assignment, SlicedCopyAllocation).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Traces, compiles and counts a config's step for a chip or slice."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

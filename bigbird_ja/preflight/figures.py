@@ -1,7 +1,5 @@
 """Reads results of `preflight` for `plan`, and writes them as text, without TensorFlow or jax."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict

@@ -4,8 +4,6 @@ Text and not `HloModuleProto`: jaxlib cannot make the message of a program with 
 SparseCores (see `compile_child.optimised`), and libtpu lists such a program as text only.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

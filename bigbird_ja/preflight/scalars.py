@@ -4,8 +4,6 @@ Scalars and predicates are in single assignment: each is computed from the numbe
 where it follows from that.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping

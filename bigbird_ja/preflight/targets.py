@@ -1,7 +1,5 @@
 """Names what a program is compiled for: one device of a chip, or a whole slice."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

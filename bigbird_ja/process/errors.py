@@ -1,7 +1,5 @@
 """Declares the ends of a command, with exit status and `reason`, and maps exceptions to them."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import importlib.util

@@ -4,8 +4,6 @@ A process id means something on one machine alone, in one namespace, until the n
 used again. So an owner is recorded with all of these, and the time at which it started.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -7,8 +7,6 @@ such as `password` is masked; and so are a few well-known forms. What is masked 
 name stays, so that a message still tells what was wrong.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 

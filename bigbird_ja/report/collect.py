@@ -1,7 +1,5 @@
 """Reads what a run has logged, once, and puts it in order for the page."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Writes the report as one HTML page: everything inline, nothing fetched."""
 
-from __future__ import annotations
-
 import datetime
 import html
 import importlib.resources

@@ -16,8 +16,6 @@ sidecar, which states size and checksum of the others. While the sidecar is not 
 about to be removed, the mark states them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -6,8 +6,6 @@ extended and swapped in guarded by their version; metrics are kept in memory and
 `sync` is called (with each save, and now and then).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

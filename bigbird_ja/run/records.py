@@ -4,8 +4,6 @@ The records are dictionaries, checked where they are read (`run.log`); keys that
 here are kept as they are. `None` stands for a number that JSON cannot hold (NaN, infinity).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta

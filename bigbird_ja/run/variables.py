@@ -1,7 +1,5 @@
 """Read and write the variables of a checkpoint: parameters, the optimizer's slots, and the step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeVar
 

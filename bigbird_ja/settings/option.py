@@ -5,8 +5,6 @@ A setting is declared in its field of `settings.schema`, a flag that is no setti
 reference of all settings, the echo) is derived from that declaration.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import types

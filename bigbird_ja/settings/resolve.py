@@ -5,8 +5,6 @@ explicitly that disagrees with it is an error (`fit_to_data`). Without a data se
 `make_data` describes one to be made (`requested_data`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import pathlib

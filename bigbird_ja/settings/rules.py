@@ -1,7 +1,5 @@
 """Check settings against each other and against the data, and warn of suspicious ones."""
 
-from __future__ import annotations
-
 import math
 
 from bigbird_ja.process.errors import BadInput

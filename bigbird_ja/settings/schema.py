@@ -5,8 +5,6 @@ validation, `--help`, docs/settings.md, `bigbird-ja config`, the echo, which com
 whether a resumed run may change it follow from that field; `option.Option` says what `has` takes.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct

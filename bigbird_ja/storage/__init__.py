@@ -13,8 +13,6 @@ docs/design/storage.md says how, and why TensorFlow's own gs:// client is not us
 The methods of `disk.Disk` document each function.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Reads and writes objects on Google Cloud Storage as files: pinned reads, verified writes."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import mimetypes

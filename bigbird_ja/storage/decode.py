@@ -7,8 +7,6 @@ infinity, what is cut short, too large or nested too deeply. Keys that the type 
 ignored, so that a newer program's files can be read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -5,8 +5,6 @@ per file being written; its name records the process, and the next writer of tha
 `clean_temporary`) removes it once that process is gone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

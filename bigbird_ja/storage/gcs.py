@@ -4,8 +4,6 @@ Transient faults are retried and logged once, lasting ones raise. The libraries'
 switched off (they log nothing, and their deadlines multiply), so `run` is the only loop.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import logging

@@ -9,8 +9,6 @@ that try one wins; an owner that lost the lease (its machine slept) learns of it
 `check`, and must not write any more.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

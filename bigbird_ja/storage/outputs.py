@@ -6,8 +6,6 @@ comes after it. A file is written beside its place and renamed, so that a link o
 written through.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

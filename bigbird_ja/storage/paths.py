@@ -4,8 +4,6 @@ Nothing is opened to find out: a FIFO would make whoever opens it wait for ever,
 anything. Every refusal is one line: the flag, the path, what is wrong, what to do.
 """
 
-from __future__ import annotations
-
 import base64
 import errno
 import os

@@ -13,8 +13,6 @@ one. `restated_facts` returns these pairs. Words and sentences are in `article_w
 Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
 """
 
-from __future__ import annotations
-
 import functools
 import heapq
 import math

@@ -6,8 +6,6 @@
 Document n is the same at every reading.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

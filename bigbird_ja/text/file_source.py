@@ -11,8 +11,6 @@ column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
 A record without text is an empty document: `make-data` counts and leaves it out.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

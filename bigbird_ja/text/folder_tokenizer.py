@@ -7,8 +7,6 @@ One thing is otherwise than in transformers: a special piece that a text spells 
 ordinary text, as it is to SentencePiece.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

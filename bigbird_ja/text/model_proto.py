@@ -12,8 +12,6 @@ Which piece plays which part: what a Hugging Face folder states (`special_tokens
 `tokenizer_config.json`), else its name.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Iterable, Mapping

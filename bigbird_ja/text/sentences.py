@@ -6,8 +6,6 @@ noted when it is seen and dropped when the bracket closes, so a quotation is nev
 that never closes (within `MAX_BRACKET_LENGTH`) costs nothing: its boundaries simply stay.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import unicodedata

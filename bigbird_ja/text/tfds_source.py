@@ -5,8 +5,6 @@ The real TFDS builder reads; nothing is downloaded or generated here. Looked for
 public prepared copy in `gs://tfds-data/datasets`, where it can be reached.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

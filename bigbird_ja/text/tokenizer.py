@@ -4,8 +4,6 @@ Special ids are read from the model by name here and nowhere typed a second time
 (NFKC by default) is the model's own business: text goes in as it is, once.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Iterable, Sequence

@@ -4,8 +4,6 @@ PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and t
 The mark of the folder (`storage.ownership`) proves which of the three are ours to replace.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

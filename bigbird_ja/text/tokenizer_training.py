@@ -5,8 +5,6 @@ not see signals, so in this process Ctrl-C would wait for hours; a child can be 
 its log shows the progress.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Evaluate while a run trains: decide when, and leave off where someone asks to stop."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ On a TPU slice of several hosts every process knows its place from the machine; 
 JAX's variables say it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -23,8 +23,6 @@ Matrices of one shape are stacked, so that they are multiplied together, and so 
 take equal shares of them.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping

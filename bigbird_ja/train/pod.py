@@ -15,8 +15,6 @@ us; saves by time, Ctrl-C and --max_train_minutes need the same.)
 it. Where one is killed, JAX's client aborts the others: `signals.on_abort` makes status 76 of that.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import ctypes

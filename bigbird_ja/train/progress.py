@@ -1,7 +1,5 @@
 """Show a run to people: the progress line, TensorBoard, Weights & Biases."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

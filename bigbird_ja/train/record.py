@@ -1,7 +1,5 @@
 """Record everything that a run logs about itself while it trains."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os

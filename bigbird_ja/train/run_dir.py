@@ -6,8 +6,6 @@ batches of the new size: the next batch begins at the first multiple of that siz
 record that was seen, so none is seen twice and less than one batch is left out.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

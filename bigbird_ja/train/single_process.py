@@ -1,7 +1,5 @@
 """Train in one process; what `train.pod` does in several."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf

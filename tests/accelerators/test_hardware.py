@@ -1,7 +1,5 @@
 """Names and sizes of what can be rented."""
 
-from __future__ import annotations
-
 import pytest
 
 from bigbird_ja.accelerators import hardware
@@ -24,7 +22,7 @@ from bigbird_ja.process.errors import BadInput
 )
 def test_names_topologies_and_sizes(
     name, known_as, topology, chips, units, devices, hosts, peak_flops
-) -> None:
+):
     machine = hardware.find(name)
     assert machine == hardware.of_topology(topology)
     assert (machine.name, machine.chips, machine.units) == (known_as, chips, units)
@@ -35,12 +33,12 @@ def test_names_topologies_and_sizes(
 
 
 @pytest.mark.parametrize("name", ["v3", "A100", "v9-8", "v5e-7", "v3-7", "v3-4", "v5e-0", "v5e-24"])
-def test_unknown_machines_are_refused(name: str) -> None:
+def test_unknown_machines_are_refused(name):
     with pytest.raises(BadInput, match=f"'{name}'"):
         hardware.find(name)
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5e:", "v5e:8", "v9:2x2", "v5e:0x4", "v5e:2x4x2x2"])
-def test_unknown_topologies_are_refused(name: str) -> None:
+def test_unknown_topologies_are_refused(name):
     with pytest.raises(BadInput, match="no topology"):
         hardware.of_topology(name)

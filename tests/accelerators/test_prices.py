@@ -1,21 +1,17 @@
 """The table of prices: form, age, zones, overrides, traffic between regions."""
 
-from __future__ import annotations
-
 import datetime
-from pathlib import Path
 
 import pytest
 
 from bigbird_ja.accelerators import prices
 from bigbird_ja.accelerators.hardware import CHIPS
 from bigbird_ja.process.errors import BadInput
-from testkit.fakes.gcs_process import FakeGcs
 
 TABLE = prices.load()
 
 
-def test_the_built_in_table_has_every_chip_and_makes_sense() -> None:
+def test_the_built_in_table_has_every_chip_and_makes_sense():
     assert set(TABLE.chips) == set(CHIPS)
     for chip, offers in TABLE.chips.items():
         for zone, offer in offers.items():
@@ -34,19 +30,19 @@ def test_the_built_in_table_has_every_chip_and_makes_sense() -> None:
         ("v4-16", "spot", (), 8 * 0.9215),
     ],
 )
-def test_a_machine_is_priced_by_its_chips(name, pricing, zones, price) -> None:
+def test_a_machine_is_priced_by_its_chips(name, pricing, zones, price):
     assert TABLE.per_hour(name, pricing, zones) == pytest.approx(price)
 
 
 @pytest.mark.parametrize(
     ("name", "zones"), [("v7x-8", ()), ("v3-32", ()), ("v3-8", ("us-central1-a", "us-east1-d"))]
 )
-def test_an_unknown_price_is_refused(name: str, zones: tuple[str, ...]) -> None:
+def test_an_unknown_price_is_refused(name, zones):
     with pytest.raises(BadInput, match=r"no spot price for .*--price_file"):
         TABLE.per_hour(name, "spot", zones)
 
 
-def test_zones_are_those_of_the_table() -> None:
+def test_zones_are_those_of_the_table():
     TABLE.check_zone("us-central1-a", "v3-8")
     TABLE.check_zone("us-central1-a")
     TABLE.check_zone("us-central1-c", "v7x-8")  # offered, though its price is not known
@@ -64,7 +60,7 @@ def test_zones_are_those_of_the_table() -> None:
             TABLE.check_zone(zone, machine)
 
 
-def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent() -> None:
+def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent():
     assert TABLE.by_zone("v6e-8", "spot")[0][0] == "asia-southeast1-b"
     assert TABLE.usual_zones("v6e-8", "spot")[0] == "us-central1-b"
     central = tuple(f"us-central1-{letter}" for letter in "abf")
@@ -73,7 +69,7 @@ def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent() -> None
     assert TABLE.usual_zones("v4-8", "spot") == ("us-central2-b",)
 
 
-def test_prices_can_be_overridden_in_part(tmp_path: Path) -> None:
+def test_prices_can_be_overridden_in_part(tmp_path):
     path = tmp_path / "p.yaml"
     new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"
     path.write_text(f"as_of: 2026-01-02\nchips: {{v3: [{{spot: 0.25}}], v6e: [{new}]}}")
@@ -96,7 +92,7 @@ def test_prices_can_be_overridden_in_part(tmp_path: Path) -> None:
         ("as_of: 2026-01-02\nfree: {me: {machine: v5e-7}}", "free.me.machine: 'v5e-7'"),
     ],
 )
-def test_bad_price_files(tmp_path: Path, text: str, words: str) -> None:
+def test_bad_price_files(tmp_path, text, words):
     path = tmp_path / "p.yaml"
     path.write_text(text)
     with pytest.raises(BadInput, match=words):
@@ -113,7 +109,7 @@ def test_bad_price_files(tmp_path: Path, text: str, words: str) -> None:
         ("europe-west4", "us-central1-b", 0.08),
     ],
 )
-def test_traffic_between_regions_has_its_price(location: str, zone: str, price: float) -> None:
+def test_traffic_between_regions_has_its_price(location, zone, price):
     assert TABLE.egress_per_gb(location, zone) == price
     text = prices.traffic_warning("gs://b/data", location, zone, TABLE, 50 * 10**9)
     assert bool(text) == bool(price)
@@ -121,7 +117,7 @@ def test_traffic_between_regions_has_its_price(location: str, zone: str, price: 
         assert f"{price:.2f} USD per GB, {50 * price:.2f} USD per pass" in text
 
 
-def test_each_bucket_of_another_region_is_warned_of_once(bucket: str, fake_gcs: FakeGcs) -> None:
+def test_each_bucket_of_another_region_is_warned_of_once(bucket, fake_gcs):
     paths = [f"{bucket}/data", f"{bucket}/run", "/disk", "gs://no-such/x"]
     assert prices.traffic_warnings(paths, "us-central1-b", TABLE) == []
     (text,) = prices.traffic_warnings(paths, "europe-west4-a", TABLE)

@@ -3,17 +3,12 @@
 The values are generated from the declarations, so a new flag or setting needs no line here.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.cli.command_flags import declared
-from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS
 from tests.cli.test_command_flags import enough, flags_of, parse
 
@@ -25,7 +20,7 @@ NO_YAML = ("[1, 2]", "{a: 1}", "!!python/object:os.system x", "[", "&a [*a, *a]"
 ODD_TEXTS = ("\udcff\udcfe", "x" * 5000, "a\nb", "\x1b[2J", "-", "~", "{}", "%s%n")
 
 
-def bad_values(option: Option) -> Iterator[str]:
+def bad_values(option):
     """Texts that are no value of the option, on the command line or in YAML."""
     if option.choices:
         yield from ("no-such-choice", "", "nan", "0")
@@ -44,7 +39,7 @@ def bad_values(option: Option) -> Iterator[str]:
             yield str(option.high * 1.001 + step if option.kind is float else option.high + 1)
 
 
-def bad_settings(option: Option) -> Iterator[str]:
+def bad_settings(option):
     """Values after `--set key=` that are refused."""
     yield from ("[1, 2]",) if option.none else ("[1, 2]", "null")
     if option.kind is str:
@@ -57,7 +52,7 @@ def bad_settings(option: Option) -> Iterator[str]:
         yield from (text for text in bad_values(option) if text not in ("", "1_0"))  # 10 in YAML
 
 
-def refusal(capsys: Any, *arguments: str) -> str:
+def refusal(capsys, *arguments):
     """The one line with which a command refuses its arguments, without the program's name."""
     status = main.run_command_line(list(arguments))
     captured = capsys.readouterr()
@@ -73,7 +68,7 @@ def refusal(capsys: Any, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("command", main.COMMANDS)
-def test_no_flag_takes_a_bad_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_flag_takes_a_bad_value(command, capsys):
     for flag in flags_of(command):
         if flag.name == "help":
             continue
@@ -88,21 +83,19 @@ def test_no_flag_takes_a_bad_value(command: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("key", OPTIONS)
-def test_no_setting_takes_a_bad_value(key: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_setting_takes_a_bad_value(key, capsys):
     for value in bad_settings(OPTIONS[key]):
         assert key in refusal(capsys, "config", f"--set={key}={value}")
 
 
 @pytest.mark.parametrize("value", NO_YAML, ids=lambda value: value[:9])
-def test_no_setting_takes_what_is_no_plain_value(
-    value: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_setting_takes_what_is_no_plain_value(value, capsys):
     for key in ("model.num_layers", "tpu.name"):
         assert key in refusal(capsys, "config", f"--set={key}={value}")
 
 
 @pytest.mark.parametrize("command", main.COMMANDS)
-def test_what_no_command_takes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_command_takes(command, capsys):
     for words in (["stray", "words"], ["--json=maybe"], ["--no_such_flag=1", "--json"]):
         refusal(capsys, command, *enough(command), *words)
     assert "unknown flag --flagfile" in refusal(capsys, command, "--flagfile=x")
@@ -113,5 +106,5 @@ def test_what_no_command_takes(command: str, capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     "text", ["", "=", "model", "model.num_layers", "model.=1", ".x=1", "a.b.c=1", "model=1"]
 )
-def test_no_setting_is_called_that(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_setting_is_called_that(text, capsys):
     refusal(capsys, "config", f"--set={text}")

@@ -4,16 +4,12 @@ That each command's results are all of standard output with `--json` is seen by 
 parse it; that its refusals are, by tests/test_bad_inputs.py and test_bad_values.py.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 import types
-from typing import Any
 
 import pytest
-from absl import flags
 
 from bigbird_ja.cli import main
 from bigbird_ja.process import errors
@@ -22,7 +18,7 @@ from testkit.command_line import run_cli, run_module
 SECRET = "ya29.very-secret"
 
 
-def test_alone_it_lists_the_commands_in_the_order_of_use(capsys: pytest.CaptureFixture) -> None:
+def test_alone_it_lists_the_commands_in_the_order_of_use(capsys):
     assert main.run_command_line([]) == 0
     printed = capsys.readouterr().out
     places = [printed.index(f"\n  {name} ") for name in main.COMMANDS]
@@ -32,9 +28,7 @@ def test_alone_it_lists_the_commands_in_the_order_of_use(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
-def test_every_command_has_help_with_defaults_and_an_example(
-    name: str, capsys: pytest.CaptureFixture
-) -> None:
+def test_every_command_has_help_with_defaults_and_an_example(name, capsys):
     assert main.run_command_line([name, "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"bigbird-ja {name}" in printed and "Example:" in printed and "(default: " in printed
@@ -42,7 +36,7 @@ def test_every_command_has_help_with_defaults_and_an_example(
     assert capsys.readouterr().out == printed
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     program = (
         "import sys\nfrom bigbird_ja.cli import main as cli\n"
         "for name in ('sample', 'evaluate', 'report', 'export', 'status'):\n"
@@ -58,19 +52,19 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture) -> None:
+def test_an_unknown_command_names_the_nearest(capsys):
     for words in (["pretran"], ["help", "pretran"]):
         assert main.run_command_line(words) == 2
         assert "'pretrain'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["nonsense", "--json"], ["--json"]])
-def test_no_command_at_all_is_refused_in_json_too(words: list[str]) -> None:
+def test_no_command_at_all_is_refused_in_json_too(words):
     ended = run_cli(*words)
     assert ended.status == 2 and ended.json["reason"] == "bad_input"
 
 
-def test_what_is_on_standard_output_with_json_and_without() -> None:
+def test_what_is_on_standard_output_with_json_and_without():
     ended = run_module("testkit.any_command", "work", "--json")
     assert ended.json == {"reason": "finished", "count": 3}
     assert "a table" in ended.stderr and "a line of a C library" in ended.stderr
@@ -78,7 +72,7 @@ def test_what_is_on_standard_output_with_json_and_without() -> None:
     assert "a table" in ended.stdout and "{" not in ended.stdout
 
 
-def test_results_that_json_cannot_hold_as_they_are() -> None:
+def test_results_that_json_cannot_hold_as_they_are():
     ended = run_module("testkit.any_command", "odd_results", "--json")
     assert ended.json == {
         "reason": "finished", "nan": None, "array": [1.0, None], "scalar": 1.5, "name": "\udcff",
@@ -100,9 +94,9 @@ def test_results_that_json_cannot_hold_as_they_are() -> None:
     ids=lambda value: repr(value)[:40],
 )
 def test_every_end_has_its_status_and_reason_and_no_secret(
-    error: BaseException, status: int, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    def run(args: flags.FlagValues) -> dict[str, Any]:
+    error, status, reason, monkeypatch, capsys
+):
+    def run(args):
         raise error
 
     command = types.SimpleNamespace(define_flags=lambda flags: None, run=run)
@@ -115,8 +109,8 @@ def test_every_end_has_its_status_and_reason_and_no_secret(
 
 
 def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, capsys: pytest.CaptureFixture
-) -> None:
+    monkeypatch, tmp_path, capsys
+):
     there = errors.importlib.util.find_spec
     monkeypatch.setattr(
         errors.importlib.util, "find_spec", lambda name: None if name == "jax" else there(name)

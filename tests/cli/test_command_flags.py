@@ -1,26 +1,22 @@
 """Flags as they are declared: types, ranges, what is required, what goes with what, their help."""
 
-from __future__ import annotations
-
 import types
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bigbird_ja.cli import command_flags, help, main
-from bigbird_ja.cli.command_flags import Flags, declared
+from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 
 
-def flags_of(command: str) -> list[Any]:
+def flags_of(command):
     return command_flags.own_flags(command_flags.flags_of(main.load_command(command)))
 
 
-def enough(command: str, *left_out: str) -> list[str]:
+def enough(command, *left_out):
     """A value for each required flag."""
     return [
         f"--{flag.name}=x"
@@ -29,11 +25,11 @@ def enough(command: str, *left_out: str) -> list[str]:
     ]
 
 
-def parse(command: str, *arguments: str) -> Any:
+def parse(command, *arguments):
     return command_flags.parse(main.load_command(command), command, arguments)
 
 
-def refusal(command: str, *arguments: str) -> str:
+def refusal(command, *arguments):
     with pytest.raises(BadInput) as error:
         command_flags.resolve(parse(command, *arguments))
     assert "\n" not in str(error.value)
@@ -48,7 +44,7 @@ ALL = [
 
 
 @pytest.mark.parametrize(("command", "flag"), ALL)
-def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
+def test_every_flag_is_declared_whole(command, flag):
     option = declared(flag)
     assert option.help.endswith("."), "a sentence"
     if option.kind in (int, float):
@@ -64,7 +60,7 @@ def test_every_flag_is_declared_whole(command: str, flag: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "flag"), [case for case in ALL if declared(case.values[1]).required]
 )
-def test_a_required_flag_is_marked_and_demanded(command: str, flag: Any) -> None:
+def test_a_required_flag_is_marked_and_demanded(command, flag):
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
     text = help.command_help(main.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
@@ -74,7 +70,7 @@ def test_a_required_flag_is_marked_and_demanded(command: str, flag: Any) -> None
 @pytest.mark.parametrize(
     ("command", "flag"), [case for case in ALL if declared(case.values[1]).needs]
 )
-def test_a_flag_that_needs_another_is_refused_alone(command: str, flag: Any) -> None:
+def test_a_flag_that_needs_another_is_refused_alone(command, flag):
     option = declared(flag)
     value = option.choices[0] if option.choices else option.high or "x"
     arguments = [*enough(command), f"--{flag.name}={'true' if option.kind is bool else value}"]
@@ -94,9 +90,7 @@ def test_a_flag_that_needs_another_is_refused_alone(command: str, flag: Any) -> 
         ("tpu.name=x", "--use_tpu"),
     ],
 )
-def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_none(
-    setting: str, flag: str
-) -> None:
+def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_none(setting, flag):
     arguments = [*enough("pretrain"), f"--set={setting}"]
     assert f"no effect without {flag}" in refusal("pretrain", *arguments)
     command_flags.resolve(parse("pretrain", *arguments, *flag.split()))
@@ -104,19 +98,19 @@ def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_no
     assert f"--set {setting.partition('=')[0]} has no effect in this command" in printed
 
 
-def test_config_knows_the_commands_with_settings_and_those_are_there() -> None:
+def test_config_knows_the_commands_with_settings_and_those_are_there():
     used = {name: getattr(main.load_command(name), "SETTINGS", ()) for name in main.COMMANDS}
     assert {name for name in used if used[name]} == {*config_command.COMMANDS, "config"}
     assert {use for uses in used.values() for use in uses} <= {*OPTIONS}
 
 
-def test_each_setting_of_making_has_a_flag_of_its_own() -> None:
+def test_each_setting_of_making_has_a_flag_of_its_own():
     for command, section in (("tokenize", "tokenize"), ("make-data", "make_data")):
         flags = {declared(flag).setting for flag in flags_of(command)}
         assert {key for key, option in OPTIONS.items() if option.section == section} <= flags
 
 
-def test_the_last_of_file_set_and_flag_wins(tmp_path: Path) -> None:
+def test_the_last_of_file_set_and_flag_wins(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("training: {num_train_steps: 5, warmup_steps: 1}\nmodel: {num_layers: 2}\n")
     sets = ["--set=training.num_train_steps=6", "--set=model.num_layers=4"]
@@ -129,13 +123,13 @@ def test_the_last_of_file_set_and_flag_wins(tmp_path: Path) -> None:
     assert command_flags.resolve(args)[1][-1].source == "--tpu_name"
 
 
-def test_unknown_flags_name_near_ones_by_letters_and_meaning() -> None:
+def test_unknown_flags_name_near_ones_by_letters_and_meaning():
     assert "'--num_train_steps'" in refusal("pretrain", "--num_train_step=3")
     assert "--set training.global_batch_size=..." in refusal("pretrain", "--batch_size=3")
     assert "--set" not in refusal("report", "--batch_size=3")
 
 
-def test_hyphens_stand_for_underscores_in_names_alone() -> None:
+def test_hyphens_stand_for_underscores_in_names_alone():
     args = parse("make-data", *enough("make-data"), "--seq-length=64", "--no-nsp")
     assert args.seq_length == 64 and args.nsp is False
     args = parse("fill-mask", *enough("fill-mask", "text"), "--top-k", "3", "--text=a-b")
@@ -143,25 +137,25 @@ def test_hyphens_stand_for_underscores_in_names_alone() -> None:
     assert parse("fill-mask", *enough("fill-mask"), "--text", "--a-b").text == "--a-b"
 
 
-def test_stray_words_are_refused_but_for_the_one_that_a_command_takes() -> None:
+def test_stray_words_are_refused_but_for_the_one_that_a_command_takes():
     assert parse("config", "tiny-cpu", "--set=model.num_layers=3").config == "tiny-cpu"
     for words in (["plan", "x"], ["config", "x", "y"], ["config", "x", "--config=y"]):
         assert "unexpected argument" in refusal(*words)
 
 
-def test_a_stray_word_names_the_flag_that_it_is_meant_for() -> None:
+def test_a_stray_word_names_the_flag_that_it_is_meant_for():
     assert "did you mean --input x.txt?" in refusal("tokenize", "x.txt")
     by_shell = refusal("tokenize", "--output_prefix=x", "--input", "a.txt", "b.txt", "c.txt")
     assert "quote a pattern: --input 'FOLDER/*', or repeat --input" in by_shell
 
 
-def test_all_that_is_missing_is_named_at_once() -> None:
+def test_all_that_is_missing_is_named_at_once():
     assert "--data_dir, --model_dir are needed: see" in refusal("pretrain")
     names = "--name, --project, --bucket, --data_dir are needed (or --dry_run):"
     assert names in refusal("launch")
 
 
-def test_help_shows_a_presets_values_and_what_is_required_first() -> None:
+def test_help_shows_a_presets_values_and_what_is_required_first():
     module = main.load_command("pretrain")
     text = " ".join(help.command_help(module, "pretrain", "tiny-cpu").split())
     steps = resolve_config("tiny-cpu")[0].training.num_train_steps
@@ -173,8 +167,8 @@ def test_help_shows_a_presets_values_and_what_is_required_first() -> None:
         help.command_help(module, "pretrain", "no-such")
 
 
-def test_help_shows_range_unit_and_what_a_default_stands_for() -> None:
-    def define(flags: Flags) -> None:
+def test_help_shows_range_unit_and_what_a_default_stands_for():
+    def define(flags):
         flags.integer("count", 3, "How many.", unit="pieces", low=1, high=9)
         flags.number("share", None, "Which share.", above=0, below=1, none="by machine")
         flags.setting("training.num_train_steps", "steps")

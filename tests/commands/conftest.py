@@ -1,43 +1,37 @@
 """Fixtures of the commands' tests."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from bigbird_ja.cli import main
 from testkit import killing
 from testkit.command_line import Ended
-from testkit.zygote import Zygote
 from tests.commands.pretraining import Runs
 
 
 @pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def inputs(tmp_path_factory):
     """Paths of a tiny config and a tiny data set to pretrain on; tests must not change them."""
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     return str(config), str(data)
 
 
 @pytest.fixture(scope="module")
-def engine() -> str:
+def engine():
     """The engine of `runs`."""
     return "pjrt"
 
 
 @pytest.fixture(scope="module")
-def runs(engine: str, zygote: Zygote, inputs: tuple[str, str], once: Callable[..., Path]) -> Runs:
+def runs(engine, zygote, inputs, once):
     """Runs under an engine, of which one is finished."""
     return Runs(zygote, inputs, engine, once)
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+def run(capsys):
     """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""
 
-    def run_here(*arguments: str) -> Ended:
+    def run_here(*arguments):
         status = main.run_command_line(list(arguments))
         return Ended(status, *capsys.readouterr())
 

@@ -1,18 +1,12 @@
 """What the tests of `pretrain` share: runs of a tiny model, each engine's left alone once."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage.ownership import Owned
-from testkit.zygote import Command, Ended, Zygote
+from testkit.zygote import Ended
 
 STEPS = 30
 EVALUATES = ["--mode", "train_and_eval", "--set", "training.eval_every_steps=16"]
@@ -30,16 +24,14 @@ class Runs:
         once: makes the finished run, for all workers of a test run.
     """
 
-    def __init__(
-        self, zygote: Zygote, inputs: tuple[str, str], engine: str, once: Callable[..., Path]
-    ) -> None:
+    def __init__(self, zygote, inputs, engine, once):
         self.zygote, self.engine = zygote, engine
         self.flags = [
             "pretrain", "--json", "--engine", engine, "--config", inputs[0],
             "--data_dir", inputs[1], "--num_train_steps", str(STEPS),
         ]  # fmt: skip
 
-        def finish(folder: Path) -> None:
+        def finish(folder):
             ended = zygote.run(*self.flags, "--model_dir", str(folder / "model"), *EVALUATES)
             assert ended.status == 0, ended.err
             (folder / "ended.json").write_text(json.dumps(vars(ended)))
@@ -48,7 +40,7 @@ class Runs:
         self.finished = folder / "model"
         self.ended = Ended(**json.loads((folder / "ended.json").read_text()))
 
-    def new(self, directory: Path) -> list[str]:
+    def new(self, directory):
         """The command for a new run, with the programs that another one has compiled."""
         model = directory / "model"
         if (self.finished / "compiled").exists():
@@ -56,31 +48,31 @@ class Runs:
             Owned.create(str(model), "run")
         return [*self.flags, "--model_dir", str(model)]
 
-    def copied(self, directory: Path) -> list[str]:
+    def copied(self, directory):
         """The command for a copy of the finished run."""
         model = shutil.copytree(self.finished, directory / "model")
         return [*self.flags, "--model_dir", str(model)]
 
-    def hung(self, *arguments: str, at: tuple[str, int]) -> Command:
+    def hung(self, *arguments, at):
         """A process that stands still at an instant of its training."""
         running = self.zygote.start(*arguments, hang_at=at)
         running.wait_for(running.hung)
         return running
 
 
-def resumed_at_last(running: Command, words: str) -> Ended:
+def resumed_at_last(running, words):
     """How a process that stands still ends, once it has said something and runs again."""
     running.wait_for(running.hung.with_name("err"), words)
     running.hung.unlink()
     return running.wait()
 
 
-def events(model: Path | str) -> list[str]:
+def events(model):
     """The names of a run's events."""
     return [event["event"] for event in run_log.read_events(str(model))]
 
 
-def refused(flags: list[str], capsys: pytest.CaptureFixture, *words: str, status: int = 2) -> None:
+def refused(flags, capsys, *words, status=2):
     """The command ends with a status and one line that holds `words`."""
     assert main.run_command_line(flags) == status
     err = capsys.readouterr().err

@@ -1,7 +1,5 @@
 """`check-data`: what it shows of good data, of damaged data, and of foreign names."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """`config`: what a command would use, where it came from, and a file that says the same again."""
 
-from __future__ import annotations
-
 import pytest
 
 from bigbird_ja.settings.resolve import preset_names, resolve_config

@@ -1,10 +1,7 @@
 """The parts of the demo; the whole of it, with its killed training, is `nightly`."""
 
-from __future__ import annotations
-
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,7 @@ from bigbird_ja.process import errors
 from testkit.command_line import run_cli
 
 
-def _log(model_dir: Path, losses: list[float], *events: str) -> str:
+def _log(model_dir, losses, *events):
     model_dir.mkdir()
     lines = [json.dumps({"step": i, "loss": x, "time": i}) for i, x in enumerate(losses, start=1)]
     # A killed writer leaves half a line.
@@ -35,8 +32,8 @@ def _log(model_dir: Path, losses: list[float], *events: str) -> str:
     ids=["same", "differs", "missing", "nothing to compare", "rises"],
 )
 def test_losses_of_steps_made_twice_must_be_the_same_to_the_last_bit_and_fall(
-    losses: list[float], before: dict[int, float], error: str | None, tmp_path: Path
-) -> None:
+    losses, before, error, tmp_path
+):
     resumed = '{"event": "resumed", "time": 1, "global_step": 1}'
     model = _log(tmp_path / "run", losses, resumed)
     if error:
@@ -47,9 +44,7 @@ def test_losses_of_steps_made_twice_must_be_the_same_to_the_last_bit_and_fall(
     assert results["killed_at_step"] == 2 and results["resumed_from_step"] == 1
 
 
-def test_a_missing_package_is_named_with_its_extra_before_any_work(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_package_is_named_with_its_extra_before_any_work(monkeypatch, tmp_path, capfd):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     assert main.run_command_line(["demo", f"--work_dir={tmp_path}/demo"]) == 2
     assert "pip install 'bigbird-ja[tensorflow]'" in capfd.readouterr().err
@@ -60,8 +55,8 @@ def test_a_missing_package_is_named_with_its_extra_before_any_work(
     ("reason", "status"), [("io_error", 74), ("out_of_memory", 71), ("interrupted", 75), ("bug", 1)]
 )
 def test_the_demo_ends_with_the_status_of_the_command_that_failed(
-    reason: str, status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    reason, status, monkeypatch, tmp_path
+):
     program = tmp_path / "step"
     line = json.dumps({"reason": reason, "error": "what and where"})
     program.write_text(f"#!{sys.executable}\nimport sys\nprint({line!r})\nsys.exit({status})\n")
@@ -74,7 +69,7 @@ def test_the_demo_ends_with_the_status_of_the_command_that_failed(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
-def test_the_demo_shows_what_it_promises_and_again_at_once(tmp_path: Path) -> None:
+def test_the_demo_shows_what_it_promises_and_again_at_once(tmp_path):
     for _ in range(2):
         result = run_cli("demo", f"--work_dir={tmp_path}/demo", "--json", timeout=850)
         assert result.status == 0, result.stderr

@@ -1,22 +1,16 @@
 """`doctor`: what a machine has, what it lacks, and whether it can train."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import pytest
-
 from bigbird_ja.launch import compute
 from bigbird_ja.train.engines import choose, devices
 from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 
 
-def named(ended: Any) -> dict[str, dict[str, Any]]:
+def named(ended):
     return {check["name"]: check for check in ended.json["checks"]}
 
 
-def test_a_machine_that_can_train_and_what_the_cloud_says(tmp_path: Any) -> None:
+def test_a_machine_that_can_train_and_what_the_cloud_says(tmp_path):
     with FakeCompute(str(tmp_path)) as service:
         emulator = {compute.EMULATOR_VARIABLE: service.address}
         ended = run_cli("doctor", "--project=my-project", "--json", env=emulator)
@@ -28,8 +22,8 @@ def test_a_machine_that_can_train_and_what_the_cloud_says(tmp_path: Any) -> None
 
 
 def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, run: Any
-) -> None:
+    monkeypatch, tmp_path, run
+):
     monkeypatch.setattr(devices, "is_installed", lambda: False)
     monkeypatch.setattr(choose, "has_estimator", lambda: False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/none.json")

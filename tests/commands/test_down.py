@@ -1,7 +1,5 @@
 """`down`: shows, asks, deletes, verifies."""
 
-from __future__ import annotations
-
 import io
 import time
 from pathlib import Path
@@ -21,7 +19,7 @@ QUEUED_B = "projects/p/locations/europe-west4-a/queuedResources/b"
 
 
 @pytest.fixture
-def fake(tmp_path: Path, fake_tpu: FakeTpu) -> FakeTpu:
+def fake(tmp_path, fake_tpu):
     """With a node `a`, and a dead queued resource `b` in another zone."""
     tpus = support.client(fake_tpu)
     metadata = {RUN_DIR_KEY: f"{tmp_path}/bucket/a"}
@@ -31,7 +29,7 @@ def fake(tmp_path: Path, fake_tpu: FakeTpu) -> FakeTpu:
     return fake_tpu
 
 
-def test_all_zones_nodes_and_queues_dead_ones_too(fake: FakeTpu) -> None:
+def test_all_zones_nodes_and_queues_dead_ones_too(fake):
     fake.delete_script += ["unavailable", "permission"]  # the first tries fail
     status, result = support.run(DOWN, fake)
     assert (status, sorted(result["deleted"])) == (0, [QUEUED_B, NODE_A])
@@ -40,7 +38,7 @@ def test_all_zones_nodes_and_queues_dead_ones_too(fake: FakeTpu) -> None:
     assert (status, result["deleted"]) == (0, [])
 
 
-def test_one_run_only(fake: FakeTpu) -> None:
+def test_one_run_only(fake):
     down = [*DOWN, "--name=b"]
     assert support.run(down, fake)[0] == 0
     # Of a name without a TPU nobody can tell whether it is one; a bucket can.
@@ -56,7 +54,7 @@ def test_one_run_only(fake: FakeTpu) -> None:
     assert fake.node_names() == [NODE_A]  # its run is not on that bucket
 
 
-def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path: Path) -> None:
+def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path):
     """A node of the other service, and one without our label, have the same name and zone."""
     with FakeCompute(f"{tmp_path}/c") as newer, FakeTpu(f"{tmp_path}/t") as older:
         support.client(newer).create(support.vm_of("a", "id-1", "v6e-8"), ZONE, 1, {}, 1e5)
@@ -75,7 +73,7 @@ def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path: P
 
 
 @pytest.mark.parametrize("silence", [0.0, 500.0])
-def test_what_a_living_launch_watches_is_refused(silence: float, fake: FakeTpu) -> None:
+def test_what_a_living_launch_watches_is_refused(silence, fake):
     """It would be created again. The machine's metadata name the run; else --bucket does."""
     run = support.make_run(f"{Path(fake.work_dir).parent}/bucket", "a")
     watching = supervisor_lease(run, print, wall=lambda: time.time() - silence)
@@ -92,7 +90,7 @@ def test_what_a_living_launch_watches_is_refused(silence: float, fake: FakeTpu) 
     assert support.run([*DOWN, f"--bucket={run.bucket}", "--name=a"], fake)[0] == 2
 
 
-def test_both_services_are_asked(tmp_path: Path, fake: FakeTpu) -> None:
+def test_both_services_are_asked(tmp_path, fake):
     with FakeCompute(f"{tmp_path}/c") as newer:
         support.client(newer).create(support.vm_of("c", "id-c", "v6e-8"), ZONE, 1, {}, 1e5)
         status, result = support.run(["status", "--project=p"], newer, fake)
@@ -110,16 +108,11 @@ def test_both_services_are_asked(tmp_path: Path, fake: FakeTpu) -> None:
 class Terminal(io.StringIO):
     """Standard input with a person at it."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
-def test_nothing_without_a_yes(
-    tmp_path: Path,
-    fake: FakeTpu,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_without_a_yes(tmp_path, fake, monkeypatch, capsys):
     down = ["down", "--project=p"]
     status, result = support.run(down, fake)
     assert status == 2
@@ -139,14 +132,14 @@ def test_nothing_without_a_yes(
     assert len(fake.node_names()) == 2
 
 
-def test_what_cannot_be_deleted_is_reported(fake: FakeTpu) -> None:
+def test_what_cannot_be_deleted_is_reported(fake):
     fake.delete_script += ["permission"] * 100
     status, result = support.run([*DOWN, "--name=a", "--timeout_minutes=0.02"], fake)
     assert (status, result["left"]) == (74, [NODE_A])
     assert "still there" in result["error"]
 
 
-def test_an_unknown_zone_is_refused(fake: FakeTpu) -> None:
+def test_an_unknown_zone_is_refused(fake):
     status, result = support.run([*DOWN, "--zones=us-central9-z"], fake)
     assert status == 2
     assert "no service knows 'us-central9-z'" in result["error"]

@@ -1,16 +1,13 @@
 """From an encoder that somebody made to one that is fine-tuned: `make-data --tokenizer FOLDER`,
 `pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py; nightly on text."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +31,7 @@ _SETTINGS = (
 )
 
 
-def save_encoder(kind: str, folder: Path, **sizes: Any) -> None:
+def save_encoder(kind, folder, **sizes):
     """A small model of random weights beside the folder's tokenizer; its embeddings have more rows
     than that has pieces, as many that are published do."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -53,23 +50,23 @@ def save_encoder(kind: str, folder: Path, **sizes: Any) -> None:
     model.save_pretrained(folder)
 
 
-def write_share(path: Path, texts: Sequence[str]) -> str:
+def write_share(path, texts):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return f"--input={path}"
 
 
-def checked(ended: Any) -> Any:
+def checked(ended):
     assert ended.status == 0, ended.stderr[-3000:]
     return ended
 
 
-def make_data(run_cli: Run, text: str, tokenizer: Path, data: Path, length: int, held: str) -> None:
+def make_data(run_cli, text, tokenizer, data, length, held):
     sizes = (f"--seq_length={length}", f"--eval_fraction={held}")
     places = (text, f"--tokenizer={tokenizer}", f"--output_dir={data}")
     checked(run_cli("make-data", *places, *sizes, timeout=900))
 
 
-def go_on(run_cli: Run, data: Path, model: Path, source: Path, steps: int, *more: str) -> float:
+def go_on(run_cli, data, model, source, steps, *more):
     """Trains from a folder's weights; the held-out loss before the first step."""
     flags = [f"--data_dir={data}", f"--model_dir={model}", f"--init_from={source}"]
     flags += [f"--num_train_steps={steps}", f"--set=training.eval_every_steps={steps}"]
@@ -80,7 +77,7 @@ def go_on(run_cli: Run, data: Path, model: Path, source: Path, steps: int, *more
     return float(first["masked_lm_loss"])
 
 
-def transformers_loss(folder: Path, data: Path) -> float:
+def transformers_loss(folder, data):
     """What the folder's own class computes for the same records."""
     manifest = manifest_lib.load(str(data))
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
@@ -99,7 +96,7 @@ def transformers_loss(folder: Path, data: Path) -> float:
 
 
 @pytest.fixture(scope="module")
-def roberta_data(tmp_path_factory: Any, sample_corpus: str, run_cli: Run) -> tuple[Path, Path]:
+def roberta_data(tmp_path_factory, sample_corpus, run_cli):
     """A folder with RoBERTa's tokenizer, whose padding is id 1, and a data set made by it."""
     path = tmp_path_factory.mktemp("kinds")
     tokenizer_folders.roberta_bpe(path / "tokenizer", list(articles.documents(40, seed=5)))
@@ -116,9 +113,7 @@ def roberta_data(tmp_path_factory: Any, sample_corpus: str, run_cli: Run) -> tup
         ("Roberta", {"max_position_embeddings": 130, "type_vocab_size": 1}),
     ],
 )
-def test_the_first_evaluation_is_that_of_transformers(
-    kind: str, sizes: dict[str, int], roberta_data: tuple[Path, Path], run_cli: Run, tmp_path: Path
-) -> None:
+def test_the_first_evaluation_is_that_of_transformers(kind, sizes, roberta_data, run_cli, tmp_path):
     folder, data = roberta_data
     save_encoder(kind, folder, **sizes)
     full = "--set=model.attention_type=original_full"
@@ -147,7 +142,7 @@ _SIZES = {"a share": Size(1, 256, 40, 1, 0), "20 MB": Size(20, 512, 100, 2, 200)
     "size",
     [pytest.param(s, id=i, marks=_NIGHTLY if s.encoder_steps else []) for i, s in _SIZES.items()],
 )
-def test_the_road(size: Size, request: pytest.FixtureRequest, run_cli: Run, tmp_path: Path) -> None:
+def test_the_road(size, request, run_cli, tmp_path):
     texts = articles.documents(2000, seed=6)
     if size.encoder_steps:
         texts = open_corpus([request.getfixturevalue("real_text_path")]).texts()
@@ -188,9 +183,7 @@ def test_the_road(size: Size, request: pytest.FixtureRequest, run_cli: Run, tmp_
     assert f'\nbase_model: "{folder.name}"\n' in card and f"`{checksum}`" in card
 
 
-def trained_before(
-    run_cli: Run, path: Path, folder: Path, texts: Sequence[str], size: Size
-) -> Path:
+def trained_before(run_cli, path, folder, texts, size):
     """The encoder after some training on other, shorter sequences, saved by transformers."""
     corpus, data = write_share(path / "earlier.jsonl", texts), path / "earlier"
     make_data(run_cli, corpus, folder, data, size.length // 4, "0.02")
@@ -203,9 +196,7 @@ def trained_before(
     return saved
 
 
-def exports_and_fine_tunes(
-    run_cli: Run, model: Path, data: Path, folder: Path, texts: Sequence[str]
-) -> None:
+def exports_and_fine_tunes(run_cli, model, data, folder, texts):
     """`export` gives what transformers' own class loads whole, and what the example fine-tunes."""
     places = (f"--model_dir={model}", f"--data_dir={data}", f"--output_dir={folder}")
     checked(run_cli("export", *places, "--parity_sequences=2", timeout=900))
@@ -233,7 +224,7 @@ def exports_and_fine_tunes(
     assert np.isfinite(json.loads(tuned.stdout.splitlines()[-1])["eval_loss"])
 
 
-def embeds_sentences(folder: Path) -> None:
+def embeds_sentences(folder):
     """sentence-transformers, where it is installed, loads an exported ModernBERT as it is."""
     try:
         from sentence_transformers import SentenceTransformer

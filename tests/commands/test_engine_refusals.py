@@ -3,12 +3,7 @@
 The runtime's own messages are fed in where JAX would raise them; all before that is as it is.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,7 +46,7 @@ MISSING = [
 
 
 @pytest.fixture(autouse=True)
-def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _restored(monkeypatch):
     """JAX's choice of platforms is as it was."""
     before = jax.config.jax_platforms
     monkeypatch.setenv("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", "cpu"))
@@ -59,7 +54,7 @@ def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jax.config.update("jax_platforms", before)
 
 
-def command(inputs: tuple[str, str], model: Path, *more: str) -> list[str]:
+def command(inputs, model, *more):
     flags = ["pretrain", "--config", inputs[0], "--data_dir", inputs[1], "--engine=pjrt"]
     return [*flags, "--model_dir", str(model), *more]
 
@@ -68,12 +63,12 @@ def command(inputs: tuple[str, str], model: Path, *more: str) -> list[str]:
     ("shown", "printed", "words"), [*MESSAGES, *((shown, "", words) for shown, words in MISSING)]
 )
 def test_a_device_that_cannot_be_used_or_is_missing_or_a_package_that_is(
-    shown: Any, printed: str, words: str, inputs: tuple[str, str], tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    shown, printed, words, inputs, tmp_path,
+    monkeypatch, capsys
+):  # fmt: skip
     files, packages, flags = shown
 
-    def no_devices(platform: str) -> Any:
+    def no_devices(platform):
         raise RuntimeError(printed)
 
     PretendedMachine(monkeypatch, dict.fromkeys(packages, "99"), files)
@@ -84,9 +79,9 @@ def test_a_device_that_cannot_be_used_or_is_missing_or_a_package_that_is(
 
 
 def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
-    inputs: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    inputs, tmp_path, monkeypatch,
+    capsys
+):  # fmt: skip
     """By the figures of the compiler, whose program is the one that would run."""
     monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
     small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast

@@ -1,7 +1,5 @@
 """`evaluate` as scripts use it."""
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`export` makes a folder, finds it again, and refuses to overwrite."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

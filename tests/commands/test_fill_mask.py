@@ -1,7 +1,5 @@
 """`fill-mask` from flag, file and standard input."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

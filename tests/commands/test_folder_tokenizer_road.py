@@ -1,9 +1,6 @@
 """`make-data` by the tokenizer of a Hugging Face folder; the whole road: test_encoder_road.py."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def folder(tmp_path_factory):
     """As ModernBERT's: padding is id 3,003 of 3,009, with unused ids behind it."""
     path = tmp_path_factory.mktemp("tokenizer")
     tokenizer_folders.byte_level_bpe(path, list(articles.documents(40, seed=5)))
@@ -31,7 +28,7 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(folder, sample_corpus, tmp_path_factory, run_cli) -> tuple[str, str]:
+def made(folder, sample_corpus, tmp_path_factory, run_cli):
     """A data set by that tokenizer, and what `make-data` printed."""
     data = f"{tmp_path_factory.mktemp('made')}/data"
     ended = run_cli(
@@ -42,7 +39,7 @@ def made(folder, sample_corpus, tmp_path_factory, run_cli) -> tuple[str, str]:
     return data, ended.stderr
 
 
-def test_padding_and_random_tokens_are_the_tokenizers(made, folder) -> None:
+def test_padding_and_random_tokens_are_the_tokenizers(made, folder):
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     manifest = manifest_lib.load(made[0])
     assert manifest.pad_id == theirs.pad_token_id > 0
@@ -67,7 +64,7 @@ def test_another_padding_and_a_folder_without_a_tokenizer_are_refused(
     assert not (tmp_path / "x").exists()
 
 
-def test_embeddings_that_are_too_few_are_refused(made, folder) -> None:
+def test_embeddings_that_are_too_few_are_refused(made, folder):
     (folder / "model.safetensors").touch()
     config = {"model_type": "modernbert", "hidden_size": 32}
     manifest = manifest_lib.load(made[0])

@@ -1,14 +1,10 @@
 """`launch`: dry run, refusals, and whole runs on a fake service with real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import signal
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,21 +17,21 @@ from tests.launch import support
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
+def root(tmp_path):
     return str(tmp_path)
 
 
 # --- without a service ----------------------------------------------------------------------------
 
 
-def dry_run(*flags: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def dry_run(*flags):
     """Its results, and the first request of each method."""
     status, result = support.run(["launch", "--dry_run", *flags])
     assert status == 0, result
     return result, {one["method"]: one["request"] for one in reversed(result["requests"])}
 
 
-def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")
     result, requests = dry_run("--config=base-4096")
     assert requests.keys() >= {"storage.write", "ListNodes", "GetOperation", "DeleteNode"}
@@ -53,7 +49,7 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch: pytest.MonkeyPa
     assert "spot" in queued and "guaranteed" not in queued
 
 
-def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other() -> None:
+def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
     _, requests = dry_run("--config=tiny-cpu", "--accelerator_type=v5e-16")
     assert requests["CreateNode"]["body"]["acceleratorType"] == "v5litepod-16"
     scripts = json.dumps(requests)
@@ -85,9 +81,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other() -> Non
         (["--vm_python=python3; secret"], "belong there"),
     ],
 )
-def test_refusals_are_one_line_before_anything(
-    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_refusals_are_one_line_before_anything(flags, words, capsys):
     status, _ = support.run(["launch", "--dry_run", *flags])
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert status == 2 and words in line and "secret" not in line
@@ -106,9 +100,7 @@ def test_refusals_are_one_line_before_anything(
         ),
     ],
 )  # fmt: skip
-def test_the_vm_gets_the_engine_and_what_it_needs(
-    flags: list[str], engine: str, installed: str
-) -> None:
+def test_the_vm_gets_the_engine_and_what_it_needs(flags, engine, installed):
     _, requests = dry_run(*flags)
     script = json.dumps([*requests.values()])
     (pretrain,) = {*re.findall(r"PRETRAIN_FLAGS=\((.*?)\)", script)}
@@ -117,7 +109,7 @@ def test_the_vm_gets_the_engine_and_what_it_needs(
     assert lacking.strip("'") == installed
 
 
-def test_a_machine_without_a_price_needs_a_bound(root: str) -> None:
+def test_a_machine_without_a_price_needs_a_bound(root):
     flags = ["--accelerator_type=v7x-8", "--zones=us-central1-c"]
     with FakeCompute(f"{root}/vms") as fake:
         status, result = support.run(support.command(root, *flags), fake)
@@ -130,7 +122,7 @@ def test_a_machine_without_a_price_needs_a_bound(root: str) -> None:
 # --- refused before renting -----------------------------------------------------------------------
 
 
-def test_an_api_that_is_off_is_reported_before_renting(root: str, fake_tpu: FakeTpu) -> None:
+def test_an_api_that_is_off_is_reported_before_renting(root, fake_tpu):
     fake_tpu.list_script += ["disabled"] * 2  # in both zones
     status, result = support.run(support.command(root), fake_tpu)
     assert status == 2
@@ -139,9 +131,7 @@ def test_an_api_that_is_off_is_reported_before_renting(root: str, fake_tpu: Fake
 
 
 @pytest.mark.parametrize("labels", [{}, {RUN_LABEL: "run-1", ID_LABEL: "other"}])
-def test_a_taken_name_is_refused_before_anything_is_written(
-    root: str, fake_tpu: FakeTpu, labels: Mapping[str, str]
-) -> None:
+def test_a_taken_name_is_refused_before_anything_is_written(root, fake_tpu, labels):
     zone = "us-central1-a"
     support.client(fake_tpu).create(support.vm_of("run-1"), zone, 1, {}, 3600.0)
     machine = fake_tpu.machine("run-1")
@@ -161,12 +151,10 @@ def test_a_taken_name_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("kind", "flags"), [(FakeTpu, []), (FakeCompute, ["--accelerator_type=v6e-8"])]
 )
-def test_preempted_run_finishes_and_leaves_nothing(
-    root: str, kind: type[support.Fake], flags: list[str]
-) -> None:
+def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
     """Killed before the first step, early, and late; then finished, each on a fresh machine."""
 
-    def preempt() -> None:
+    def preempt():
         support.wait_until(lambda: fake.is_ready("run-1"))
         fake.preempt("run-1")
         for step, grace in ((30, 2.0), (70, 0.0)):
@@ -203,9 +191,7 @@ def test_preempted_run_finishes_and_leaves_nothing(
             assert not re.search(rb"token-of-the-vm|Bearer", path.read_bytes()), path
 
 
-def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(
-    root: str, fake_tpu: FakeTpu
-) -> None:
+def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(root, fake_tpu):
     process = support.start(root, fake_tpu)
     support.wait_for_step(root, 10)
     status, result = support.run(support.command(root, steps=400), fake_tpu)
@@ -218,9 +204,7 @@ def test_a_living_supervisor_is_the_only_one_and_a_killed_one_is_succeeded(
     assert (len(fake_tpu.created), fake_tpu.node_names()) == (1, [])
 
 
-def test_a_detached_machine_finishes_its_run_and_deletes_itself(
-    root: str, fake_tpu: FakeTpu
-) -> None:
+def test_a_detached_machine_finishes_its_run_and_deletes_itself(root, fake_tpu):
     # On a busy machine, too, the supervisor leaves before its run has ended, and how it ended is
     # reported before the machine is deleted.
     process = support.start(root, fake_tpu, "--on_interrupt=detach", steps=1000, ended=5)
@@ -234,7 +218,7 @@ def test_a_detached_machine_finishes_its_run_and_deletes_itself(
     assert support.read(root, "supervisor/exit.json", "status") == 0
 
 
-def test_a_log_without_a_reader_deletes_the_tpu(root: str, fake_tpu: FakeTpu) -> None:
+def test_a_log_without_a_reader_deletes_the_tpu(root, fake_tpu):
     process = support.start(root, fake_tpu, steps=100_000)
     support.wait_for_step(root, 10)
     assert process.stdout is not None and process.stderr is not None
@@ -246,9 +230,7 @@ def test_a_log_without_a_reader_deletes_the_tpu(root: str, fake_tpu: FakeTpu) ->
     assert json.loads(out)["ending"] == "interrupted"
 
 
-def test_the_machine_gets_no_settings_of_a_preset_for_other_data(
-    root: str, fake_tpu: FakeTpu
-) -> None:
+def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root, fake_tpu):
     """A file says there what the preset said here, and a file's mask rates for static masks are
     refused: after renting."""
     arguments = support.command(root, "--config=base-4096", steps=10)

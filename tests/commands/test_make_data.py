@@ -1,7 +1,5 @@
 """`make-data` as a user runs it; what is refused: tests/test_bad_inputs.py."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import itertools

@@ -1,10 +1,7 @@
 """Every flag that names an output: only what the command itself has made is replaced."""
 
-from __future__ import annotations
-
 import os
 import re
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +28,7 @@ FOLDERS = (
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_dir(tmp_path_factory):
     return fake_run.write(tmp_path_factory.mktemp("run") / "a", steps=400)
 
 
@@ -49,7 +46,7 @@ def check_refused(model_dir, run):
     return check
 
 
-def state(directory: Path) -> dict[str, object]:
+def state(directory):
     """What is in a folder, and when anything but the time of reading was last changed there."""
     stats = {str(path): os.lstat(path) for path in directory.rglob("*")}
     return {name: (about.st_ino, about.st_mode, about.st_ctime_ns) for name, about in stats.items()}

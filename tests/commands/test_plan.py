@@ -1,7 +1,5 @@
 """`plan` as a command."""
 
-from __future__ import annotations
-
 import functools
 import json
 

@@ -1,7 +1,5 @@
 """The command, with the real compiler on a tiny step."""
 
-from __future__ import annotations
-
 import functools
 import os
 import sys

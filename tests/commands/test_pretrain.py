@@ -1,10 +1,6 @@
 """`pretrain` under each engine: files, exact resume, evaluation, divergence, profiles."""
 
-from __future__ import annotations
-
 import signal
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,8 +13,7 @@ from bigbird_ja.run.model import load_parameters
 from bigbird_ja.run.variables import read_variables
 from bigbird_ja.storage.ownership import MARK
 from testkit import command_line, engine_runs, killing
-from testkit.fakes.gcs_process import FakeGcs
-from tests.commands.pretraining import EVALUATES, STEPS, Runs, events, resumed_at_last
+from tests.commands.pretraining import EVALUATES, STEPS, events, resumed_at_last
 
 pytestmark = pytest.mark.both
 
@@ -26,13 +21,13 @@ pytestmark = pytest.mark.both
 @pytest.fixture(
     scope="module", params=[pytest.param("estimator", marks=pytest.mark.estimator), "pjrt"]
 )
-def engine(request: pytest.FixtureRequest) -> str:
+def engine(request):
     if request.param == "pjrt":
         pytest.importorskip("jax")
     return str(request.param)
 
 
-def test_a_run_leaves_what_the_contract_names(runs: Runs) -> None:
+def test_a_run_leaves_what_the_contract_names(runs):
     model, result = str(runs.finished), runs.ended.result
     assert (result["global_step"], result["reason"]) == (STEPS, "finished")
     records = run_log.read_metrics(model)
@@ -63,7 +58,7 @@ def test_a_run_leaves_what_the_contract_names(runs: Runs) -> None:
     assert loss in err.splitlines()[-1]
 
 
-def test_tensorflow_and_tensorboard_find_their_files(runs: Runs) -> None:
+def test_tensorflow_and_tensorboard_find_their_files(runs):
     import tensorflow as tf
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -77,7 +72,7 @@ def test_tensorflow_and_tensorboard_find_their_files(runs: Runs) -> None:
     assert len(list((model / "eval").iterdir())) == 2
 
 
-def test_evaluation_on_the_way_is_evaluation(runs: Runs, inputs: tuple[str, str]) -> None:
+def test_evaluation_on_the_way_is_evaluation(runs, inputs):
     from bigbird_ja.evaluation import masked_lm
     from bigbird_ja.evaluation.forward import Forward
 
@@ -92,8 +87,8 @@ def test_evaluation_on_the_way_is_evaluation(runs: Runs, inputs: tuple[str, str]
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
 def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
-    runs: Runs, place: str, tmp_path: Path, fake_gcs: FakeGcs, request: pytest.FixtureRequest
-) -> None:
+    runs, place, tmp_path, fake_gcs, request
+):
     """SIGKILL before the first save, in it and in the last one; SIGTERM and a time limit between.
 
     Each start has saves by steps only where its phase needs them, which a run may change.
@@ -103,7 +98,7 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
     store, start = CheckpointStore(model), [*runs.flags, "--model_dir", model]
     never = ["--set", "checkpoints.save_every_steps=0"]
 
-    def kill(*how: str, at: tuple[str, int]) -> None:
+    def kill(*how, at):
         running = runs.hung(*start, *how, at=at)
         running.send(signal.SIGKILL)
         assert running.wait().status == -signal.SIGKILL
@@ -143,7 +138,7 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
 
 
 @pytest.mark.nightly  # of each optimiser the state is saved by the same code
-def test_muon_killed_and_resumed_ends_with_the_same_state(runs: Runs, tmp_path: Path) -> None:
+def test_muon_killed_and_resumed_ends_with_the_same_state(runs, tmp_path):
     start = [*runs.flags, "--num_train_steps=8", "--set=training.optimizer=muon", "--model_dir"]
     whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")
     assert runs.zygote.run(*start, whole).status == 0
@@ -161,9 +156,7 @@ def test_muon_killed_and_resumed_ends_with_the_same_state(runs: Runs, tmp_path: 
 
 
 @pytest.mark.estimator
-def test_a_run_of_jax_s_runtime_continues_under_the_estimator(
-    runs: Runs, inputs: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_run_of_jax_s_runtime_continues_under_the_estimator(runs, inputs, tmp_path):
     """And `auto` continues under the engine that began a run."""
     start = runs.new(tmp_path)
     running = runs.hung(*start, at=("step", 9))
@@ -191,12 +184,12 @@ def test_a_run_of_jax_s_runtime_continues_under_the_estimator(
 
 
 def test_a_missed_last_evaluation_is_made_where_the_engine_evaluates(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+    runs, tmp_path, monkeypatch, capsys
+):
     """After a kill in it: nothing is left to train; under JAX no TensorFlow model is built."""
     from bigbird_ja.evaluation import forward
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_):
         raise AssertionError("evaluated in TensorFlow")
 
     again = runs.copied(tmp_path)
@@ -215,7 +208,7 @@ def test_a_missed_last_evaluation_is_made_where_the_engine_evaluates(
     assert made["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-6)
 
 
-def test_a_nan_is_named_with_its_step(runs: Runs, tmp_path: Path) -> None:
+def test_a_nan_is_named_with_its_step(runs, tmp_path):
     # An epsilon that float32 cannot hold: zero by zero for every row that had no gradient.
     ended = runs.zygote.run(
         *runs.flags, "--model_dir", str(tmp_path), "--set", "training.adam_epsilon=1e-46",
@@ -227,7 +220,7 @@ def test_a_nan_is_named_with_its_step(runs: Runs, tmp_path: Path) -> None:
     assert CheckpointStore(str(tmp_path)).steps() == []
 
 
-def test_a_batch_that_does_not_divide_is_refused(runs: Runs, tmp_path: Path) -> None:
+def test_a_batch_that_does_not_divide_is_refused(runs, tmp_path):
     if runs.engine == "estimator":
         cores, flags = 1, ["--use_tpu", "--set=tpu.num_cores=8"]
         words = "4 is not divisible by 8 cores"
@@ -241,7 +234,7 @@ def test_a_batch_that_does_not_divide_is_refused(runs: Runs, tmp_path: Path) -> 
     assert not (tmp_path / "model").exists()
 
 
-def test_static_data_of_any_unit_trains_without_a_warning(runs: Runs, tmp_path: Path) -> None:
+def test_static_data_of_any_unit_trains_without_a_warning(runs, tmp_path):
     from testkit import synthetic
 
     data, model = tmp_path / "data", tmp_path / "model"

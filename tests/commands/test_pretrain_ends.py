@@ -1,7 +1,5 @@
 """How `pretrain` ends and what it refuses, whichever engine trains: real processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,23 +20,19 @@ from bigbird_ja.run.variables import read_variables, write_variables
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train import train as train_lib
 from testkit import killing, synthetic
-from testkit.fakes.gcs_process import FakeGcs
-from testkit.zygote import Zygote
-from tests.commands.pretraining import STEPS, Runs, events, refused, resumed_at_last
+from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
 
 RECORDS = ("config.yaml", "events.jsonl", "heartbeat.json")
 
 
-def test_finished_work_is_reported_as_finished(runs: Runs, tmp_path: Path) -> None:
+def test_finished_work_is_reported_as_finished(runs, tmp_path):
     again = runs.zygote.run(*runs.copied(tmp_path))
     assert again.status == 0 and "nothing left to do" in again.err
     assert again.result["loss"] == runs.ended.result["loss"]
     assert events(tmp_path / "model").count("finished") == 1
 
 
-def test_a_run_that_is_past_the_length_asked_for_stays_as_it_is_recorded(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_a_run_that_is_past_the_length_asked_for_stays_as_it_is_recorded(runs, tmp_path):
     """It was recorded as finished with the shorter length."""
     before = runs.copied(tmp_path)
     kept = {name: (tmp_path / "model" / name).read_bytes() for name in RECORDS}
@@ -50,9 +43,7 @@ def test_a_run_that_is_past_the_length_asked_for_stays_as_it_is_recorded(
 
 
 @pytest.mark.parametrize("how", ["SIGHUP", "--max_train_minutes=1"])
-def test_a_request_to_stop_during_start_up_is_75_and_trains_nothing(
-    runs: Runs, tmp_path: Path, how: str
-) -> None:
+def test_a_request_to_stop_during_start_up_is_75_and_trains_nothing(runs, tmp_path, how):
     model = tmp_path / "model"
     flags = [how] if how.startswith("--") else []
     running = runs.hung(*runs.flags, "--model_dir", str(model), *flags, at=("start-up", 1))
@@ -64,7 +55,7 @@ def test_a_request_to_stop_during_start_up_is_75_and_trains_nothing(
 
 
 @pytest.mark.nightly
-def test_a_log_whose_reader_goes_away_saves_and_ends_with_75(runs: Runs, tmp_path: Path) -> None:
+def test_a_log_whose_reader_goes_away_saves_and_ends_with_75(runs, tmp_path):
     start = runs.new(tmp_path)
     running = subprocess.Popen(
         [sys.executable, "-m", "bigbird_ja", *start, "--num_train_steps", "100000",
@@ -83,7 +74,7 @@ def test_a_log_whose_reader_goes_away_saves_and_ends_with_75(runs: Runs, tmp_pat
     assert CheckpointStore(str(tmp_path / "model")).steps() == [result["global_step"]]
 
 
-def test_a_second_ctrl_c_leaves_at_once(runs: Runs, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_leaves_at_once(runs, tmp_path):
     """And not the checkpoint of step 10, which is being saved and never will be."""
     running = runs.hung(*runs.new(tmp_path), at=("save", 2))
     running.send(signal.SIGINT)
@@ -94,7 +85,7 @@ def test_a_second_ctrl_c_leaves_at_once(runs: Runs, tmp_path: Path) -> None:
     assert CheckpointStore(str(tmp_path / "model")).steps() == [5]
 
 
-def test_the_watchdog_ends_a_frozen_run_with_stacks(runs: Runs, tmp_path: Path) -> None:
+def test_the_watchdog_ends_a_frozen_run_with_stacks(runs, tmp_path):
     ended = runs.zygote.run(
         *runs.new(tmp_path), "--set", "training.stall_minutes=0.2", hang_at=["step", 3]
     )
@@ -106,7 +97,7 @@ def test_the_watchdog_ends_a_frozen_run_with_stacks(runs: Runs, tmp_path: Path) 
     assert run_log.read_events(model)[-1]["reason"] == "stalled"
 
 
-def test_of_two_trainers_on_one_model_dir_the_second_is_refused(runs: Runs, tmp_path: Path) -> None:
+def test_of_two_trainers_on_one_model_dir_the_second_is_refused(runs, tmp_path):
     """With --overwrite too; the lock of a killed one is taken over."""
     start = runs.new(tmp_path)
     first = runs.hung(*start, at=("save", 2))
@@ -122,9 +113,7 @@ def test_of_two_trainers_on_one_model_dir_the_second_is_refused(runs: Runs, tmp_
     assert killing.digest(str(tmp_path / "model")) == killing.digest(str(runs.finished))
 
 
-def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(runs, tmp_path):
     start = [*runs.copied(tmp_path), "--num_train_steps", str(STEPS + 5)]
     model = str(tmp_path / "model")
     before = killing.digest(model)
@@ -145,9 +134,9 @@ def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(
     ],
 )
 def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_first_step(
-    settings: list[str], limits: dict[str, int] | None, zygote: Zygote, inputs: tuple[str, str],
-    tmp_path: Path,
-) -> None:  # fmt: skip
+    settings, limits, zygote, inputs,
+    tmp_path
+):  # fmt: skip
     model = tmp_path / "model"
     ended = zygote.run(
         "pretrain", "--json", f"--config={inputs[0]}", f"--data_dir={inputs[1]}",
@@ -159,9 +148,7 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_fir
     assert "Traceback" not in ended.err and not model.exists()
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
-    runs: Runs, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(runs, tmp_path):
     start, model = runs.copied(tmp_path), tmp_path / "model"
     data = model / f"model.ckpt-{STEPS}.data-00000-of-00001"
     content = bytearray(data.read_bytes())
@@ -176,8 +163,8 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
 @pytest.mark.parametrize("version", ["", "0.0.9"])
 @pytest.mark.parametrize("name", ["config.yaml", "model.ckpt-*.json"])
 def test_a_run_of_another_format_is_refused_and_left_as_it_is(
-    runs: Runs, tmp_path: Path, name: str, version: str, capsys: pytest.CaptureFixture
-) -> None:
+    runs, tmp_path, name, version, capsys
+):
     start, model = runs.copied(tmp_path), tmp_path / "model"
     for path in model.glob(name):
         text = path.read_text()
@@ -193,9 +180,7 @@ def test_a_run_of_another_format_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.parametrize("code", [403, 503])
-def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(
-    code: int, runs: Runs, fake_gcs: FakeGcs, bucket: str
-) -> None:
+def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(code, runs, fake_gcs, bucket):
     """Credentials that expire on the way are no bad input: the next start may have better ones."""
     model = f"{bucket}/model"
     running = runs.hung(*runs.flags, "--model_dir", model, at=("save", 1))
@@ -210,8 +195,8 @@ def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(
 
 
 def test_data_that_can_no_longer_be_read_ends_the_run_instead_of_starting_it_again(
-    runs: Runs, inputs: tuple[str, str], fake_gcs: FakeGcs, bucket: str, tmp_path: Path
-) -> None:
+    runs, inputs, fake_gcs, bucket, tmp_path
+):
     for path in Path(inputs[1]).iterdir():
         fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
     fake_gcs.fault("GET storage.googleapis.com/.*tfrecord", "status", code=503, times=-1)
@@ -221,18 +206,16 @@ def test_data_that_can_no_longer_be_read_ends_the_run_instead_of_starting_it_aga
 
 @pytest.mark.parametrize(("code", "status"), [(403, 2), (503, 74)])
 def test_a_bucket_that_cannot_be_listed_is_no_fresh_start(
-    code: int, status: int, runs: Runs, fake_gcs: FakeGcs, bucket: str,
-    capsys: pytest.CaptureFixture,
-) -> None:  # fmt: skip
+    code, status, runs, fake_gcs, bucket,
+    capsys
+):  # fmt: skip
     fake_gcs.fault("GET .*/o\\?.*prefix=", "status", code=code, times=-1)
     refused([*runs.flags, "--model_dir", f"{bucket}/model"], capsys, bucket, status=status)
     fake_gcs.clear()
     assert fake_gcs.names(bucket.removeprefix("gs://")) == []
 
 
-def test_bad_input_is_refused_before_anything_is_written(
-    runs: Runs, inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_bad_input_is_refused_before_anything_is_written(runs, inputs, tmp_path, capsys):
     model = tmp_path / "model"
     values = read_variables(str(runs.finished / f"model.ckpt-{STEPS}"))
     name = "bert/encoder/layer_0/intermediate/dense/kernel"
@@ -255,13 +238,11 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert not model.exists()
 
 
-def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(runs, tmp_path, capsys):
     here = runs.copied(tmp_path)
     model = tmp_path / "model"
 
-    def times() -> dict[str, int]:
+    def times():
         """But of the mark, which notes the lock that a refused process held."""
         return {p.name: p.stat().st_mtime_ns for p in model.iterdir() if p.name != MARK}
 
@@ -283,9 +264,7 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(
     assert times() == before
 
 
-def test_a_run_continues_with_another_rate_and_batch_and_without_its_config(
-    runs: Runs, inputs: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_run_continues_with_another_rate_and_batch_and_without_its_config(runs, inputs, tmp_path):
     runs.copied(tmp_path)
     model = tmp_path / "model"
     here = ["pretrain", "--data_dir", inputs[1], "--model_dir", str(model), "--json"]
@@ -313,9 +292,7 @@ def test_a_run_continues_with_another_rate_and_batch_and_without_its_config(
     assert len([e for e in events(model) if e == "continued_with"]) == 1
 
 
-def test_overwrite_moves_the_old_run_aside_and_follows_a_link(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overwrite_moves_the_old_run_aside_and_follows_a_link(runs, tmp_path, capsys, monkeypatch):
     start, model = runs.copied(tmp_path), tmp_path / "model"
     with monkeypatch.context() as patch:
         patch.chdir(model)
@@ -328,7 +305,7 @@ def test_overwrite_moves_the_old_run_aside_and_follows_a_link(
     assert CheckpointStore(str(model)).steps() == [4] and (tmp_path / "link").is_symlink()
 
 
-def test_in_a_run_of_ours_what_a_user_put_or_changed_stays(runs: Runs, tmp_path: Path) -> None:
+def test_in_a_run_of_ours_what_a_user_put_or_changed_stays(runs, tmp_path):
     start, model = runs.copied(tmp_path), tmp_path / "model"
     (model / "model.ckpt-7.index").write_text("the user's")
     config = (model / "config.yaml").read_text()
@@ -343,9 +320,7 @@ def test_in_a_run_of_ours_what_a_user_put_or_changed_stays(runs: Runs, tmp_path:
     assert CheckpointStore(str(model)).steps() == [STEPS + 5, STEPS + 10]
 
 
-def test_overwrite_leaves_data_inside_model_dir_where_it_is(
-    runs: Runs, inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_overwrite_leaves_data_inside_model_dir_where_it_is(runs, inputs, tmp_path, capsys):
     start, model = runs.copied(tmp_path), tmp_path / "model"
     shutil.copytree(inputs[1], model / "data")
     here = ["--data_dir", str(model / "data"), "--overwrite", "--set=training.seed=7"]
@@ -354,8 +329,8 @@ def test_overwrite_leaves_data_inside_model_dir_where_it_is(
 
 
 def test_cores_that_jax_s_runtime_would_not_use_are_refused_where_the_user_says_so(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    runs, tmp_path, capsys, monkeypatch
+):
     """In a file too, unless it is one that states every setting, as a preset does."""
     here = [*runs.flags, "--model_dir", str(tmp_path / "model")]
     refused([*here, "--set=tpu.num_cores=8"], capsys, "tpu.num_cores (--set)", "--engine pjrt")
@@ -365,7 +340,7 @@ def test_cores_that_jax_s_runtime_would_not_use_are_refused_where_the_user_says_
     assert main.run_command_line(["config", "base-4096"]) == 0
     file.write_text(capsys.readouterr().out)
 
-    def train(*_: Any) -> None:
+    def train(*_):
         raise BadInput("here it would train")
 
     monkeypatch.setattr(train_lib, "train", train)

@@ -1,25 +1,18 @@
 """Two runs of two lengths: short sequences, then `--init_from` on long ones."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from bigbird_ja.run.variables import parameters_of, read_variables
 from bigbird_ja.train import warm_start
 from testkit import killing, synthetic
-from testkit.zygote import Zygote
 
 SHORT, WHOLE, STEPS = 64, 128, 2
 POSITIONS = "bert/embeddings/position_embeddings"
 
 
 @pytest.mark.parametrize("architecture", ["bigbird", "modernbert"])
-def test_a_run_goes_on_at_another_length(
-    zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architecture: str
-) -> None:
+def test_a_run_goes_on_at_another_length(zygote, tmp_path, monkeypatch, architecture):
     """With a BigBird's positions repeated end to end; a ModernBERT has none to lengthen."""
     pytest.importorskip("jax")
     config, short = killing.write_inputs(tmp_path / "short", SHORT)

@@ -1,11 +1,8 @@
 """`pretrain` by several processes as users run it: real processes, kills and signals."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +11,7 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.storage.ownership import Owned
 from testkit import killing, pods, synthetic
 from testkit.engine_runs import apart
-from testkit.zygote import Command, Ended, Zygote
+from testkit.zygote import Command
 from tests.commands.pretraining import events
 
 pytest.importorskip("jax", minversion="0.7")
@@ -26,7 +23,7 @@ Start = Callable[..., list[Command]]
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def flags(tmp_path_factory):
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     return [
         "pretrain", "--config", str(config), "--data_dir", str(data), "--json",
@@ -38,12 +35,10 @@ def flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def start(zygote: Zygote, flags: list[str]) -> Start:
+def start(zygote, flags):
     """`start(model, ...)`: a pod of two, or of `processes`, that trains in a folder."""
 
-    def start(
-        model: Path, *more: str, processes: int = 2, hang: dict[int, tuple[str, int]] | None = None
-    ) -> list[Command]:
+    def start(model, *more, processes=2, hang=None):
         here = [*flags, *more, "--model_dir", str(model)]
         return pods.start(zygote, processes, *here, hang=hang)
 
@@ -51,19 +46,19 @@ def start(zygote: Zygote, flags: list[str]) -> Start:
 
 
 @pytest.fixture(scope="module")
-def finished(start: Start, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Ended]]:
+def finished(start, tmp_path_factory):
     """A pod of two that was left alone; the optimiser's state is divided over its devices."""
     model = tmp_path_factory.mktemp("finished") / "model"
     return model, pods.wait(start(model), 0, 0)
 
 
-def hung(running: list[Command], index: int) -> Command:
+def hung(running, index):
     """The process that stands still."""
     running[index].wait_for(running[index].hung, seconds=pods.PATIENCE)
     return running[index]
 
 
-def test_one_writes_and_all_know_the_end(finished: tuple[Path, list[Ended]]) -> None:
+def test_one_writes_and_all_know_the_end(finished):
     model, ended = finished
     assert [e.result["global_step"] for e in ended] == [STEPS, STEPS]
     assert ended[0].result["loss"] == ended[1].result["loss"]
@@ -79,8 +74,8 @@ def test_one_writes_and_all_know_the_end(finished: tuple[Path, list[Ended]]) -> 
 @pytest.mark.nightly
 @pytest.mark.parametrize("processes", [2, 4])
 def test_weights_and_evaluations_are_those_of_one_process(
-    processes: int, start: Start, zygote: Zygote, flags: list[str], tmp_path: Path
-) -> None:
+    processes, start, zygote, flags, tmp_path
+):
     """Also after one was killed where it compiles, which ends all."""
     pod, alone = tmp_path / "pod", tmp_path / "alone"
     running = start(pod, processes=processes, hang={0: ("start-up", 1)})
@@ -100,9 +95,7 @@ def test_weights_and_evaluations_are_those_of_one_process(
         assert [r["count"] for r in a["by_position"]] == [r["count"] for r in b["by_position"]]
 
 
-def test_sigterm_to_one_saves_all_and_a_killed_one_ends_the_other(
-    finished: tuple[Path, list[Ended]], start: Start, tmp_path: Path
-) -> None:
+def test_sigterm_to_one_saves_all_and_a_killed_one_ends_the_other(finished, start, tmp_path):
     """Process 0, whose end takes JAX's service away, is killed as well; then the same bits."""
     model = tmp_path / "model"
     shutil.copytree(finished[0] / "compiled", model / "compiled")
@@ -133,9 +126,7 @@ def test_sigterm_to_one_saves_all_and_a_killed_one_ends_the_other(
 
 
 @pytest.mark.nightly
-def test_sigterm_in_an_evaluation_saves_the_same_step(
-    finished: tuple[Path, list[Ended]], start: Start, tmp_path: Path
-) -> None:
+def test_sigterm_in_an_evaluation_saves_the_same_step(finished, start, tmp_path):
     """In one on the way, and in that of the last step."""
     model = tmp_path / "model"
     for number in (1, 2):  # the second start first makes up for the evaluation of the first
@@ -157,7 +148,7 @@ def test_sigterm_in_an_evaluation_saves_the_same_step(
     assert last["masked_lm_loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def check_refused(ended: list[Ended], *words: str) -> None:
+def check_refused(ended, *words):
     """One line on each, which holds the words."""
     for each in ended:
         lines = [line for line in each.err.splitlines() if line.startswith("bigbird-ja: ")]
@@ -166,9 +157,7 @@ def check_refused(ended: list[Ended], *words: str) -> None:
 
 
 @pytest.mark.nightly
-def test_divided_state_is_gathered_for_a_checkpoint_and_divided_anew(
-    finished: tuple[Path, list[Ended]], start: Start, tmp_path: Path
-) -> None:
+def test_divided_state_is_gathered_for_a_checkpoint_and_divided_anew(finished, start, tmp_path):
     """ZeRO-1 over all devices of a pod: it resumes its own checkpoint with the same weights."""
     other = tmp_path / "again"
     shutil.copytree(finished[0], other)
@@ -180,9 +169,7 @@ def test_divided_state_is_gathered_for_a_checkpoint_and_divided_anew(
     assert apart(other, finished[0], STEPS) < 1e-5
 
 
-def test_hosts_that_differ_are_refused_on_each(
-    zygote: Zygote, flags: list[str], tmp_path: Path
-) -> None:
+def test_hosts_that_differ_are_refused_on_each(zygote, flags, tmp_path):
     at = flags.index("training.eval_every_steps=8")  # means nothing without evaluation
     same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]
     synthetic.write(tmp_path / "other", (40, 40, 40, 40), seed=5)
@@ -200,9 +187,7 @@ def test_hosts_that_differ_are_refused_on_each(
 
 
 @pytest.mark.nightly
-def test_another_folder_under_the_same_name(
-    zygote: Zygote, flags: list[str], tmp_path: Path
-) -> None:
+def test_another_folder_under_the_same_name(zygote, flags, tmp_path):
     places = [tmp_path / name for name in ("a", "b")]
     address = pods.free_address()
     running = []
@@ -215,7 +200,7 @@ def test_another_folder_under_the_same_name(
     assert not any(list(place.iterdir()) for place in places)
 
 
-def test_processes_that_do_not_meet_end(zygote: Zygote, flags: list[str], tmp_path: Path) -> None:
+def test_processes_that_do_not_meet_end(zygote, flags, tmp_path):
     """Where one is alone, and where two have the same --process_id."""
     here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
     for count, indices in ((2, [0]), (2, [1]), (4, [0, 1, 1])):
@@ -229,9 +214,7 @@ def test_processes_that_do_not_meet_end(zygote: Zygote, flags: list[str], tmp_pa
     assert not (tmp_path / "model").exists()
 
 
-def test_a_request_to_stop_ends_the_wait_for_the_others(
-    zygote: Zygote, flags: list[str], tmp_path: Path
-) -> None:
+def test_a_request_to_stop_ends_the_wait_for_the_others(zygote, flags, tmp_path):
     here = [*flags, "--model_dir", str(tmp_path / "model")]
     running = zygote.start(*here, *pods.place(pods.free_address(), 2, 0), environ=pods.environ())
     running.wait_for(running.hung.with_name("err"), "which meet at")

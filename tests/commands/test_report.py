@@ -1,7 +1,5 @@
 """`report` writes one page."""
 
-from __future__ import annotations
-
 from tests.report import fake_run
 
 

@@ -1,7 +1,5 @@
 """`sample`: every form, whole or not at all, and never over a file of somebody else."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import json

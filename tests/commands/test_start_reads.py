@@ -1,21 +1,16 @@
 """A start reads each file of MODEL_DIR and DATA_DIR once, and asks a bucket half as often."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import os
 import re
 import sys
-from pathlib import Path
 
 import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.cli import main
 from testkit import synthetic
-from testkit.fakes.gcs_process import FakeGcs
-from testkit.zygote import Zygote
 
 pytestmark = pytest.mark.timeout(300)
 # This test's own count at commit fdb3999, where DATA_DIR was listed twice and its shards' sizes
@@ -23,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 REQUESTS_AT_FDB3999 = 144
 
 
-def upload(folder: Path, place: str) -> None:
+def upload(folder, place):
     """Puts a data set of 32 shards on a bucket, with the checksums that listings state."""
     made = synthetic.write(folder, (4,) * 32)
     shards = {
@@ -40,9 +35,7 @@ def upload(folder: Path, place: str) -> None:
         storage.upload(str(path), f"{place}/{path.name}")
 
 
-def test_a_resume_on_a_bucket_asks_half_as_often(
-    zygote: Zygote, bucket: str, fake_gcs: FakeGcs, inputs: tuple[str, str], tmp_path: Path
-) -> None:
+def test_a_resume_on_a_bucket_asks_half_as_often(zygote, bucket, fake_gcs, inputs, tmp_path):
     upload(tmp_path / "data", f"{bucket}/data")
     flags = ["pretrain", f"--config={inputs[0]}", f"--data_dir={bucket}/data", "--engine=pjrt"]
     flags += [f"--model_dir={bucket}/model", "--set=checkpoints.save_every_steps=100"]
@@ -58,9 +51,7 @@ def test_a_resume_on_a_bucket_asks_half_as_often(
     assert 2 * len(requests) <= REQUESTS_AT_FDB3999
 
 
-def test_a_start_opens_no_file_twice(
-    zygote: Zygote, inputs: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_start_opens_no_file_twice(zygote, inputs, tmp_path, capsys):
     data, model = tmp_path / "data", tmp_path / "model"
     synthetic.write(data, (4,) * 32)
     flags = ["pretrain", f"--config={inputs[0]}", f"--data_dir={data}", f"--model_dir={model}"]
@@ -70,7 +61,7 @@ def test_a_start_opens_no_file_twice(
     opened: collections.Counter[str] = collections.Counter()
     is_counted = True
 
-    def note(event: str, arguments: tuple[object, ...]) -> None:
+    def note(event, arguments):
         if event == "open" and is_counted and isinstance(arguments[0], str):
             path, mode = os.path.abspath(arguments[0]), arguments[1]
             if path.startswith(str(tmp_path)) and (mode is None or "r" in str(mode)):

@@ -1,19 +1,15 @@
 """`status`: runs on a bucket, TPUs of a project, the story drawn."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 
 import pytest
 
 from bigbird_ja.launch.state import Ending, Phase
 from testkit.fakes import trainer
-from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
 
-def test_runs_and_their_tpus(tmp_path: Path, fake_tpu: FakeTpu) -> None:
+def test_runs_and_their_tpus(tmp_path, fake_tpu):
     bucket = f"{tmp_path}/bucket"
     training = support.make_run(
         bucket, "a", phase=Phase.RUNNING, has_stepped=True, preemptions=3, cost_usd=7.5,
@@ -36,13 +32,13 @@ def test_runs_and_their_tpus(tmp_path: Path, fake_tpu: FakeTpu) -> None:
 
 
 @pytest.mark.parametrize("command", [["status"], ["down", "--project=p"]])
-def test_a_bucket_without_its_scheme_is_refused(command: list[str], fake_tpu: FakeTpu) -> None:
+def test_a_bucket_without_its_scheme_is_refused(command, fake_tpu):
     """It used to show no run, while a TPU was billed."""
     status, result = support.run([*command, "--bucket=my-bucket"], fake_tpu)
     assert status == 2 and "--bucket my-bucket: no such folder" in result["error"]
 
 
-def test_api_that_is_off(fake_tpu: FakeTpu) -> None:
+def test_api_that_is_off(fake_tpu):
     fake_tpu.list_script.append("disabled")
     status, result = support.run(["status", "--project=p"], fake_tpu)
     assert status == 2

@@ -1,7 +1,5 @@
 """`bigbird-ja tokenize` as a user runs it."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,12 +1,8 @@
 """Small data sets made for real: corpus, tokenizer, `make_data`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,20 +15,14 @@ from bigbird_ja.text import tokenizer as tokenizer_lib
 SMALL = {"seq_length": 128, "max_predictions_per_seq": 20, "eval_fraction": 0.1, "num_shards": 4}
 
 
-def write_corpus(path: Path, texts: Sequence[str]) -> str:
+def write_corpus(path, texts):
     """A .jsonl file of documents."""
     lines = [json.dumps({"text": text}) + "\n" for text in texts]
     path.write_text("".join(lines), encoding="utf-8")
     return str(path)
 
 
-def request(
-    corpus: str | Sequence[str],
-    tokenizer_path: str,
-    output: str,
-    num_workers: int = 1,
-    **changes: Any,
-) -> build.Request:
+def request(corpus, tokenizer_path, output, num_workers=1, **changes):
     """What `make-data` would ask for."""
     overwrite = changes.pop("overwrite", False)
     input_mask = changes.pop("input_mask", False)
@@ -45,7 +35,7 @@ def request(
 
 
 @contextlib.contextmanager
-def small_blocks() -> Iterator[None]:
+def small_blocks():
     """Blocks of a few documents, so that a small corpus has several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "_BLOCK_CHARACTERS", 20_000)
@@ -53,7 +43,7 @@ def small_blocks() -> Iterator[None]:
         yield
 
 
-def tree(directory: str | Path) -> dict[str, bytes]:
+def tree(directory):
     """Relative name to content of every file."""
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}

@@ -1,17 +1,14 @@
 """The order of `bigbird_ja.data.order`, spelled out record by record, for comparison."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 
 from bigbird_ja.data import hashing
-from bigbird_ja.data.order import Int64, Layout, ReaderStart, reader_shards, starts_of_host
+from bigbird_ja.data.order import reader_shards, starts_of_host
 
 
-def window_records(layout: Layout, window: int, reader: int) -> Int64:
+def window_records(layout, window, reader):
     """int64: the record ids of a reader's window, counted since epoch 0, as they are delivered."""
     epoch, j = divmod(window, layout.windows_per_epoch)
     each, windows = layout.shards_per_reader, layout.windows_per_epoch
@@ -21,7 +18,7 @@ def window_records(layout: Layout, window: int, reader: int) -> Int64:
     return ids[hashing.permutation(key, ids)]
 
 
-def reader_records(layout: Layout, start: ReaderStart) -> Iterator[tuple[int, int]]:
+def reader_records(layout, start):
     """(epoch, record id) of a reader from `start` on, without end."""
     skip = start.skip
     for window in itertools.count(start.window):
@@ -30,9 +27,7 @@ def reader_records(layout: Layout, start: ReaderStart) -> Iterator[tuple[int, in
         skip = 0
 
 
-def batches(
-    layout: Layout, global_batch_size: int, step: int = 0, num_hosts: int = 1, host: int = 0
-) -> Iterator[list[tuple[int, int]]]:
+def batches(layout, global_batch_size, step=0, num_hosts=1, host=0):
     """(epoch, record id) of a host's part of the global batches `step`, `step + 1`, ..."""
     starts = starts_of_host(layout, global_batch_size, step, num_hosts, host)
     turns = itertools.cycle([reader_records(layout, start) for start in starts])

@@ -1,7 +1,5 @@
 """`make-data` packs every token once, in equal shards, with the same bytes for any worker count."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

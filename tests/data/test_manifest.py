@@ -1,7 +1,5 @@
 """`manifest.json` is read back as it was written; anything else is refused in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

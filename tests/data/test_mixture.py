@@ -1,7 +1,5 @@
 """Several corpora with weights: what an epoch takes of each, and which records are whose."""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from collections import Counter
@@ -19,7 +17,7 @@ HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウ
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory) -> tuple[str, str]:
+def corpora(tmp_path_factory):
     """80 documents of hiragana, 60 of katakana, so that a token tells whose it is."""
     folder, draw = tmp_path_factory.mktemp("corpora"), random.Random(3)
     paths = []

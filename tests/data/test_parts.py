@@ -1,7 +1,5 @@
 """Parts of a data set, made by machines that share its folder, are joined to what one makes."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -119,10 +117,10 @@ def test_parts_at_once_killed_and_a_join_that_is_killed(
     output = tmp_path / "data"
     program = [sys.executable, "-m", "bigbird_ja", "make-data", *flags, f"--output_dir={output}"]
 
-    def start(*more: str) -> subprocess.Popen[bytes]:
+    def start(*more):
         return subprocess.Popen([*program, *more], cwd=ROOT, stderr=subprocess.DEVNULL)
 
-    def kill_once(process: subprocess.Popen[bytes], pattern: str) -> None:
+    def kill_once(process, pattern):
         while process.poll() is None and not list(Path(output).glob(pattern)):
             time.sleep(0.01)
         process.kill()

@@ -1,7 +1,5 @@
 """`make-data --runner ray` on a local cluster: a worker that is killed is replaced by Ray."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

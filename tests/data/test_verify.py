@@ -1,7 +1,5 @@
 """A data set that is not what its manifest says, or is changed while a run reads it."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Interrupted work is resumed with the same bytes; nothing that `make-data` did not make goes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json
@@ -288,7 +286,7 @@ def test_a_data_set_of_which_a_file_was_changed_is_not_replaced(output, request_
     assert len([name for name in os.listdir(output) if name.endswith(".tfrecord")]) == 3
 
 
-def _mark(output: str) -> str:
+def _mark(output):
     return Path(output, MARK).read_text()
 
 

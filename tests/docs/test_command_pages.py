@@ -1,7 +1,5 @@
 """docs/commands/ says what the flags say."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

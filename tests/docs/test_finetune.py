@@ -1,19 +1,16 @@
 """The fine-tuning examples run as they are printed, on an exported model."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from testkit import ROOT, command_line, runs
+from testkit import ROOT, command_line
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -23,7 +20,7 @@ Example = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def exported(small_run: runs.SmallRun, tmp_path_factory: pytest.TempPathFactory) -> str:
+def exported(small_run, tmp_path_factory):
     """A folder that `export` wrote."""
     folder = str(tmp_path_factory.mktemp("exported") / "hf")
     ended = command_line.run_cli(
@@ -35,10 +32,10 @@ def exported(small_run: runs.SmallRun, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Example:
+def example(monkeypatch, capsys):
     """Runs an example's command line in this process; returns its standard output."""
 
-    def run(module: Any, *arguments: object) -> str:
+    def run(module, *arguments):
         monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
         module.main()
         return capsys.readouterr().out
@@ -46,12 +43,12 @@ def example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_rows(path, rows):
     path.write_text("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows), "utf-8")
     return path
 
 
-def rows(task: str, corpus: str) -> list[dict[str, str]]:
+def rows(task, corpus):
     """Of texts of the sample; most are longer than the model's 256 tokens."""
     lines = Path(corpus).read_text("utf-8").splitlines()[:20]
     texts = [json.loads(line)["text"] + "\u2028" for line in lines]
@@ -71,8 +68,8 @@ def rows(task: str, corpus: str) -> list[dict[str, str]]:
     ],
 )
 def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
-    task: str, loads: str, exported: str, sample_corpus: str, tmp_path: Path, example: Example
-) -> None:
+    task, loads, exported, sample_corpus, tmp_path, example
+):
     data = write_rows(tmp_path / "data.jsonl", rows(task, sample_corpus))
     output = tmp_path / "tuned"
     printed = example(
@@ -91,13 +88,13 @@ def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
     assert ids == transformers.AutoTokenizer.from_pretrained(exported)("東京")["input_ids"]
 
 
-def test_code_in_a_folder_runs_only_where_it_is_trusted(exported: str) -> None:
+def test_code_in_a_folder_runs_only_where_it_is_trusted(exported):
     with pytest.raises(SystemExit, match=r"modeling_bigbird_ja\.py: read it, then add"):
         finetune.check_code(exported, None)
     assert finetune.check_code(exported, True) and not finetune.check_code(exported, False)
 
 
-def test_what_is_not_there_or_no_object_is_named(tmp_path: Path) -> None:
+def test_what_is_not_there_or_no_object_is_named(tmp_path):
     with pytest.raises(SystemExit, match="is no folder of a model"):
         finetune.check_code(str(tmp_path), None)
     with pytest.raises(SystemExit, match="no such file"):
@@ -121,10 +118,8 @@ def test_what_is_not_there_or_no_object_is_named(tmp_path: Path) -> None:
         ("jsick", {"sentence1": "年", "label": "neutral"}, "has no sentence2"),
     ],
 )
-def test_a_row_that_cannot_be_read_is_named(
-    read: str, row: dict[str, Any], why: str, tmp_path: Path
-) -> None:
-    def encode(*texts: str, **how: Any) -> Any:
+def test_a_row_that_cannot_be_read_is_named(read, row, why, tmp_path):
+    def encode(*texts, **how):
         return {"input_ids": [1]}
 
     file = "jsick-test" if read == "jsick" else "rows"
@@ -136,7 +131,7 @@ def test_a_row_that_cannot_be_read_is_named(
             getattr(finetune, read)(path, encode)
 
 
-def test_fine_tuning_learns_what_a_mark_decides(exported: str) -> None:
+def test_fine_tuning_learns_what_a_mark_decides(exported):
     """A class, a number and a choice, each from one piece of the text."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
     texts = [tokenizer(text) for text in ("東京は年です", "大阪は月です")]
@@ -156,7 +151,7 @@ def test_fine_tuning_learns_what_a_mark_decides(exported: str) -> None:
         np.testing.assert_allclose(answers, [e.target for e in examples], atol=1.5)
 
 
-def downstream(folder: Path) -> Path:
+def downstream(folder):
     """A few made-up rows of each task."""
     folder.mkdir()
     for task in benchmark.TASKS.values():
@@ -172,8 +167,8 @@ def downstream(folder: Path) -> Path:
 
 
 def test_the_benchmark_goes_on_after_an_interruption_with_the_same_scores(
-    exported: str, tmp_path: Path, example: Example
-) -> None:
+    exported, tmp_path, example
+):
     kept = tmp_path / "scores.json"
     call = (benchmark, exported, "--data", downstream(tmp_path / "data"), "--output", kept,
             "--seeds", 2, "--epochs", 1, "--trust_remote_code")  # fmt: skip
@@ -194,15 +189,13 @@ def test_the_benchmark_goes_on_after_an_interruption_with_the_same_scores(
         example(*call)
 
 
-def test_overlap_finds_texts_that_differ_in_width_and_spaces_alone(
-    tmp_path: Path, example: Example
-) -> None:
+def test_overlap_finds_texts_that_differ_in_width_and_spaces_alone(tmp_path, example):
     corpus = write_rows(tmp_path / "corpus.jsonl", [{"text": "その ３年\n間"}])
     printed = example(benchmark, "--data", downstream(tmp_path / "data"), "--overlap", corpus)
     assert "jsts-valid: 1 of 8 texts" in printed and "\n  3年\n" in printed
 
 
-def test_measures_are_those_of_scipy_and_of_the_confusion_matrix() -> None:
+def test_measures_are_those_of_scipy_and_of_the_confusion_matrix():
     from scipy import stats
 
     draw = np.random.default_rng(0)

@@ -1,7 +1,5 @@
 """Every block of the guide that is marked as running on a CPU runs as it is printed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The Japanese pages say what the English ones say, as far as that can be compared."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -9,11 +7,11 @@ import pytest
 from testkit import ROOT
 
 
-def page(name: str) -> str:
+def page(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def blocks(name: str) -> list[str]:
+def blocks(name):
     """Code blocks, without their comments and without drawings."""
     result = re.findall(r"```(\w*)\n(.*?)```", page(name), re.DOTALL)
     return [re.sub(r" +# .*", "", block) for kind, block in result if kind != "mermaid"]
@@ -25,7 +23,7 @@ def test_the_commands_are_the_same(name):
 
 
 def test_every_message_is_there():
-    def messages(name: str) -> set[str]:
+    def messages(name):
         rows = [line for line in page(name).splitlines() if line.startswith("| `")]
         return {result for row in rows for result in re.findall("`([^`]+)`", row.split(" | ")[0])}
 
@@ -39,7 +37,7 @@ def test_each_links_the_other(name):
 
 
 def test_the_figures_are_the_same():
-    def figures(name: str) -> list[str]:
+    def figures(name):
         rows = [line for line in page(name).splitlines() if re.match(r"\|.*\d \|$", line)]
         return [re.sub(r"[^\d.,|/]", "", row.partition("|")[2].partition("|")[2]) for row in rows]
 

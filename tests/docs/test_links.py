@@ -1,11 +1,8 @@
 """Pages name modules and quote messages that are there; links of the pages outside docs/ lead
 somewhere (`make site` checks those within)."""
 
-from __future__ import annotations
-
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,14 +15,14 @@ PAGES = sorted(
 )
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """Those of the headings, as GitHub makes them."""
     headings = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", h.lower().strip()).replace(" ", "-") for h in headings}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.parts[0] != "docs"], ids=str)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith(("http", "mailto")):
@@ -37,7 +34,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(there), target
 
 
-def test_modules_that_pages_name_are_there() -> None:
+def test_modules_that_pages_name_are_there():
     folders = ("bigbird_ja", "docs", "scripts", "testkit", "tests")
     there = [f"/{path.relative_to(ROOT)}" for f in folders for path in (ROOT / f).rglob("*.py")]
     for page in PAGES:
@@ -49,7 +46,7 @@ def test_modules_that_pages_name_are_there() -> None:
             assert f"def {name}(" in tests, f"{page}: {path}::{name}"
 
 
-def test_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
+def test_messages_that_troubleshooting_quotes_are_in_the_code():
     texts = "\n".join(
         text
         for path in (ROOT / "bigbird_ja").rglob("*.py")
@@ -63,7 +60,7 @@ def test_messages_that_troubleshooting_quotes_are_in_the_code() -> None:
                 assert all(part in texts for part in re.split(r"…|\bN\b", message)), message
 
 
-def constant(node: ast.AST) -> str:
+def constant(node):
     """The text of a string in the code; "\0" where a value is put in."""
     if isinstance(node, ast.JoinedStr):
         return "".join(map(constant, node.values))

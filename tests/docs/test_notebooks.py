@@ -1,7 +1,5 @@
 """The notebooks of the free TPUs: their commands parse, and three sessions make one run."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import json
@@ -20,21 +18,20 @@ import yaml
 from bigbird_ja.cli import command_flags, main
 from bigbird_ja.run import log as run_log
 from testkit import ROOT, killing
-from testkit.zygote import Zygote
 
 NAMES = ("kaggle-v5e-8", "colab-v5e-1")
 STEPS = 24
 
 
-def read(name: str) -> dict[str, Any]:
+def read(name):
     return json.loads(Path(ROOT, "notebooks", f"{name}.ipynb").read_text(encoding="utf-8"))
 
 
-def cells(name: str, kind: str) -> list[str]:
+def cells(name, kind):
     return ["".join(c["source"]) for c in read(name)["cells"] if c["cell_type"] == kind]
 
 
-def parameters(name: str) -> dict[str, Any]:
+def parameters(name):
     """The values of the cell that users change."""
     (cell,) = [c for c in read(name)["cells"] if c["metadata"].get("tags") == ["parameters"]]
     values: dict[str, Any] = {}
@@ -43,12 +40,12 @@ def parameters(name: str) -> dict[str, Any]:
     return values
 
 
-def shell_lines(name: str) -> list[str]:
+def shell_lines(name):
     lines = [line.strip() for cell in cells(name, "code") for line in cell.splitlines()]
     return [line[1:] for line in lines if line.startswith("!")]
 
 
-def commands(name: str, run: str) -> list[list[str]]:
+def commands(name, run):
     """Words of each command of ours, with the notebook's own values in their places, and in that
     of its settings the file `run`."""
     made = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "TOKENIZER": "t.model",
@@ -60,9 +57,7 @@ def commands(name: str, run: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_commands_parse_and_train_on_the_runtime_that_is_there(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_parse_and_train_on_the_runtime_that_is_there(name, tmp_path, capsys):
     run, results = tmp_path / "settings.yaml", {}
     for words in commands(name, str(run)):
         if words[0] == "config":
@@ -82,7 +77,7 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_short_python_that_replaces_no_package_and_dates_its_limits(name: str) -> None:
+def test_it_is_short_python_that_replaces_no_package_and_dates_its_limits(name):
     (install,) = [line for line in shell_lines(name) if "pip install" in line]
     assert "--constraint {TEMP}/there.txt" in install
     assert not re.search(r"jax|libtpu|upgrade|2\.15", install)
@@ -103,7 +98,7 @@ def test_it_is_short_python_that_replaces_no_package_and_dates_its_limits(name: 
     assert [line for line in limits if line.startswith("HOURS_PER_SESSION = ")]
 
 
-def test_the_notebooks_train_and_evaluate_alike() -> None:
+def test_the_notebooks_train_and_evaluate_alike():
     first, second = (cells(name, "code")[3:5] for name in NAMES)
     assert first == second
 
@@ -118,7 +113,7 @@ CONFIG = {
 
 
 @pytest.fixture
-def session(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch):
+def session(tmp_path, sample_corpus, monkeypatch):
     """`session("kaggle-v5e-8", 5, ROOT="x")`: executes a notebook's real cells on a CPU, with the
     parameters replaced and pip left out, until its time is over at a step; what they printed."""
     nbclient = pytest.importorskip("nbclient", reason="needs the dev extra")
@@ -140,7 +135,7 @@ def session(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch)
     replaced = {"CONFIG": str(config), "INPUT": sample_corpus, "SETTINGS": "",
                 "DEVICE": "--nouse_tpu"}  # fmt: skip
 
-    def execute(name: str, ends_at: int = STEPS + 1, **places: str) -> str:
+    def execute(name, ends_at=STEPS + 1, **places):
         monkeypatch.setenv("ENDS_AT_STEP", str(ends_at))
         notebook = nbformat.reads(json.dumps(read(name)), as_version=4)
         (cell,) = [c for c in notebook.cells if c.metadata.get("tags") == ["parameters"]]
@@ -158,7 +153,7 @@ def session(tmp_path: Path, sample_corpus: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_three_sessions_on_kaggle_make_one_run(session, zygote: Zygote, tmp_path: Path) -> None:
+def test_three_sessions_on_kaggle_make_one_run(session, zygote, tmp_path):
     inputs = tmp_path / "input"
     wheel = inputs / "a-wheel" / "bigbird_ja-0.1.0-py3-none-any.whl"
     wheel.parent.mkdir(parents=True)
@@ -190,7 +185,7 @@ def test_three_sessions_on_kaggle_make_one_run(session, zygote: Zygote, tmp_path
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
-def test_three_sessions_on_colab_make_one_run(session, tmp_path: Path) -> None:
+def test_three_sessions_on_colab_make_one_run(session, tmp_path):
     drive = tmp_path / "bigbird-ja"
     drive.mkdir()
     source = {"ROOT": str(drive), "SOURCE": "git+https://example.com/bigbird-ja"}
@@ -201,7 +196,7 @@ def test_three_sessions_on_colab_make_one_run(session, tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("broken", [{"SOURCE": ""}, {"INPUT": "/nowhere"}, {"DEVICE": "--use_tpu"}])
-def test_a_session_that_fails_stops_there(session, tmp_path: Path, broken: dict) -> None:
+def test_a_session_that_fails_stops_there(session, tmp_path, broken):
     from nbclient.exceptions import CellExecutionError
 
     places = {"ROOT": str(tmp_path / "root"), "EARLIER": str(tmp_path / "none"), "SOURCE": "x"}

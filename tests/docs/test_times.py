@@ -1,7 +1,5 @@
 """Every page that says how long something takes says what docs/times.yaml and `plan` say."""
 
-from __future__ import annotations
-
 import re
 
 from scripts import times

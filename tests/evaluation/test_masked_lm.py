@@ -1,7 +1,5 @@
 """The summary against sums by hand, and one pass over held-out records."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

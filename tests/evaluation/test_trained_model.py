@@ -1,7 +1,5 @@
 """`fill-mask` and `evaluate` on an exported folder: the model that was exported."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The record of an export comes last, and only what exports made is ever replaced."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -17,25 +15,25 @@ FILES = sorted([MARK, "export.json", "sub/a.txt"])
 
 
 @pytest.fixture(params=["disk", "bucket"])
-def target(request, tmp_path) -> str:
+def target(request, tmp_path):
     """Where an export goes; its folder does not exist."""
     base = request.getfixturevalue("bucket") if request.param == "bucket" else tmp_path
     return f"{base}/deep/out"
 
 
-def _record(step: int) -> dict:
+def _record(step):
     return {"bigbird_ja": "1.0", "step": step, "checkpoint": {"x": "y"}}
 
 
-def _fill(text: str, name: str = "a.txt"):
-    def fill(directory: str) -> None:
+def _fill(text, name="a.txt"):
+    def fill(directory):
         (Path(directory) / "sub").mkdir()
         (Path(directory) / "sub" / name).write_text(text)
 
     return fill
 
 
-def _export(target: object, step: int, text: str, overwrite: bool = False, **fill: str) -> bool:
+def _export(target, step, text, overwrite=False, **fill):
     """What `export` does; whether the folder was finished before."""
     folder.check(str(target), {})
     if folder.finished(str(target), _record(step), overwrite):
@@ -44,11 +42,11 @@ def _export(target: object, step: int, text: str, overwrite: bool = False, **fil
     return False
 
 
-def _text(target: str, name: str = "sub/a.txt") -> str:
+def _text(target, name="sub/a.txt"):
     return storage.read_text(f"{target}/{name}")
 
 
-def _write(path: str, text: str) -> None:
+def _write(path, text):
     storage.make_directory(storage.directory_of(path))
     storage.write_text(path, text)
 
@@ -85,7 +83,7 @@ def test_what_a_user_changed_or_added_is_kept(target, capsys):
 
 
 def test_what_came_meanwhile_stays(target):
-    def fill(directory: str) -> None:
+    def fill(directory):
         _write(f"{target}/notes.txt", "mine")
 
     with pytest.raises(BadInput, match=r"notes\.txt"):
@@ -96,7 +94,7 @@ def test_what_came_meanwhile_stays(target):
 def test_a_failure_leaves_nothing_or_what_was_there(tmp_path):
     target = str(tmp_path / "out")
 
-    def fail(directory: str) -> None:
+    def fail(directory):
         _fill("half")(directory)
         raise OSError("disk full")
 
@@ -128,7 +126,7 @@ def test_an_interrupted_upload_is_completed_by_the_same_command(
 
 
 def test_of_two_at_once_with_other_settings_the_second_is_refused(target):
-    def meanwhile(directory: str) -> None:
+    def meanwhile(directory):
         folder.write(target, _record(1), _fill("first"))
         _fill("second")(directory)
 

@@ -1,7 +1,5 @@
 """Hugging Face's tokenizer gives our ids, `[MASK]` and all."""
 
-from __future__ import annotations
-
 import json
 import os
 

@@ -1,7 +1,5 @@
 """The exported folder works in transformers and computes what our model computes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What the card says of language and sources, and what it keeps to itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from types import SimpleNamespace
@@ -23,7 +21,7 @@ pytest.importorskip("safetensors", reason="needs the huggingface extra")
         (("/home/me/text.jsonl",), ["the"] * 99 + ["の"], None),
     ],
 )
-def test_its_language_is_that_of_the_text(trained, manifest, sources, pieces, code) -> None:
+def test_its_language_is_that_of_the_text(trained, manifest, sources, pieces, code):
     manifest = dataclasses.replace(manifest, sources=sources)
     other = dataclasses.replace(trained, tokenizer=SimpleNamespace(pieces=pieces))
     card = model_card.text(other, model_card.Options("x", manifest=manifest), {})
@@ -49,7 +47,7 @@ def test_mixed_corpora_are_named_and_names_of_others_are_text_and_nothing_else(t
     assert row.count("|") - row.count("\\|") == 3
 
 
-def test_results_name_each_corpus_and_what_is_not_a_number() -> None:
+def test_results_name_each_corpus_and_what_is_not_a_number():
     row = {"name": "news.jsonl", "count": 5, "loss": 1.25, "accuracy": 0.5}
     evaluation = {"masked_lm_loss": None, "masked_lm_accuracy": 0.5, "by_sub_corpus": [row]}
     text = model_card.results({"step": 6, "loss": None}, evaluation)
@@ -57,7 +55,7 @@ def test_results_name_each_corpus_and_what_is_not_a_number() -> None:
     assert "held-out text of news.jsonl: 1.2500 nats" in text
 
 
-def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path) -> None:
+def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path):
     before = os.umask(0o027)
     try:
         huggingface.fill(str(tmp_path), trained, model_card.Options("x", parity_sequences=0))
@@ -66,7 +64,7 @@ def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path) -> None:
     assert oct((tmp_path / "model.safetensors").stat().st_mode & 0o777) == oct(0o640)
 
 
-def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch) -> None:
+def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch):
     """It said "pretrained from scratch" of every model."""
     folder = {"kind": "a Hugging Face folder, modernbert", "weights": {"model.safetensors": "ab12"}}
     cached = "/home/me/.cache/huggingface/hub/models--sbintuitions--modernbert-ja/snapshots/9f/"
@@ -78,7 +76,7 @@ def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch) -> None:
     started = [{"event": "started", "time": 1.0}]
     monkeypatch.setattr(model_card.run_log, "read_events", lambda folder: started)
 
-    def card(record) -> str:
+    def card(record):
         started[0]["init_from"] = record
         text = model_card.text(trained, model_card.Options("x", license="mit"), {})
         print(text)

@@ -1,7 +1,5 @@
 """The code beside the weights: the trainer's logits in transformers, by its own attention."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The SavedModel, loaded again, equals our model at every length."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the tests of launching share: a run on a directory as bucket, and the fake service."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -10,9 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from google.auth.credentials import AnonymousCredentials
@@ -23,7 +19,7 @@ from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.machine.startup import VM_VARIABLE
-from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpus
+from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.tpu_api import TpuNodes
@@ -37,7 +33,7 @@ Fake = FakeTpu | FakeCompute
 ZONES = "us-central1-a,us-central1-b"
 
 
-def write_manifest(directory: str, masking: str = "dynamic") -> str:
+def write_manifest(directory, masking="dynamic"):
     """A small data set; the fake trainer reads its manifest only."""
     synthetic.write(
         Path(directory), (3, 3, 3, 3), seq_length=512, max_predictions_per_seq=77, masking=masking,
@@ -46,19 +42,19 @@ def write_manifest(directory: str, masking: str = "dynamic") -> str:
     return directory
 
 
-def client(fake: Fake) -> TpuNodes | ComputeEngine:
+def client(fake):
     """Our client of the service that a fake stands for."""
     if isinstance(fake, FakeCompute):
         return ComputeEngine("p", rest(f"{fake.url}/compute/v1/projects/p"))
     return TpuNodes("p", rest(f"{fake.url}/v2"))
 
 
-def rest(base: str, call_seconds: float = 5.0, retry_seconds: float = 1.0) -> Rest:
+def rest(base, call_seconds=5.0, retry_seconds=1.0):
     """Our client without credentials."""
     return Rest(base, AuthorizedSession(AnonymousCredentials()), call_seconds, retry_seconds)
 
 
-def command(root: str, *more: str, steps: int = 100) -> list[str]:
+def command(root, *more, steps=100):
     """`launch` with everything that a CPU and a directory need."""
     return [
         "launch", "--name=run-1", "--project=p", f"--zones={ZONES}", f"--bucket={root}/bucket",
@@ -68,7 +64,7 @@ def command(root: str, *more: str, steps: int = 100) -> list[str]:
     ]  # fmt: skip
 
 
-def environment(fake: Fake, **terms: object) -> dict[str, str]:
+def environment(fake, **terms):
     """What a command must find in its environment so that this machine stands for the rented one.
 
     Args:
@@ -86,7 +82,7 @@ def environment(fake: Fake, **terms: object) -> dict[str, str]:
     return {variable: fake.address, VM_VARIABLE: json.dumps(values)}
 
 
-def run(arguments: list[str], *fakes: Fake) -> tuple[int, dict[str, Any]]:
+def run(arguments, *fakes):
     """Runs a command in this process, which sees these services; exit status, `--json` results."""
     output = io.StringIO()
     variables = {key: text for fake in fakes for key, text in environment(fake).items()}
@@ -95,9 +91,7 @@ def run(arguments: list[str], *fakes: Fake) -> tuple[int, dict[str, Any]]:
     return status, json.loads(output.getvalue())
 
 
-def start(
-    root: str, fake: Fake, *more: str, steps: int = 400, **terms: object
-) -> subprocess.Popen[bytes]:
+def start(root, fake, *more, steps=400, **terms):
     """`launch` as a process of its own."""
     arguments = command(root, *more, steps=steps)
     return subprocess.Popen(
@@ -109,7 +103,7 @@ def start(
     )
 
 
-def read(root: str, path: str, key: str) -> Any:
+def read(root, path, key):
     """A value in a file of the run; None where it is not there yet."""
     try:
         with open(f"{root}/bucket/run-1/{path}", encoding="utf-8") as file:
@@ -118,23 +112,23 @@ def read(root: str, path: str, key: str) -> Any:
         return None
 
 
-def wait_for_step(root: str, step: int) -> None:
+def wait_for_step(root, step):
     """Waits until training has come that far."""
     wait_until(lambda: (read(root, "model/heartbeat.json", "global_step") or -1) >= step)
 
 
-def events_of(root: str) -> list[dict[str, Any]]:
+def events_of(root):
     """The run's events."""
     lines = Path(root, "bucket/run-1/model/events.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
-def vm_of(name: str, run_id: str = "", kind: str = "v3-8", **more: Any) -> LaunchedRun:
+def vm_of(name, run_id="", kind="v3-8", **more):
     """The record of a run that asks for one machine."""
     return LaunchedRun("gs://b", name, run_id, "p", accelerator_type=kind, **more)
 
 
-def make_run(bucket: str, name: str, **state: object) -> LaunchedRun:
+def make_run(bucket, name, **state):
     """A run of 1,000 steps on a bucket, whose supervisor has left this state."""
     run = LaunchedRun(bucket, name, f"id-{name}", target_step=1000, usd_per_hour=2.4)
     files = RunFiles(run)
@@ -144,14 +138,14 @@ def make_run(bucket: str, name: str, **state: object) -> LaunchedRun:
     return run
 
 
-def in_background(work: Callable[[], None]) -> threading.Thread:
+def in_background(work):
     """Runs something beside the command."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition, seconds=60.0):
     """Waits for something that other processes do.
 
     Raises:
@@ -164,16 +158,16 @@ def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-def finished(service: Tpus, operation: str) -> Operation:
+def finished(service, operation):
     """The operation, once it is over."""
     wait_until(lambda: service.operation(operation).done, 10)
     return service.operation(operation)
 
 
-def delete_all(service: Tpus, zone: str) -> None:
+def delete_all(service, zone):
     """As the supervisor does: deletes what is listed until nothing is."""
 
-    def is_empty() -> bool:
+    def is_empty():
         listed = service.list(zone)
         for tpu in listed:
             if tpu.presence is not Presence.DELETING:
@@ -183,7 +177,7 @@ def delete_all(service: Tpus, zone: str) -> None:
     wait_until(is_empty, 20)
 
 
-def write_tool(path: str, body: str) -> None:
+def write_tool(path, body):
     """An executable script of bash, in a folder that is made where it is missing."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:

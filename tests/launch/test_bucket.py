@@ -1,7 +1,5 @@
 """The supervisor's files and the start-up script's copies on gs://."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -17,7 +15,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 
 
-def test_state_events_and_reports(bucket: str) -> None:
+def test_state_events_and_reports(bucket):
     run = LaunchedRun(bucket, "run-1")
     files = RunFiles(run)
     files.prepare()
@@ -51,7 +49,7 @@ def test_state_events_and_reports(bucket: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["launch.json", "state.json"])
-def test_files_of_another_version_are_refused(bucket: str, name: str) -> None:
+def test_files_of_another_version_are_refused(bucket, name):
     run = LaunchedRun(bucket, "run-1")
     files = RunFiles(run)
     files.prepare()
@@ -61,7 +59,7 @@ def test_files_of_another_version_are_refused(bucket: str, name: str) -> None:
         _ = (read_run(bucket, "run-1"), files.load_state())
 
 
-def test_what_0_1_0_launched_is_read(bucket: str) -> None:
+def test_what_0_1_0_launched_is_read(bucket):
     """Its record had three parts and a wheel; its state had more fields."""
     run = LaunchedRun(bucket, "run-1")
     spec = '{"name": "run-1", "accelerator_type": "v2-8", "run_id": "id-1", "queued": false}'
@@ -80,7 +78,7 @@ def test_what_0_1_0_launched_is_read(bucket: str) -> None:
     assert RunFiles(run).load_state() == RunState(Phase.RUNNING, zone="z", cost_usd=3.0)
 
 
-def test_the_package_is_reproducible_and_uploaded_once(bucket: str) -> None:
+def test_the_package_is_reproducible_and_uploaded_once(bucket):
     packed = startup.build_package()
     assert startup.build_package() == packed  # byte for byte
     path = startup.upload(bucket, packed)
@@ -90,7 +88,7 @@ def test_the_package_is_reproducible_and_uploaded_once(bucket: str) -> None:
     assert storage.stat(path) == before
 
 
-def test_which_names_a_run_may_have() -> None:
+def test_which_names_a_run_may_have():
     for name in ("a", "run-1", "x" * 40):
         assert check_name(name) == name
     for name in ("", "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"):

@@ -1,10 +1,7 @@
 """Compute Engine: its machines, its requests, and the end of one that nobody watches."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,27 +25,27 @@ VM = support.vm_of("run-1", "id-1", "v5litepod-8", runtime_version=compute.image
         ("tpu7x-8", "tpu7x-standard-4t"),
     ],
 )
-def test_a_machine_of_one_host_is_rented_from_compute_engine(name: str, machine: str) -> None:
+def test_a_machine_of_one_host_is_rented_from_compute_engine(name, machine):
     assert compute.machine_type(name) == machine
     assert backends.service_of(name) == "compute"
     assert len(backends.check_rentable(name)) == 1
 
 
 @pytest.mark.parametrize("name", ["v5e-16", "v4-32", "v2-32"])
-def test_slices_of_several_hosts_are_rented_from_the_cloud_tpu_api(name: str) -> None:
+def test_slices_of_several_hosts_are_rented_from_the_cloud_tpu_api(name):
     assert hardware.find(name).hosts > 1 and backends.service_of(name) == "tpu"
     (warning,) = backends.check_rentable(name, "pjrt")
     assert "slice of" in warning
 
 
 @pytest.mark.parametrize("name", ["v5p-16", "v6e-32", "v7x-64"])
-def test_later_slices_are_refused_with_what_serves(name: str) -> None:
+def test_later_slices_are_refused_with_what_serves(name):
     with pytest.raises(BadInput, match=rf"{name}: `launch` rents slices.*pods.md") as refusal:
         backends.check_rentable(name)
     assert "\n" not in str(refusal.value)
 
 
-def test_a_request_states_when_the_machine_ends() -> None:
+def test_a_request_states_when_the_machine_ends():
     body = compute.creation(VM, ZONE, 1, {"startup-script": "true"}, 7200.9)
     assert body["machineType"].endswith(f"zones/{ZONE}/machineTypes/ct5lp-hightpu-8t")
     assert body["scheduling"] == {
@@ -69,7 +66,7 @@ def test_a_request_states_when_the_machine_ends() -> None:
     assert interface["subnetwork"] == "regions/us-central1/subnetworks/s"
 
 
-def test_an_unwatched_machine_is_deleted_at_the_end_of_its_lease(tmp_path: Path) -> None:
+def test_an_unwatched_machine_is_deleted_at_the_end_of_its_lease(tmp_path):
     """Healthy, training, and nobody there: its own watcher deletes it through Compute Engine."""
     root = str(tmp_path)
     with FakeCompute(f"{root}/vms", dict(os.environ), keep_disk=True) as fake:

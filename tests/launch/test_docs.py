@@ -1,7 +1,5 @@
 """The set-up guide: every command of ours in it exists, flags and all."""
 
-from __future__ import annotations
-
 import re
 import shlex
 
@@ -9,7 +7,7 @@ from bigbird_ja.cli import command_flags, main
 from scripts import make_state_tables
 
 
-def test_the_commands_of_the_guide_parse() -> None:
+def test_the_commands_of_the_guide_parse():
     with open("docs/cloud-setup.md", encoding="utf-8") as file:
         blocks = re.findall(r"```sh\n(.*?)```", file.read(), re.S)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
@@ -19,7 +17,7 @@ def test_the_commands_of_the_guide_parse() -> None:
         command_flags.parse(main.load_command(command), command, flags)
 
 
-def test_the_design_page_shows_the_supervisors_rules() -> None:
+def test_the_design_page_shows_the_supervisors_rules():
     """`python -m scripts.make_state_tables` writes them."""
     with open(make_state_tables.PAGE, encoding="utf-8") as file:
         text = file.read()

@@ -1,8 +1,6 @@
 """Launch with real training: preempted again and again, it ends with the weights of a run that
 was left alone, and with no node."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -15,7 +13,6 @@ import pytest
 from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
-from testkit.runs import SmallRun
 from tests.launch import support
 
 SETTINGS = (
@@ -25,7 +22,7 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def weights(model_dir: str, steps: int) -> dict[str, bytes]:
+def weights(model_dir, steps):
     from bigbird_ja.run.model import load_parameters
 
     _, _, parameters, meta = load_parameters(model_dir)
@@ -33,21 +30,21 @@ def weights(model_dir: str, steps: int) -> dict[str, bytes]:
     return {name: value.tobytes() for name, value in parameters.items()}
 
 
-def has_ended(root: str) -> bool:
+def has_ended(root):
     return bool(support.read(root, "model/heartbeat.json", "state") == "stopped")
 
 
-def preempt_often(root: str, fake: support.Fake, times: int) -> None:
+def preempt_often(root, fake, times):
     """Kills at random: while booting, before the first step, in a save, and soon after one.
 
     What is taken away before the supervisor has seen it, it cannot count.
     """
 
-    def is_running() -> bool:
+    def is_running():
         phase = support.read(root, "supervisor/state.json", "phase")
         return fake.is_ready("run-1") and phase == "running"
 
-    def checkpoint_files() -> list[str]:
+    def checkpoint_files():
         return sorted(path.name for path in Path(root, "bucket/run-1/model").glob("*ckpt*"))
 
     rng, done = random.Random(11), 0
@@ -71,9 +68,7 @@ def preempt_often(root: str, fake: support.Fake, times: int) -> None:
         pytest.param(FakeCompute, 20, 1000, marks=pytest.mark.nightly),
     ],
 )
-def test_preempted_again_and_again_same_weights(
-    tmp_path: Path, small_run: SmallRun, kind: type[support.Fake], times: int, steps: int
-) -> None:
+def test_preempted_again_and_again_same_weights(tmp_path, small_run, kind, times, steps):
     root, reference = str(tmp_path), f"{tmp_path}/undisturbed"
     data = f"--data_dir={small_run.data_dir}"
     same = ("--config=tiny-cpu", data, f"--num_train_steps={steps}", *SETTINGS)

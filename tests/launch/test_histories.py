@@ -1,7 +1,5 @@
 """A sample of `make bench-leaks`: months in which anything fails, and nothing may be left."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -11,18 +9,18 @@ from testkit.histories import History, Verdict
 
 @pytest.mark.parametrize("service", ["tpu", "compute"])
 @pytest.mark.parametrize("seeds", [15, pytest.param(1_000, marks=pytest.mark.nightly)])
-def test_nothing_is_left_and_no_limit_is_passed(service: str, seeds: int) -> None:
+def test_nothing_is_left_and_no_limit_is_passed(service, seeds):
     for seed in range(seeds):
         assert History(seed, service).run() == Verdict(), seed
 
 
-def test_a_seed_decides_all_of_a_history() -> None:
+def test_a_seed_decides_all_of_a_history():
     first, again = History(7, "tpu"), History(7, "tpu")
     assert first.run() == again.run()
     assert first.cloud.events == again.cloud.events
 
 
-def test_machines_without_a_watcher_are_noticed() -> None:
+def test_machines_without_a_watcher_are_noticed():
     """The old service without the lease: what the table must show."""
     verdicts = []
     for seed in range(6):

@@ -3,11 +3,8 @@
 Each of these cost money once; the numbers are those of docs/design/launch.md.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -26,19 +23,17 @@ DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
 LONG = replace(RECORD, target_step=DAYS.target_step)
 
 
-def breaking(cloud: SimulatedCloud, act: str, start: float, end: float, error: Exception) -> None:
+def breaking(cloud, act, start, end, error):
     """An act fails between two times of day."""
 
-    def interfere(done: str, where: str) -> None:
+    def interfere(done, where):
         if done == act and start <= cloud.now < end:
             raise error
 
     cloud.interfere, cloud.wake = interfere, (start, end)
 
 
-def stopped_at(
-    cloud: SimulatedCloud, moment: float, stop: Stop = Stop.DELETE
-) -> Callable[[], Stop]:
+def stopped_at(cloud, moment, stop=Stop.DELETE):
     """A person who presses Ctrl-C at a time of day."""
     return lambda: stop if cloud.now >= moment else Stop.NO
 
@@ -47,12 +42,12 @@ def stopped_at(
 
 
 @pytest.mark.parametrize("act", ["beat", "write"])
-def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act: str) -> None:
+def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act):
     cloud = SimulatedCloud(TRAINER, lambda ready: 2 * HOUR)
     breaking(cloud, act, HOUR, 5 * HOUR, StorageError("the bucket fails"))
     fails = cloud.interfere
 
-    def interfere(done: str, zone: str) -> None:
+    def interfere(done, zone):
         fails(done, zone)
         if done == "create":
             assert cloud.state is not None and cloud.state["phase"] == "creating"
@@ -63,12 +58,12 @@ def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act: 
     assert created and not [moment for moment in created if HOUR <= moment < 5 * HOUR]
 
 
-def test_the_lock_is_renewed_again_before_renting() -> None:
+def test_the_lock_is_renewed_again_before_renting():
     """Another supervisor took over between this turn's look and its decision."""
     cloud = SimulatedCloud(TRAINER)
     beats = iter(range(2))
 
-    def beat() -> None:
+    def beat():
         if next(beats, None):
             raise LeaseLost("another has taken over")
 
@@ -85,9 +80,7 @@ def test_the_lock_is_renewed_again_before_renting() -> None:
     ("limits", "hours"),
     [({}, 1 + 12.1), ({"max_seconds": 5 * HOUR}, 5.1), ({"max_usd": 12.0}, 5.1)],
 )
-def test_a_detached_trainer_has_an_end(
-    service: str, limits: dict[str, float], hours: float
-) -> None:
+def test_a_detached_trainer_has_an_end(service, limits, hours):
     """A healthy one used to be billed for ever: the limits lived in the supervisor only."""
     cloud = SimulatedCloud(DAYS, service=service, fast=True, wake=(HOUR,))
     record = replace(LONG, **limits)  # type: ignore[arg-type]
@@ -104,9 +97,7 @@ def test_a_detached_trainer_has_an_end(
 
 @pytest.mark.parametrize("hours", [-9.0, 9.0, 12.0])
 @pytest.mark.parametrize("limits", [{"max_usd": 40.0}, {"max_seconds": 30 * HOUR}])
-def test_clocks_that_differ_change_neither_hours_nor_money(
-    limits: dict[str, float], hours: float
-) -> None:
+def test_clocks_that_differ_change_neither_hours_nor_money(limits, hours):
     """Two supervisors, the second ten hours later on another machine with a wrong clock."""
     cloud = SimulatedCloud(DAYS)
     record = replace(LONG, **limits)  # type: ignore[arg-type]
@@ -125,7 +116,7 @@ def test_clocks_that_differ_change_neither_hours_nor_money(
     assert cloud.rented_seconds / HOUR > 0.9 * most  # and ends no run before
 
 
-def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back() -> None:
+def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
     cloud = SimulatedCloud(DAYS)
     breaking(cloud, "delete", HOUR, 3 * HOUR, ServiceFault(Kind.UNAVAILABLE, "no answer"))
     record = replace(LONG, max_usd=2.4 * 20)
@@ -142,7 +133,7 @@ def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back() -> None
 
 
 @pytest.mark.parametrize("zone", ["zone-a", "zone-c"])
-def test_a_name_taken_by_another_ends_the_run_and_is_left_alone(zone: str) -> None:
+def test_a_name_taken_by_another_ends_the_run_and_is_left_alone(zone):
     labels = {RUN_LABEL: "run", ID_LABEL: "id-of-a-colleague", ATTEMPT_LABEL: "1"}
     cloud = SimulatedCloud(TRAINER, foreign={zone: labels})
     state = run(cloud)
@@ -152,7 +143,7 @@ def test_a_name_taken_by_another_ends_the_run_and_is_left_alone(zone: str) -> No
     assert (cloud.creations, cloud.foreign_touched) == (0, 0)
 
 
-def test_one_empty_listing_does_not_prove_a_deletion() -> None:
+def test_one_empty_listing_does_not_prove_a_deletion():
     """It used to say that the TPU is deleted, which trained on for twelve hours."""
     cloud = SimulatedCloud(DAYS, fast=True, wake=(HOUR,))
     cloud.blinks = lambda zone, now: HOUR <= now < HOUR + 120
@@ -164,9 +155,7 @@ def test_one_empty_listing_does_not_prove_a_deletion() -> None:
 @pytest.mark.parametrize(
     ("seconds", "hides_names"), [(20.0, False), (600.0, False), (2 * HOUR, False), (20.0, True)]
 )
-def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(
-    seconds: float, hides_names: bool
-) -> None:
+def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(seconds, hides_names):
     cloud = SimulatedCloud(TRAINER)
     cloud.blinks = lambda zone, now: HOUR <= now % (4 * HOUR) < HOUR + seconds
     real = cloud.find
@@ -178,7 +167,7 @@ def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(
     assert (cloud.creations, cloud.most_at_once) == (1, 1)
 
 
-def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted() -> None:
+def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted():
     cloud = SimulatedCloud(TRAINER)
     for zone in ("zone-b", "zone-c"):
         cloud.create(RECORD, zone, 4, {}, math.inf)
@@ -188,10 +177,10 @@ def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted() -> None
     assert sorted(node.ends_at > HOUR for node in cloud.past_nodes) == [False, True]
 
 
-def test_a_second_machine_that_appears_while_one_trains_is_deleted() -> None:
+def test_a_second_machine_that_appears_while_one_trains_is_deleted():
     cloud = SimulatedCloud(TRAINER)
 
-    def interfere(act: str, zone: str) -> None:
+    def interfere(act, zone):
         if cloud.now > HOUR and cloud.creations == 1:
             cloud._add_node(RECORD, "zone-a", 1, "ok", math.inf)
 
@@ -211,7 +200,7 @@ class Killed(Exception):
 @pytest.mark.parametrize(
     "act", ["list", "find", "create", "delete", "operation", "read", "write", "beat", "killed"]
 )
-def test_each_act_fails_once(act: str, stride: int) -> None:
+def test_each_act_fails_once(act, stride):
     """Whatever the instant, a failure of one act, or a kill before any: the run finishes, on one
     machine at a time, and nothing is left."""
     is_service = act in ("list", "find", "create", "delete", "operation")
@@ -223,7 +212,7 @@ def test_each_act_fails_once(act: str, stride: int) -> None:
         cloud.delete_script = ["unavailable", "internal", "permission", "unavailable"]
         left = iter(range(at + 1))
 
-        def interfere(done: str, zone: str) -> None:
+        def interfere(done, zone):
             if act in (done, "killed") and next(left, None) == at:  # noqa: B023
                 raise Killed if act == "killed" else error
 

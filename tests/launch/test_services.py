@@ -1,13 +1,9 @@
 """Both services by our clients against the fakes, and what the answers of a service mean."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from google.auth.exceptions import RefreshError
@@ -18,11 +14,9 @@ from bigbird_ja.launch.record import (
     ID_LABEL,
     RUN_DIR_KEY,
     RUN_LABEL,
-    LaunchedRun,
     Operation,
     Presence,
     Tpu,
-    Tpus,
 )
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.tpu_api import TpuNodes
@@ -40,7 +34,7 @@ METADATA = {"startup-script": "true", RUN_DIR_KEY: "gs://b/run-1"}
 
 
 @pytest.fixture
-def tpus(fake_tpu: FakeTpu) -> Tpus:
+def tpus(fake_tpu):
     return support.client(fake_tpu)
 
 
@@ -54,9 +48,7 @@ KINDS = pytest.mark.parametrize(
 
 
 @KINDS
-def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(
-    tmp_path: Path, kind: type[support.Fake], run: LaunchedRun
-) -> None:
+def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, kind, run):
     with kind(str(tmp_path)) as fake:
         service = support.client(fake)
         assert finished(service, service.create(run, ZONE, 3, METADATA, 3600.0)).fault is None
@@ -82,7 +74,7 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(
 
 
 @KINDS
-def test_a_failed_creation(tmp_path: Path, kind: type[support.Fake], run: LaunchedRun) -> None:
+def test_a_failed_creation(tmp_path, kind, run):
     with kind(str(tmp_path)) as fake:
         service = support.client(fake)
         for word, expected in (("stockout", Kind.STOCKOUT), ("internal", Kind.INTERNAL)):
@@ -95,7 +87,7 @@ def test_a_failed_creation(tmp_path: Path, kind: type[support.Fake], run: Launch
 # --- the Cloud TPU API ----------------------------------------------------------------------------
 
 
-def test_requests_state_what_is_rented() -> None:
+def test_requests_state_what_is_rented():
     """Whole: with another key a node is on demand, and nobody says so."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
@@ -120,7 +112,7 @@ def test_requests_state_what_is_rented() -> None:
     assert tpu_api.creation(v5e, ZONE, 1, {})["acceleratorType"] == "v5litepod-16"
 
 
-def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu: FakeTpu, tpus: Tpus) -> None:
+def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu, tpus):
     fake_tpu.script += ["unavailable", "unavailable"]
     tpus.create(NODE, ZONE, 1, {}, 3600.0)
     assert fake_tpu.requests.count("POST nodes") == 3
@@ -135,10 +127,10 @@ def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu: FakeTpu, t
 
 
 @pytest.mark.parametrize("answers", [False, True], ids=["hangs", "drips"])
-def test_a_server_that_hangs_does_not_hang_the_caller(answers: bool) -> None:
+def test_a_server_that_hangs_does_not_hang_the_caller(answers):
     ended = threading.Event()
 
-    def serve() -> None:
+    def serve():
         connection, _ = server.accept()
         with connection:
             if answers:
@@ -156,7 +148,7 @@ def test_a_server_that_hangs_does_not_hang_the_caller(answers: bool) -> None:
     assert caught.value.kind is Kind.UNAVAILABLE
 
 
-def test_waiting_and_failed_queues(fake_tpu: FakeTpu, tpus: Tpus) -> None:
+def test_waiting_and_failed_queues(fake_tpu, tpus):
     fake_tpu.script.append("queued_waiting")
     tpus.create(QUEUED, ZONE, 1, {}, 3600.0)
     assert [tpu.presence for tpu in tpus.list(ZONE)] == [Presence.WAITING]
@@ -170,12 +162,12 @@ def test_waiting_and_failed_queues(fake_tpu: FakeTpu, tpus: Tpus) -> None:
     assert fake_tpu.queued_names() == []
 
 
-def test_what_the_service_leaves_out_is_empty() -> None:
+def test_what_the_service_leaves_out_is_empty():
     """As its JSON does with every field that has its default."""
     place = f"projects/p/locations/{ZONE}"
 
     class Bare:
-        def pages(self, path: str) -> list[dict[str, Any]]:
+        def pages(self, path):
             queued = [{"name": f"{place}/queuedResources/{n}"} for n in "qrs"]
             queued[1]["state"] = {"state": "FAILED"}
             queued[2]["state"] = {"state": "FAILED", "failedData": {}}
@@ -185,7 +177,7 @@ def test_what_the_service_leaves_out_is_empty() -> None:
                 {"nodes": [{"name": f"{place}/nodes/n"}]} if path.endswith("nodes") else one,
             ]
 
-        def call(self, method: str, name: str) -> dict[str, Any]:
+        def call(self, method, name):
             return {"x": {}, "y": {"error": {"message": "m"}}, "z": {"error": {"code": 8}}}[name]
 
     service = TpuNodes("p", Bare())  # type: ignore[arg-type]
@@ -207,7 +199,7 @@ def test_what_the_service_leaves_out_is_empty() -> None:
         assert fault is not None and fault.kind is kind
 
 
-def test_every_state_is_ready_pending_or_dead(fake_tpu: FakeTpu, tpus: Tpus) -> None:
+def test_every_state_is_ready_pending_or_dead(fake_tpu, tpus):
     tpus.create(NODE, ZONE, 1, {}, 3600.0)
     for states, presence in (
         ("READY", Presence.READY),
@@ -221,7 +213,7 @@ def test_every_state_is_ready_pending_or_dead(fake_tpu: FakeTpu, tpus: Tpus) -> 
             assert [tpu.presence for tpu in tpus.list(ZONE)] == [presence], state
 
 
-def test_a_zone_that_does_not_answer_hides_nothing_else(fake_tpu: FakeTpu, tpus: Tpus) -> None:
+def test_a_zone_that_does_not_answer_hides_nothing_else(fake_tpu, tpus):
     tpus.create(NODE, ZONE, 1, {}, 3600.0)
     fake_tpu.unreachable.append("projects/p/locations/asia-east1-c")
     with pytest.raises(ServiceFault, match="no answer from asia-east1-c") as caught:
@@ -232,9 +224,9 @@ def test_a_zone_that_does_not_answer_hides_nothing_else(fake_tpu: FakeTpu, tpus:
 # --- what answers mean ----------------------------------------------------------------------------
 
 
-def test_credentials_that_are_refused() -> None:
+def test_credentials_that_are_refused():
     class Session:
-        def request(self, *_: object, **__: object) -> None:
+        def request(self, *_, **__):
             raise RefreshError("x")
 
     with pytest.raises(ServiceFault) as caught:
@@ -256,7 +248,7 @@ def test_credentials_that_are_refused() -> None:
         (418, None, Kind.INTERNAL),
     ],
 )
-def test_what_a_refusal_means(status: int, body: object, kind: Kind) -> None:
+def test_what_a_refusal_means(status, body, kind):
     fault = rest.fault_of_answer(status, {"error": body})
     assert fault.kind is kind and fault.message
 
@@ -268,12 +260,12 @@ def test_what_a_refusal_means(status: int, body: object, kind: Kind) -> None:
         (16, "credentials: reauthentication needed", "application-default login"),
     ],
 )
-def test_advice_has_what_to_do(code: int, message: str, words: str) -> None:
+def test_advice_has_what_to_do(code, message, words):
     text = rest.advice(rest.fault_of_status(code, message), "my-project", ZONE, "v3-8")
     assert words in text and message in text and "\n" not in text
 
 
-def test_an_open_connection_stays_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_connection_stays_on_this_machine(monkeypatch):
     monkeypatch.setenv(tpu_api.EMULATOR_VARIABLE, "tpu.example.com:443")
     with pytest.raises(BadInput, match="this machine"):
         tpu_api.connect("p")

@@ -1,14 +1,11 @@
 """The start-up script: safe filling, shellcheck, and its two services on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -21,17 +18,17 @@ from tests.launch.support import wait_until, write_tool
 HOSTILE = "a'b\"c $(touch /tmp/x) `id` ; rm -rf / # @@MODEL_DIR@@ \\ * ~ & | > <"
 
 
-def run_of(**changes: object) -> LaunchedRun:
+def run_of(**changes):
     run = LaunchedRun("gs://b", "run-1", package="gs://b/packages/0.zip", package_sha256="0")
     return replace(run, **changes)  # type: ignore[arg-type]
 
 
-def fill(run: LaunchedRun, **vm: object) -> str:
+def fill(run, **vm):
     emulated = Emulation(**{"installs": False, **vm})  # type: ignore[arg-type]
     return startup.metadata(run, emulated, "z", 1, 3600.0)["startup-script"]
 
 
-def test_hostile_values_stay_words_and_control_characters_are_refused() -> None:
+def test_hostile_values_stay_words_and_control_characters_are_refused():
     script = fill(run_of(bucket=HOSTILE, data_dir=HOSTILE))
     head = script.split("WORK_DIR=")[0]
     probe = f'{head}\nprintf "%s\\n" "$TERMS" "${{PRETRAIN_FLAGS[@]}}" "$PACKAGE"'
@@ -45,7 +42,7 @@ def test_hostile_values_stay_words_and_control_characters_are_refused() -> None:
 
 
 @pytest.mark.parametrize("filled", [False, True])
-def test_shellcheck_is_clean(tmp_path: Path, filled: bool) -> None:
+def test_shellcheck_is_clean(tmp_path, filled):
     path = tmp_path / "startup.sh"
     path.write_text(fill(run_of()) if filled else startup.template(), encoding="utf-8")
     # In a filled script constants meet constants; that is what a template is for.
@@ -56,14 +53,14 @@ def test_shellcheck_is_clean(tmp_path: Path, filled: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def package(tmp_path_factory):
     """The package on a bucket: what a run knows of it."""
     packed = startup.build_package()
     path = startup.upload(str(tmp_path_factory.mktemp("bucket")), packed)
     return {"package": path, "package_sha256": packed.sha256}
 
 
-def start(root: Path, script: str, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+def start(root, script, *arguments, **environ):
     """The script as a machine boots it, with `root` as bucket."""
     for name in ("run-1/supervisor", "run-1/model", "vm", "bin"):
         (root / name).mkdir(parents=True, exist_ok=True)
@@ -78,22 +75,20 @@ def start(root: Path, script: str, *arguments: str, **environ: str) -> subproces
     )  # fmt: skip
 
 
-def calls(root: Path) -> list[str]:
+def calls(root):
     """What the stand-ins of tools have logged."""
     path = root / "calls"
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def test_a_full_disk_at_boot_does_not_keep_the_watcher_from_starting(tmp_path: Path) -> None:
+def test_a_full_disk_at_boot_does_not_keep_the_watcher_from_starting(tmp_path):
     write_tool(f"{tmp_path}/bin/systemd-run", f'echo "${{@: -2:1}}" >>{tmp_path}/calls')
     script = fill(run_of(bucket=str(tmp_path)))
     assert start(tmp_path, script, BIGBIRD_JA_VM_DIR="/dev/full/vm").wait(120) != 0
     assert calls(tmp_path) == ["watch"]
 
 
-def test_systemd_starts_the_watcher_before_and_training_after_installing(
-    tmp_path: Path, package: dict[str, str]
-) -> None:
+def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_path, package):
     """With a `systemctl` that only logs how it is called."""
     write_tool(f"{tmp_path}/bin/systemctl", f'echo "$*" >>{tmp_path}/calls')
     write_tool(f"{tmp_path}/bin/systemd-run", f'echo "$1 $2 ${{@: -2:1}}" >>{tmp_path}/calls')
@@ -114,8 +109,8 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(
 
 
 def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_replaced(
-    tmp_path: Path, package: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, package, monkeypatch
+):
     """With a pip that logs how it is called and what it must leave alone."""
     python = f"{tmp_path}/bin/python3"
     write_tool(
@@ -136,7 +131,7 @@ def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_rep
     assert {"jax", "jaxlib", "numpy", "protobuf"} <= {one.partition("==")[0] for one in constraints}
 
 
-def training(root: Path, hosts: int, trainer: str, reporter: str) -> subprocess.Popen[str]:
+def training(root, hosts, trainer, reporter):
     """The script where it trains, with a Python that runs one line of bash for the trainer, and
     another for what reports the end."""
     python = f"{root}/bin/python3"
@@ -146,7 +141,7 @@ def training(root: Path, hosts: int, trainer: str, reporter: str) -> subprocess.
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
-def test_a_terminated_host_of_a_slice_reports_no_end(tmp_path: Path, hosts: int) -> None:
+def test_a_terminated_host_of_a_slice_reports_no_end(tmp_path, hosts):
     """SIGTERM so early that the trainer has no handler yet: its status is 143, not 75."""
     trainer = f"touch {tmp_path}/trains; exec sleep 60"
     process = training(tmp_path, hosts, trainer, f'echo "${{@: -1}}" >>{tmp_path}/calls')
@@ -157,9 +152,7 @@ def test_a_terminated_host_of_a_slice_reports_no_end(tmp_path: Path, hosts: int)
     assert (tmp_path / "vm/ended").exists() == (hosts == 1)
 
 
-def test_a_host_that_is_terminated_while_it_waits_for_another_trains_no_more(
-    tmp_path: Path,
-) -> None:
+def test_a_host_that_is_terminated_while_it_waits_for_another_trains_no_more(tmp_path):
     process = training(tmp_path, 2, f"echo trains >>{tmp_path}/calls; exit 75", "exit 1")
     assert process.stderr is not None
     while "waiting for its successor" not in process.stderr.readline():
@@ -170,9 +163,7 @@ def test_a_host_that_is_terminated_while_it_waits_for_another_trains_no_more(
     assert not (tmp_path / "vm/ended").exists()
 
 
-def test_a_package_that_was_changed_is_not_installed(
-    tmp_path: Path, package: dict[str, str]
-) -> None:
+def test_a_package_that_was_changed_is_not_installed(tmp_path, package):
     changed = {**package, "package_sha256": "0" * 64}
     run = run_of(bucket=str(tmp_path), vm_python=sys.executable, **changed)
     process = start(tmp_path, fill(run, service_manager="none"))

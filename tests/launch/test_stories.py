@@ -7,13 +7,10 @@ A change that is meant shows as a diff after
     python -m tests.launch.test_stories
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import msgspec
@@ -38,13 +35,13 @@ FAULTS: dict[str, Exception] = {
 }
 
 
-def words(text: str) -> list[str]:
+def words(text):
     """`ok quota*3`: one ok, three times quota."""
     pairs = [word.partition("*") for word in text.split()]
     return [word for word, _, times in pairs for _ in range(int(times or 1))]
 
 
-def live(story: dict[str, Any]) -> list[str]:
+def live(story):
     """Return all that follows.
 
     Args:
@@ -61,7 +58,7 @@ def live(story: dict[str, Any]) -> list[str]:
         return _live(story)
 
 
-def _live(story: dict[str, Any]) -> list[str]:
+def _live(story):
     get = story.get
     changed = {k: tuple(v) if isinstance(v, list) else v for k, v in get("run", {}).items()}
     record = replace(RECORD, **changed)
@@ -70,7 +67,7 @@ def _live(story: dict[str, Any]) -> list[str]:
     cloud.script, cloud.delete_script = words(get("script", "")), words(get("deletions", ""))
     stop = HOUR * get("stop", math.inf)
 
-    def interfere(act: str, zone: str) -> None:
+    def interfere(act, zone):
         for acts, where, start, end, fault in get("fails", ()):
             if act in acts and where in ("", zone) and start <= cloud.now / HOUR < end:
                 raise FAULTS[fault]
@@ -88,13 +85,13 @@ def _live(story: dict[str, Any]) -> list[str]:
     return [*lines, f"{rented}, {cloud.most_at_once} at once; 13 hours later {len(cloud.nodes)}"]
 
 
-def _of_line(line: dict[str, Any]) -> Event:
+def _of_line(line):
     hidden = ("event", "time", "source", "run")
     return Event(line["event"], {k: v for k, v in line.items() if k not in hidden})
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_a_run_goes_as_written_down_to_the_second(path: Path) -> None:
+def test_a_run_goes_as_written_down_to_the_second(path):
     happens, _, follows = path.read_text(encoding="utf-8").partition("---\n")
     assert "\n".join(live(yaml.safe_load(happens))).splitlines() == follows.splitlines()
 

@@ -1,9 +1,6 @@
 """The state machine against the model of the service, in virtual time."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -32,30 +29,30 @@ RECORD = LaunchedRun(
 )
 
 
-def run(cloud: SimulatedCloud, record: LaunchedRun = RECORD, **world: object) -> RunState:
+def run(cloud, record=RECORD, **world):
     handed = World(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep, cloud.beat)
     return supervise(record, replace(handed, **world))  # type: ignore[arg-type]
 
 
-def names(cloud: SimulatedCloud) -> list[str]:
+def names(cloud):
     return [str(event["event"]) for event in cloud.events]
 
 
-def times(cloud: SimulatedCloud, name: str) -> list[float]:
+def times(cloud, name):
     return [float(event["time"]) for event in cloud.events if event["event"] == name]
 
 
-def lifetimes(*hours: float) -> Callable[[float], float]:
+def lifetimes(*hours):
     left = list(hours)
     return lambda ready: left.pop(0) * 3600 if left else math.inf
 
 
-def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall() -> None:
+def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
     cloud = SimulatedCloud(TRAINER)
     jumps = iter([86_400.0, -2 * 86_400.0, 1e7])
     naps = iter([5 * 3600.0])  # far beyond the stall limit
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         cloud.sleep(next(naps, seconds) if cloud.now > 3600 else seconds)
         if cloud.now % 3600 < 30:
             cloud.wall_offset = next(jumps, 0.0)
@@ -66,7 +63,7 @@ def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall() ->
     assert state.cost_usd == pytest.approx(2.4 * cloud.rented_seconds / 3600, rel=0.01)
 
 
-def test_a_dead_tpu_of_the_run_is_removed_first() -> None:
+def test_a_dead_tpu_of_the_run_is_removed_first():
     cloud = SimulatedCloud(TRAINER, lifetimes(0.0))
     cloud.create(RECORD, "zone-a", 1, {}, math.inf)
     cloud.sleep(600)
@@ -74,7 +71,7 @@ def test_a_dead_tpu_of_the_run_is_removed_first() -> None:
     assert (cloud.most_at_once, cloud.nodes) == (1, [])
 
 
-def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it() -> None:
+def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it():
     cloud, first = SimulatedCloud(TRAINER, script=["quota"] * 3), RunState()
     ended = replace(
         run(cloud), operation="o", operation_kind="create", backoff_seconds=5.0, in_trouble=True,
@@ -92,14 +89,14 @@ def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it() -> Non
     assert resume(replace(ended, billing=True))[1] == ended.saved_at > 0.0
 
 
-def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted() -> None:
+def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted():
     state = RunState(Phase.CREATING, zone="zone-a", attempt=1)
     state = replace(state, operation="made", operation_kind="create", absences=ABSENT_LOOKS)
     decision = decide(state, Observation(5.0, 5.0, 0.0, operation=Operation(done=True)), RECORD)
     assert decision.state.phase is Phase.REMOVING and decision.state.preemptions == 1
 
 
-def test_a_creation_that_takes_too_long_is_followed_while_what_it_may_make_is_removed() -> None:
+def test_a_creation_that_takes_too_long_is_followed_while_what_it_may_make_is_removed():
     state = RunState(Phase.CREATING, zone="zone-a", attempt=1, phase_seconds=1300.0)
     state = replace(state, operation="o", operation_kind="create", absences=ABSENT_LOOKS)
     decision = decide(state, Observation(5.0, 5.0, 0.0, operation=Operation(done=False)), RECORD)
@@ -107,9 +104,7 @@ def test_a_creation_that_takes_too_long_is_followed_while_what_it_may_make_is_re
 
 
 @pytest.mark.parametrize(("quiet", "failure"), [(50.0, ""), (60.0, "out_of_memory")])
-def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(
-    quiet: float, failure: str
-) -> None:
+def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(quiet, failure):
     tpu = Tpu("run", "zone-a", Presence.READY, "READY", labels={ID_LABEL: "id-1"}, created=9.0)
     state = RunState(Phase.RUNNING, zone="zone-a", attempt=1, incarnation=9.0)
     state = replace(state, last_step=4, quiet_seconds=quiet)
@@ -119,9 +114,7 @@ def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(
 
 
 @pytest.mark.parametrize(("seconds", "phase"), [(1200.0, Phase.RUNNING), (1201.0, Phase.REMOVING)])
-def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(
-    seconds: float, phase: Phase
-) -> None:
+def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(seconds, phase):
     tpu = Tpu(
         "run", "zone-a", Presence.PENDING, "REPAIRING", labels={ID_LABEL: "id-1"}, created=9.0
     )
@@ -137,9 +130,7 @@ def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(
 
 
 @pytest.mark.parametrize(("limit", "billed"), [(0.0, 5000.0), (4600.0, 1000.0), (3000.0, 0.0)])
-def test_what_nobody_can_list_is_billed_for_as_long_as_it_may_live(
-    limit: float, billed: float
-) -> None:
+def test_what_nobody_can_list_is_billed_for_as_long_as_it_may_live(limit, billed):
     state = RunState(Phase.REMOVING, zone="zone-a", machine_seconds=3600.0, absences=1)
     fault = ServiceFault(Kind.UNAVAILABLE, "no answer")
     seen = Observation(5_000.0, 60.0, unlisted={"zone-a": fault})
@@ -160,8 +151,8 @@ def test_what_nobody_can_list_is_billed_for_as_long_as_it_may_live(
     ],
 )
 def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_been_there(
-    beat_at: float | None, limit: float, billed: float
-) -> None:
+    beat_at, limit, billed
+):
     state = RunState(Phase.RUNNING, zone="zone-a", billing=True, saved_at=10_000.0)
     state = replace(state, machine_seconds=3600.0, machine_limit=limit)
     heartbeat = None if beat_at is None else TrainerBeat(5, beat_at, "training")

@@ -1,12 +1,9 @@
 """Ctrl-C: asked where somebody is there, deletes where nobody is. And the trainer's log, followed
 through windows of its end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +16,7 @@ from bigbird_ja.launch.terminal import Interrupts, LogFollower, follow, progress
 from tests.launch import support
 
 
-def press(interrupts: Interrupts, number: int = signal.SIGINT) -> None:
+def press(interrupts, number=signal.SIGINT):
     """Sends the signal, and waits until the listening thread has it."""
     received = threading.Event()
     receive = interrupts._receive
@@ -28,7 +25,7 @@ def press(interrupts: Interrupts, number: int = signal.SIGINT) -> None:
     assert received.wait(10)
 
 
-def quiet(text: str) -> None:
+def quiet(text):
     """Shows nothing."""
 
 
@@ -42,7 +39,7 @@ def quiet(text: str) -> None:
         ("", Stop.DELETE),
     ],
 )
-def test_a_person_is_asked_once(answer: str, meaning: Stop) -> None:
+def test_a_person_is_asked_once(answer, meaning):
     answers = iter([answer])
     with Interrupts("ask", True, lambda question: next(answers), quiet) as interrupts:
         assert interrupts.stop() is Stop.NO
@@ -51,7 +48,7 @@ def test_a_person_is_asked_once(answer: str, meaning: Stop) -> None:
         interrupts.stop()  # asks no second time
 
 
-def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once() -> None:
+def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once():
     with Interrupts("ask", False, say=quiet) as interrupts:
         press(interrupts)
         assert interrupts.stop() is Stop.DELETE
@@ -61,7 +58,7 @@ def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_onc
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_a_closed_terminal_and_a_shutdown_ask_nobody(number: int) -> None:
+def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     try:
         with Interrupts("ask", True, lambda question: "c", quiet) as interrupts:
@@ -74,7 +71,7 @@ def test_a_closed_terminal_and_a_shutdown_ask_nobody(number: int) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_signals_wake_the_sleeper_and_handlers_are_put_back() -> None:
+def test_signals_wake_the_sleeper_and_handlers_are_put_back():
     before = signal.getsignal(signal.SIGINT)
     with Interrupts("detach", True, say=quiet) as interrupts:
         press(interrupts)
@@ -87,7 +84,7 @@ LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
 
 
 @pytest.mark.parametrize("step", [1, 3, 50, 700])
-def test_every_line_of_the_log_comes_once_and_in_order(step: int) -> None:
+def test_every_line_of_the_log_comes_once_and_in_order(step):
     follower, results, log = LogFollower(), [], ""
     for start in range(0, len(LINES), step):
         log += "".join(f"{line}\n" for line in LINES[start : start + step])
@@ -99,11 +96,11 @@ def test_every_line_of_the_log_comes_once_and_in_order(step: int) -> None:
     assert follower.new_lines("of another machine\n") == ["of another machine"]
 
 
-def test_progress_lines() -> None:
+def test_progress_lines():
     assert progress_lines(["starting", "step 5 of 9", "a step", "step: 7"]) == ["step 5 of 9"]
 
 
-def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
+def test_following_a_log_ends_with_the_run(tmp_path):
     run = LaunchedRun(str(tmp_path), "run-1")
     files, shown = RunFiles(run), []
     files.prepare()
@@ -111,7 +108,7 @@ def test_following_a_log_ends_with_the_run(tmp_path: Path) -> None:
     storage.write_text(run.supervisor("training.log"), "one\n")
     turns = iter(["one\ntwo\n", "one\ntwo\nthree\n"])
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         storage.write_text(run.supervisor("training.log"), next(turns))
         if len(shown) == 2:
             files.save_state(RunState(Phase.ENDED, ending_message="finished at step 3"))

@@ -1,7 +1,5 @@
 """The watcher on a rented machine: what it counts, and as a real process on loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -9,9 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,8 +17,6 @@ from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.machine import watcher
 from bigbird_ja.launch.machine.watcher import CounterFiles, Counters, Host, Seen, Terms
 from bigbird_ja.launch.record import LaunchedRun
-from testkit.fakes.gcs_process import FakeGcs
-from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 from tests.launch.support import wait_until
 
@@ -32,7 +26,7 @@ TERMS = Terms(
 )
 
 
-def reason_after(looks: list[Seen]) -> str:
+def reason_after(looks):
     """Why the machine must be deleted after these looks, ten seconds apart."""
     counters = Counters()
     for seen in looks:
@@ -50,12 +44,12 @@ def reason_after(looks: list[Seen]) -> str:
         ([Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)], "ended"),
     ],
 )
-def test_why_and_when_a_machine_is_deleted(looks: list[Seen], reason: str) -> None:
+def test_why_and_when_a_machine_is_deleted(looks, reason):
     assert reason_after(looks[:-1]) == ""
     assert reason_after(looks) == reason
 
 
-def test_seconds_over_restarts_reboots_and_clocks_that_jump() -> None:
+def test_seconds_over_restarts_reboots_and_clocks_that_jump():
     before = Counters(age=50.0, clock=100.0, boot="a", wall=1000.0)
     assert watcher.since(before, 160.0, "a", 5e9) == 60.0
     assert watcher.since(before, 40.0, "b", 1300.0) == 300.0
@@ -63,7 +57,7 @@ def test_seconds_over_restarts_reboots_and_clocks_that_jump() -> None:
     assert watcher.since(before, 40.0, "b", 0.0) == 40.0
 
 
-def test_counters_are_overwritten_in_place(tmp_path: Path) -> None:
+def test_counters_are_overwritten_in_place(tmp_path):
     """So that a disk that fills up later does not stop them."""
     disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
     notes = CounterFiles([disk, memory])
@@ -79,9 +73,7 @@ def test_counters_are_overwritten_in_place(tmp_path: Path) -> None:
     assert CounterFiles([str(tmp_path / "none" / "x")]).load() == Counters()
 
 
-def test_bucket_and_metadata_server(
-    bucket: str, fake_gcs: FakeGcs, fake_tpu: FakeTpu, tmp_path: Path
-) -> None:
+def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
     terms = replace(
         TERMS,
         supervisor_dir=f"{bucket}/run 1/supervisor",
@@ -121,13 +113,13 @@ def test_bucket_and_metadata_server(
 class SecondHost(Host):
     """A host of a slice, whose metadata say which."""
 
-    def _open(self, request: Any, seconds: float) -> bytes:
+    def _open(self, request, seconds):
         if request.full_url.endswith("/attributes/worker-id"):
             return b"1"
         raise OSError("404")
 
 
-def test_each_host_of_a_slice_writes_its_own_log(tmp_path: Path) -> None:
+def test_each_host_of_a_slice_writes_its_own_log(tmp_path):
     (tmp_path / "training.log").write_text("Traceback of host 1\n")
     terms = replace(TERMS, supervisor_dir=str(tmp_path / "supervisor"), hosts=2)
     (tmp_path / "supervisor").mkdir()
@@ -149,7 +141,7 @@ def test_each_host_of_a_slice_writes_its_own_log(tmp_path: Path) -> None:
 class Vm:
     """A machine in `root`; each watcher that it starts is killed at the end of the block."""
 
-    def __init__(self, root: Path, fake: FakeTpu, **terms: Any) -> None:
+    def __init__(self, root, fake, **terms):
         self.root, self.fake = root, fake
         for name in ("disk", "memory", "supervisor", "model"):
             (root / name).mkdir(parents=True)
@@ -162,7 +154,7 @@ class Vm:
         self.terms = json.dumps(values)
 
     @contextlib.contextmanager
-    def watched(self, path: str = "") -> Iterator[None]:
+    def watched(self, path=""):
         with open(watcher.__file__, encoding="utf-8") as file:
             code = file.read()
         variables = {
@@ -180,15 +172,15 @@ class Vm:
             process.kill()
             process.wait()
 
-    def is_gone(self) -> bool:
+    def is_gone(self):
         return self.fake.node_names() == []
 
-    def age(self) -> float:
+    def age(self):
         """As the counters on its disk have it."""
         return CounterFiles([str(self.root / "disk" / "bigbird-ja-1.counters")]).load().age
 
 
-def test_a_life_begins_when_it_is_asked_for(tmp_path: Path, fake_tpu: FakeTpu) -> None:
+def test_a_life_begins_when_it_is_asked_for(tmp_path, fake_tpu):
     """Whose creation took long has less left; clocks that differ take half an hour at most."""
     vm = Vm(tmp_path / "slow", fake_tpu, limit=1000.0, asked=time.time() - 999.5)
     with vm.watched():
@@ -199,9 +191,7 @@ def test_a_life_begins_when_it_is_asked_for(tmp_path: Path, fake_tpu: FakeTpu) -
     assert watcher.CREATION_SECONDS <= vm.age() < 1.1 * watcher.CREATION_SECONDS
 
 
-def test_a_watcher_that_is_started_again_continues_to_count(
-    tmp_path: Path, fake_tpu: FakeTpu
-) -> None:
+def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
     """As systemd does with what dies: 20 restarts used to mean 0 deletions."""
     vm, last = Vm(tmp_path, fake_tpu, limit=1.0), 0.0
     for _ in range(40):
@@ -215,9 +205,7 @@ def test_a_watcher_that_is_started_again_continues_to_count(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(
-    tmp_path: Path, fake_tpu: FakeTpu
-) -> None:
+def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fake_tpu):
     """With nothing that can be written, and nothing that answers but service and metadata."""
     vm = Vm(tmp_path, fake_tpu, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
     for tool in ("gcloud", "gsutil", "curl"):
@@ -229,9 +217,7 @@ def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(
         wait_until(vm.is_gone)
 
 
-def test_a_deletion_is_asked_of_all_addresses_and_repeated(
-    tmp_path: Path, fake_tpu: FakeTpu
-) -> None:
+def test_a_deletion_is_asked_of_all_addresses_and_repeated(tmp_path, fake_tpu):
     addresses = [f"{fake_tpu.url}/v2/nowhere", f"{fake_tpu.url}{NODE}"]
     vm = Vm(tmp_path, fake_tpu, limit=0.1, delete=addresses)
     fake_tpu.http_script += [503, 500, 403]
@@ -240,12 +226,12 @@ def test_a_deletion_is_asked_of_all_addresses_and_repeated(
     assert fake_tpu.http_script == []
 
 
-def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path: Path) -> None:
+def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path):
     class Slow(contextlib.nullcontext[Any]):
-        def __enter__(self) -> Slow:
+        def __enter__(self):
             return self
 
-        def read1(self, most: int) -> bytes:
+        def read1(self, most):
             return b"x"
 
     machine = Host(replace(TERMS, storage="http://x"), str(tmp_path))

@@ -1,7 +1,5 @@
 """Block-sparse attention against the dense one with the same mask."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from unittest import mock
@@ -20,7 +18,7 @@ SCOPE = "layer"
 LAYER = 1
 
 
-def _config(attention_type: str, way: str, seq_length: int, **model):
+def _config(attention_type, way, seq_length, **model):
     """A config; `way` is a random pattern, or the rolled one with its attention in kernels."""
     random_pattern = "rolled" if way == "kernels" else way
     sets = {"attention_type": attention_type, "random_pattern": random_pattern, **model}
@@ -29,7 +27,7 @@ def _config(attention_type: str, way: str, seq_length: int, **model):
     return tiny_config(seq_length=seq_length, **{f"model.{k}": v for k, v in sets.items()})
 
 
-def _params(scale: float = 0.4, width: int = 32) -> dict[str, tf.Tensor]:
+def _params(scale=0.4, width=32):
     random = np.random.default_rng(1)
     params = {}
     for name in ("self/query", "self/key", "self/value", "output/dense"):
@@ -39,7 +37,7 @@ def _params(scale: float = 0.4, width: int = 32) -> dict[str, tf.Tensor]:
     return params
 
 
-def _inputs(seq_length: int, width: int = 32) -> dict[str, np.ndarray]:
+def _inputs(seq_length, width=32):
     random = np.random.default_rng(0)
     input_mask = np.ones((2, seq_length), np.float32)
     input_mask[0, seq_length * 2 // 3 - 3 :] = 0  # ends inside a block; the last blocks are empty
@@ -100,7 +98,7 @@ def _run(config, inputs, *, documents=False, jit=False, params=None, interpret=T
     return results | dict(zip(params, by_params, strict=True))
 
 
-def _assert_equal(sparse, dense, tolerance=2e-5) -> None:
+def _assert_equal(sparse, dense, tolerance=2e-5):
     for name, expected in dense.items():
         expected = np.asarray(expected)
         # The keys' bias changes nothing: its gradient is rounding, of either sign.

@@ -1,7 +1,5 @@
 """Dropout masks from a counter: their statistics, their keys, their gradient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,11 +11,11 @@ SHAPE = [2048, 256]
 
 
 @pytest.fixture(scope="module")
-def masks() -> list[np.ndarray]:
+def masks():
     return [keep_mask(SHAPE, RATE, fold_in(make_key(7, step), 3)).numpy() for step in range(4)]
 
 
-def test_the_rate_of_elements_rows_and_columns(masks: list[np.ndarray]) -> None:
+def test_the_rate_of_elements_rows_and_columns(masks):
     spread = np.sqrt(RATE * (1 - RATE))
     for mask in masks:
         assert abs(mask.mean() - (1 - RATE)) < 5 * spread / np.sqrt(mask.size)
@@ -26,7 +24,7 @@ def test_the_rate_of_elements_rows_and_columns(masks: list[np.ndarray]) -> None:
             assert mask.mean(axis).std() == pytest.approx(expected, rel=0.2)
 
 
-def test_neighbours_rectangles_and_steps_are_independent(masks: list[np.ndarray]) -> None:
+def test_neighbours_rectangles_and_steps_are_independent(masks):
     centred = [mask - mask.mean() for mask in masks]
     f = centred[0]
     products = [f[1:] * f[:-1], f[:, 1:] * f[:, :-1], f[64:] * f[:-64]]
@@ -36,8 +34,8 @@ def test_neighbours_rectangles_and_steps_are_independent(masks: list[np.ndarray]
         assert abs(product.mean()) / product.std() * np.sqrt(product.size) < 5
 
 
-def test_a_key_is_a_function_of_seed_step_and_place() -> None:
-    def key(seed: int, step: int, place: int) -> tuple[int, ...]:
+def test_a_key_is_a_function_of_seed_step_and_place():
+    def key(seed, step, place):
         return tuple(fold_in(make_key(seed, step), place).numpy().tolist())
 
     of_tensors = fold_in(make_key(1, tf.constant(2, tf.int64)), tf.constant(3))
@@ -48,9 +46,9 @@ def test_a_key_is_a_function_of_seed_step_and_place() -> None:
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-def test_the_gradient_uses_the_same_mask(jit: bool, dtype: tf.DType) -> None:
+def test_the_gradient_uses_the_same_mask(jit, dtype):
     @tf.function(jit_compile=jit)
-    def run(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def run(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = dropout(x, RATE, make_key(1, 5))

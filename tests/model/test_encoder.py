@@ -1,7 +1,5 @@
 """The encoder as a whole: what reaches what, dropout, lengths."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,14 +1,11 @@
 """Which implementation computes attention, and what is reported where there are no kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from bigbird_ja.model import implementation
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint
 from testkit.configs import fitted, with_data
 
@@ -16,18 +13,18 @@ KEY = "model.attention_implementation"
 MODERNBERT = "model.architecture=modernbert"
 
 
-def _config(*settings: str) -> Config:
+def _config(*settings):
     return fitted("base-4096", list(settings))
 
 
 @pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def versions(monkeypatch):
     result: dict[str, Any] = {"jax": (0, 7), "tensorflow": (2, 20)}
     monkeypatch.setattr(implementation, "_version", result.get)
     return result
 
 
-def _resolved(config: Config, platform: str, chip: str | None) -> str:
+def _resolved(config, platform, chip):
     return implementation.resolved(
         *with_data(config), platform, chip
     ).model.attention_implementation
@@ -42,9 +39,7 @@ def _resolved(config: Config, platform: str, chip: str | None) -> str:
         ("cpu", None, "xla", "kernel"),  # interpreted
     ],
 )  # fmt: skip
-def test_auto_takes_the_kernels_where_they_are_cheaper(
-    versions, platform, chip, auto, named
-) -> None:
+def test_auto_takes_the_kernels_where_they_are_cheaper(versions, platform, chip, auto, named):
     config = _config()
     assert _resolved(config, platform, chip) == auto
     assert config.model.attention_implementation == "auto"  # the given config stays as it was
@@ -62,11 +57,11 @@ def test_auto_takes_the_kernels_where_they_are_cheaper(
         [MODERNBERT, "make_data.seq_length=640", "model.local_attention=64"],
     ],
 )
-def test_full_and_local_attention_have_kernels_too(versions, settings) -> None:
+def test_full_and_local_attention_have_kernels_too(versions, settings):
     assert _resolved(_config(*settings), "tpu", "v5e") == "kernel"
 
 
-def test_what_an_older_jax_lacks_of_the_step_that_v5e_runs_is_known(versions) -> None:
+def test_what_an_older_jax_lacks_of_the_step_that_v5e_runs_is_known(versions):
     assert implementation.lacking(*with_data(_config()), "tpu", "v5e") is None
     versions["jax"] = (0, 4)
     assert "jax 0." in str(implementation.lacking(*with_data(_config()), "tpu", "v5e"))
@@ -94,7 +89,7 @@ HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_cus
 )
 def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
     versions, settings, message, continues, capsys
-) -> None:
+):
     asked = _config(*settings)
     taken = implementation.resolved(*with_data(asked), "tpu", "v5e")
     if continues:
@@ -125,14 +120,14 @@ def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
 )
 def test_elsewhere_auto_stays_with_xla_and_kernel_is_refused(
     versions, settings, platform, chip, installed, why
-) -> None:
+):
     versions.update(installed)
     assert _resolved(_config(*settings), platform, chip) == "xla"
     with pytest.raises(BadInput, match=f"^{KEY}=kernel: .*{why}.*: leave it at auto$"):
         _resolved(_config(*settings, f"{KEY}=kernel"), platform, chip)
 
 
-def test_no_fingerprint_and_no_run_depends_on_it() -> None:
+def test_no_fingerprint_and_no_run_depends_on_it():
     ours, theirs = _config(), _config(f"{KEY}=xla")
     assert config_fingerprint(*with_data(ours)) == config_fingerprint(*with_data(theirs))
     assert not changes(with_data(ours), with_data(theirs))

@@ -1,7 +1,5 @@
 """The kernels of full and of local attention: the dense reference's values and gradients."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -12,7 +10,6 @@ from bigbird_ja.model.attention import dense_attention
 from bigbird_ja.model.heads import encode
 from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.settings.schema import Config
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
@@ -52,9 +49,7 @@ def _by_kernel(query, key, value, mask, documents, reach):  # type: ignore[no-un
         pytest.param(4352, None, True, marks=pytest.mark.nightly),  # one tile, then sixteen
     ],
 )
-def test_values_and_gradients_equal_the_dense_reference(
-    length: int, reach: int | None, has_documents: bool
-) -> None:
+def test_values_and_gradients_equal_the_dense_reference(length, reach, has_documents):
     random = np.random.default_rng(length)
     shape = (2, length, HEADS, SIZE)
     given = [tf.constant(random.normal(size=shape), tf.float32) for _ in range(3)]
@@ -67,7 +62,7 @@ def test_values_and_gradients_equal_the_dense_reference(
     band = None if reach is None else (abs(places[:, None] - places) <= reach)[None]
 
     @tf.function(jit_compile=True, autograph=False)
-    def run(is_kernel: bool):  # type: ignore[no-untyped-def]
+    def run(is_kernel):  # type: ignore[no-untyped-def]
         with tf.GradientTape() as tape:
             tape.watch(given)
             if is_kernel:
@@ -88,7 +83,7 @@ def test_values_and_gradients_equal_the_dense_reference(
         (256, {"attention_type": "original_full"}),
     ],
 )
-def test_an_encoder_has_the_same_gradients_by_kernels(length: int, sets: dict[str, str]) -> None:
+def test_an_encoder_has_the_same_gradients_by_kernels(length, sets):
     sets |= {"hidden_size": "128", "attend_across_documents": "false"}
     by_way = {}
     for way in ("xla", "kernel"):
@@ -104,7 +99,7 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length: int, sets: dict[st
         )
 
 
-def _gradients(config: Config) -> dict[str, tf.Tensor]:
+def _gradients(config):
     """Of an encoder's parameters, on documents apart of which one ends in padding."""
     batch = tiny_batch(config, batch_size=2)
     inputs = [batch[name] for name in ("input_ids", "segment_ids", "document_ids")]
@@ -123,9 +118,9 @@ def _gradients(config: Config) -> dict[str, tf.Tensor]:
 
 
 @pytest.mark.parametrize("reach", [None, 64])
-def test_for_a_tpu_kernels_are_custom_calls_and_no_scores_are_in_memory(reach: int | None) -> None:
+def test_for_a_tpu_kernels_are_custom_calls_and_no_scores_are_in_memory(reach):
     @tf.function(autograph=False)
-    def gradients(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, mask: tf.Tensor):  # type: ignore[no-untyped-def]
+    def gradients(query, key, value, mask):  # type: ignore[no-untyped-def]
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
             total = tf.reduce_sum(_by_kernel(query, key, value, mask, None, reach))

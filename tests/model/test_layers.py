@@ -1,7 +1,5 @@
 """Activations and heads against TensorFlow's or plain formulas; recomputation of a layer."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -15,9 +13,9 @@ from tests.model.tiny import tiny_config
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("keeps_slope", [False, True])
-def test_gelu_new_and_its_gradient(keeps_slope: bool, jit_compile: bool) -> None:
+def test_gelu_new_and_its_gradient(keeps_slope, jit_compile):
     @tf.function(jit_compile=jit_compile)
-    def computed(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def computed(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             values = activate("gelu_new", x, keeps_slope=keeps_slope)
@@ -35,7 +33,7 @@ def test_gelu_new_and_its_gradient(keeps_slope: bool, jit_compile: bool) -> None
 
 
 @pytest.mark.parametrize("keeps_slope", [False, True])
-def test_in_bfloat16_it_is_the_rounded_gradient(keeps_slope: bool) -> None:
+def test_in_bfloat16_it_is_the_rounded_gradient(keeps_slope):
     """A slope that was kept is rounded once more than one that is computed again."""
     x = tf.cast(np.linspace(-6, 6, 2001, dtype=np.float32), tf.bfloat16)
     exact = tf.cast(x, tf.float32)

@@ -1,7 +1,5 @@
 """ModernBERT's encoder and head against transformers' class with the same weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +15,7 @@ transformers = pytest.importorskip("transformers", reason="parity needs transfor
 pytestmark = pytest.mark.both
 
 
-def modernbert(seq_length: int, **sets):
+def modernbert(seq_length, **sets):
     """A config of four layers, the second and third of them local."""
     shape = {"model.architecture": "modernbert", "model.num_layers": 4}
     return tiny_config(seq_length, **(shape | sets))
@@ -53,7 +51,7 @@ def reference(config, params=None):
     return theirs
 
 
-def their_logits(theirs, ids: np.ndarray):
+def their_logits(theirs, ids):
     given = torch.from_numpy(ids.astype(np.int64))
     return theirs(input_ids=given, attention_mask=(given != 0).long()).logits
 

@@ -1,7 +1,5 @@
 """Names, shapes and first values of the parameters; FLOPs of a step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -69,7 +67,7 @@ SETTINGS = {
 }
 
 
-def _scores(values: dict[str, np.ndarray], layer: int, head: int) -> np.ndarray:
+def _scores(values, layer, head):
     """Of each query and key of random pieces, as the embeddings come: [LENGTH, LENGTH]."""
     words = values["bert/embeddings/word_embeddings"]
     inputs = words[np.random.default_rng(0).integers(11, len(words), LENGTH)]
@@ -80,7 +78,7 @@ def _scores(values: dict[str, np.ndarray], layer: int, head: int) -> np.ndarray:
     return query[:, columns] @ key[:, columns].T / np.sqrt(32)
 
 
-def _shares(scores: np.ndarray) -> np.ndarray:
+def _shares(scores):
     weights = np.exp(scores - scores.max(1, keepdims=True))
     return weights / weights.sum(1, keepdims=True)
 
@@ -135,7 +133,7 @@ def test_first_values_that_the_shape_cannot_have_are_refused(settings, message):
         resolve_config(None, [f"model.{setting}" for setting in settings.split()])
 
 
-def test_model_flops_of_full_attention_by_hand() -> None:
+def test_model_flops_of_full_attention_by_hand():
     sets = {"hidden_size": 8, "intermediate_size": 32, "num_layers": 3}
     sets = {f"model.{name}": size for name, size in sets.items()}
     sets |= {"model.attention_type": "original_full", "make_data.max_predictions_per_seq": 5}
@@ -150,7 +148,7 @@ def test_model_flops_of_full_attention_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
-def test_sparse_attention_counts_what_its_pattern_lets_see(pattern: str, per_row: int) -> None:
+def test_sparse_attention_counts_what_its_pattern_lets_see(pattern, per_row):
     config = fitted(None, [f"model.random_pattern={pattern}"])
     blocks = 64
     # Rows next to a global block see it once; the two global rows see everything.

@@ -1,7 +1,5 @@
 """The block plan: who sees whom, drawn from the seed alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Configs and batches small enough for tests of the model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -9,7 +7,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.params import slot_parameters
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.schema import OPTIONS
 from testkit.configs import with_data
 
 _TINY: dict[str, Any] = {
@@ -27,7 +25,7 @@ _TINY: dict[str, Any] = {
 }
 
 
-def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
+def tiny_config(seq_length=96, **sets):
     """A completed config; `sets` are `**{"section.key": value}`."""
     values = _TINY | {"make_data.seq_length": max(8, seq_length)} | sets
     if "model.architecture" in sets:
@@ -39,7 +37,7 @@ def tiny_config(seq_length: int = 96, **sets: Any) -> Config:
     return fit_to_data(*with_data(config))
 
 
-def initial_slots(config: Config, params: dict[str, tf.Tensor]) -> dict[str, dict[str, tf.Tensor]]:
+def initial_slots(config, params):
     """The optimiser's state before the first step."""
     return {
         slot: {name: tf.zeros_like(params[name]) for name in names}
@@ -47,7 +45,7 @@ def initial_slots(config: Config, params: dict[str, tf.Tensor]) -> dict[str, dic
     }
 
 
-def tiny_batch(config: Config, batch_size: int = 4, seed: int = 0) -> dict[str, tf.Tensor]:
+def tiny_batch(config, batch_size=4, seed=0):
     """Random records: the first ends in padding, and so do its predictions."""
     random = np.random.default_rng(seed)
     length, predictions = config.make_data.seq_length, config.make_data.max_predictions_per_seq

@@ -1,7 +1,5 @@
 """The machine that a plan chooses, and runs that make no sense."""
 
-from __future__ import annotations
-
 import datetime
 import math
 from typing import Any
@@ -16,7 +14,7 @@ from bigbird_ja.process.errors import BadInput
 NOW = datetime.datetime(2026, 11, 22, 12, 0, tzinfo=datetime.timezone(datetime.timedelta(hours=9)))
 
 
-def row(name: str, hours: float | None, usd: float | None, **more: Any) -> Row:
+def row(name, hours, usd, **more):
     values: dict[str, Any] = {
         "pricing": "spot", "zone": "us-central1-a", "tokens_per_second": 1.0, "rate_source": "",
         "usd_per_hour": 1.0, "training_hours": 1.0, "preemptions": 0.0, "compute_usd": usd,
@@ -50,7 +48,7 @@ ROWS = [
         (50.0, 20.0, None),
     ],
 )
-def test_choice(hours: float | None, max_cost: float | None, name: str | None) -> None:
+def test_choice(hours, max_cost, name):
     chosen = comparison.choose(ROWS, hours, max_cost)
     assert (chosen.accelerator if chosen else None) == name
 
@@ -64,7 +62,7 @@ def test_choice(hours: float | None, max_cost: float | None, name: str | None) -
         ("2026-11-22T12:00:00+00:00", 9.0),
     ],
 )
-def test_hours_until_a_date(text: str, hours: float) -> None:
+def test_hours_until_a_date(text, hours):
     assert comparison.hours_until(text, NOW) == pytest.approx(hours)
 
 
@@ -72,12 +70,12 @@ def test_hours_until_a_date(text: str, hours: float) -> None:
     ("text", "words"),
     [("2026-13-01", "a date such as"), ("2026-11-21", "is past"), ("2026-11-22T12:00", "is past")],
 )
-def test_bad_dates_are_refused(text: str, words: str) -> None:
+def test_bad_dates_are_refused(text, words):
     with pytest.raises(BadInput, match=f"--finish_by {text}.*{words}"):
         comparison.hours_until(text, NOW)
 
 
-def test_the_verdict_names_what_is_cheapest_and_the_command_that_rents_it() -> None:
+def test_the_verdict_names_what_is_cheapest_and_the_command_that_rents_it():
     rows = [row("v3-8", 100.0, 10.0), row("v2-8", None, None)]
     chosen = comparison.choose(rows, math.inf, None)
     lines = comparison.verdict(rows, chosen, None, None).splitlines()
@@ -87,7 +85,7 @@ def test_the_verdict_names_what_is_cheapest_and_the_command_that_rents_it() -> N
     assert nothing == "no machine here is known to finish it"
 
 
-def test_the_run_is_shown_in_epochs_and_a_machine_that_never_ends_as_such() -> None:
+def test_the_run_is_shown_in_epochs_and_a_machine_that_never_ends_as_such():
     result = {
         "steps": 5, "tokens_per_step": 100, "tokens": 500, "epochs": 103.52, "steps_per_epoch": 1.0,
         "assumption": "no --data_dir: assuming", "warnings": [], "config": None,

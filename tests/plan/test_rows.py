@@ -1,10 +1,7 @@
 """Rates, hours and money."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -14,19 +11,18 @@ from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data import requested_data
-from bigbird_ja.settings.schema import Config
 from testkit.configs import fitted, with_data
 
 CONFIG = fitted("base-4096")
 
 
-def run_of(steps: int = 10_000, config: Config = CONFIG, **more: Any) -> plan.Plan:
+def run_of(steps=10_000, config=CONFIG, **more):
     data = requested_data(config)
     more = {"overheads": hours.Overheads(), "epoch": plan.estimated_data(data), **more}
     return plan.Plan(config, data, steps, prices=prices.load(), **more)
 
 
-def test_tokens_and_steps() -> None:
+def test_tokens_and_steps():
     data = plan.DataFacts(1600, 1e9, None)
     assert hours.tokens_per_step(*with_data(CONFIG)) == 16 * 4096
     assert plan.steps_for(*with_data(CONFIG), None, None, data) == CONFIG.training.num_train_steps
@@ -36,11 +32,11 @@ def test_tokens_and_steps() -> None:
         plan.steps_for(*with_data(CONFIG), None, 3, plan.DataFacts(None, 0, None))
 
 
-def test_rates_come_from_preflight_where_it_was_run() -> None:
+def test_rates_come_from_preflight_where_it_was_run():
     chips = [{"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}]
     figures = hours.Figures(chips)
 
-    def rate(name: str, mfu: float | None = None) -> hours.Rate:
+    def rate(name, mfu=None):
         return hours.rate_of(hardware.find(name), *with_data(CONFIG), figures, mfu)
 
     assert rate("v3-8") == hours.Rate(80_000.0, "preflight, one chip, priced cycles", True)
@@ -57,9 +53,7 @@ def test_rates_come_from_preflight_where_it_was_run() -> None:
     ("coverage", "factor", "basis"),
     [(0.98, 1.2, "0.6 x machine code"), (0.6, 1, "priced cycles"), (None, 1, "priced cycles")],
 )
-def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
-    coverage: float | None, factor: int, basis: str
-) -> None:
+def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, factor, basis):
     """Of which 0.6 is taken; priced cycles charge too much for fast memory."""
     keys = ("tokens_per_second", "priced_cycles", "code_cycles", "code_coverage")
     entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
@@ -71,7 +65,7 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(
     assert rate == hours.Rate(expected, f"preflight v5e:2x4, {basis}", True)
 
 
-def test_tables_rates_are_by_machine_code_too() -> None:
+def test_tables_rates_are_by_machine_code_too():
     """v5e's 63 % are counted by machine code."""
     rate = hours.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures(), None)
     assert rate.source == "MFU 38%, 0.6 x machine code"
@@ -79,7 +73,7 @@ def test_tables_rates_are_by_machine_code_too() -> None:
     assert whole.tokens_per_second == pytest.approx(rate.tokens_per_second / 0.6)
 
 
-def test_each_architecture_has_its_own_share_of_the_peak() -> None:
+def test_each_architecture_has_its_own_share_of_the_peak():
     modern = fitted("modernbert-8192")
     machine = hardware.find("v5e-8")
     rate = hours.rate_of(machine, *with_data(modern), hours.Figures(), None)
@@ -90,7 +84,7 @@ def test_each_architecture_has_its_own_share_of_the_peak() -> None:
     assert reached < 0.6 * hardware.CODE_MFU["bigbird"]["v5e"]
 
 
-def test_no_step_is_shorter_than_a_host_takes_to_start_it() -> None:
+def test_no_step_is_shorter_than_a_host_takes_to_start_it():
     tiny = fitted("tiny-cpu")
     rate = hours.rate_of(hardware.find("v6e-8"), *with_data(tiny), hours.Figures(), None)
     assert rate == hours.Rate(
@@ -98,7 +92,7 @@ def test_no_step_is_shorter_than_a_host_takes_to_start_it() -> None:
     )
 
 
-def test_a_whole_slice_goes_before_one_chip_and_gets_a_row() -> None:
+def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     chips = [{"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True}]
     slices = [
         {"topology": "v5e:2x4", "chip": "v5e", "tokens_per_second": 70_000.0, "fits": True},
@@ -118,7 +112,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row() -> None:
     assert len(rows) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
 
 
-def test_rows_hold_their_arithmetic() -> None:
+def test_rows_hold_their_arithmetic():
     rows = plan.make_rows(run_of())
     costs = [row.cost_usd for row in rows if row.cost_usd is not None]
     assert costs == sorted(costs) and len(costs) == 14
@@ -134,14 +128,14 @@ def test_rows_hold_their_arithmetic() -> None:
         )
 
 
-def test_a_batch_that_a_machine_does_not_divide_is_noted() -> None:
+def test_a_batch_that_a_machine_does_not_divide_is_noted():
     rows = plan.make_rows(run_of(), ("v5e-32",))
     assert {row.accelerator for row in rows} == {"v5e-32"}
     assert not rows[0].divides and not rows[0].runs
     assert "a batch of 16 does not divide by 32" in rows[0].note
 
 
-def test_a_row_has_the_zone_of_its_price_beside_the_bucket_where_there_is_one() -> None:
+def test_a_row_has_the_zone_of_its_price_beside_the_bucket_where_there_is_one():
     cheapest = {(r.accelerator, r.pricing): r for r in plan.make_rows(run_of())}
     assert cheapest["v6e-8", "spot"].zone == "asia-southeast1-b"
     assert cheapest["v6e-8", "on_demand"].zone == "us-central1-b"
@@ -155,7 +149,7 @@ def test_a_row_has_the_zone_of_its_price_beside_the_bucket_where_there_is_one() 
     assert [row.egress_usd == 0 for row in beside if row.accelerator == "v5p-8"] == [True, True]
 
 
-def test_egress_is_paid_per_epoch_and_only_between_regions() -> None:
+def test_egress_is_paid_per_epoch_and_only_between_regions():
     shards = [SimpleNamespace(records=600, bytes=2e9), SimpleNamespace(records=1000, bytes=3e9)]
     data = plan.manifest_data(SimpleNamespace(train_shards=shards))
     for zone, usd in (("us-central1-b", 0), ("us-central1-a", 0), ("europe-west4-a", 10 * 0.08)):
@@ -164,7 +158,7 @@ def test_egress_is_paid_per_epoch_and_only_between_regions() -> None:
         assert [row.egress_usd for row in rows] == [pytest.approx(usd)] * len(rows)
 
 
-def test_a_run_that_never_ends_has_no_price() -> None:
+def test_a_run_that_never_ends_has_no_price():
     rows = plan.make_rows(run_of(overheads=hours.Overheads(preemptions_per_hour=20)))
     spot = [row for row in rows if row.pricing == "spot"]
     assert {(row.cost_usd, row.hours, row.runs) for row in spot} == {(None, None, False)}

@@ -1,7 +1,5 @@
 """The expected hours of `plan` against the supervisor of `launch` in virtual time."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -17,7 +15,7 @@ DAYS = 60
 OVERHEADS = Overheads(0.25, 600.0, 15.0, 360.0)
 
 
-def useful_share(seed: int) -> float:
+def useful_share(seed):
     """Of the rented time of 60 days of training with one preemption in four hours."""
     trainer = TrainerModel(DAYS * 86_400 * 2, 2.0, 600.0, 15.0, 360.0)
     lifetimes = random.Random(seed)
@@ -36,18 +34,18 @@ def useful_share(seed: int) -> float:
     return cloud.useful_seconds / cloud.rented_seconds
 
 
-def test_the_simulated_supervisor_agrees_with_the_plan() -> None:
+def test_the_simulated_supervisor_agrees_with_the_plan():
     time = hours.run_time(DAYS * 24.0, OVERHEADS, preemptible=True)
     assert time is not None
     share = sum(map(useful_share, (1, 2, 3))) / 3
     assert share == pytest.approx(DAYS * 24.0 / time.rented_hours, abs=0.01)
 
 
-def test_youngs_interval_is_the_best() -> None:
+def test_youngs_interval_is_the_best():
     best = hours.best_interval(OVERHEADS)
     assert best == pytest.approx(657, abs=1)
 
-    def rented(seconds: float) -> float:
+    def rented(seconds):
         time = hours.run_time(100.0, Overheads(0.25, seconds, 15.0, 360.0), True)
         assert time is not None
         return time.rented_hours

@@ -6,12 +6,9 @@ this in that environment. It changes in the same commit as what changes the cost
 its machine code, the cycles of a smaller step are on record by that too.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,19 +43,19 @@ STEPS: dict[str, tuple[str, ...]] = {
 }
 
 
-def measure(name: str) -> dict[str, int]:
+def measure(name):
     """Priced cycles and temporary bytes of one of `STEPS` on v3, two sequences."""
     config = fitted(None, [*_SIZE, *STEPS[name]])
     result = estimate.examine(*with_data(config), targets.of_chip("v3"), 2, CompileOptions())
     return {key: result[key] for key in KEYS}
 
 
-def lists_code() -> bool:
+def lists_code():
     """Whether the installed libtpu lists its machine code."""
     return machine_code.is_available(CODE_CHIP, compiler())
 
 
-def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
+def measure_by_code(name=BY_CODE, layers=2):
     """All figures of a step whose machine code is on record, or of one with other layers.
 
     Of one layer, which is the last, the MLP would be that of the predictions alone.
@@ -70,17 +67,17 @@ def measure_by_code(name: str = BY_CODE, layers: int = 2) -> dict[str, Any]:
     return estimate.examine(*with_data(config), target, 2, CompileOptions(machine_code=True))
 
 
-def recorded() -> dict[str, dict[str, dict[str, int]]]:
+def recorded():
     """Version of libtpu -> step -> figures."""
     return dict(json.loads(RECORD.read_text()))
 
 
-def compiler() -> str:
+def compiler():
     """The version of libtpu that is installed."""
     return importlib.metadata.version("libtpu")
 
 
-def main() -> None:
+def main():
     measured = {name: measure(name) for name in STEPS}
     if lists_code():
         for name in (BY_CODE, KERNEL_BY_CODE):

@@ -1,12 +1,9 @@
 """What is counted in listings, against libtpu's own analysis of a program that it can analyse."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +29,7 @@ ANALYSED = re.compile(r'hlo_op_name: "([^"]+)"\s+estimated_cycles: (\d+)')
 
 
 @pytest.mark.skipif(not small_steps.lists_code(), reason="this libtpu does not list its code")
-def test_counts_agree_with_the_compilers_own_analysis(tmp_path: Path) -> None:
+def test_counts_agree_with_the_compilers_own_analysis(tmp_path):
     """It adds what copies take; here they run beside the bundles. So its figure lies between."""
     listings, analysis = tmp_path / "listings", tmp_path / "analysis"
     listings.mkdir()

@@ -1,12 +1,8 @@
 """The child process around the compiler, and the cache. The compiler itself: test_recorded_cost."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -25,7 +21,7 @@ pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-
 VERSIONS = {"jax": "1", "jaxlib": "1", "libtpu": "1"}
 
 
-def _step(name: bytes) -> LoweredStep:
+def _step(name):
     traced = Traced(name, {}, {})
     return LoweredStep(traced, traced, {}, {}, {}, 1)
 
@@ -38,7 +34,7 @@ json.dump(result, open(out + "/result.json", "w"))
 """
 
 
-def _child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+def _child(monkeypatch, code):
     monkeypatch.setattr(compile_lib, "CHILD", (sys.executable, "-c", code))
 
 
@@ -51,9 +47,7 @@ def _child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
         (RESULT % {"error": "INTERNAL: odd\nmore"}, "refused: INTERNAL: odd"),
     ],
 )  # fmt: skip
-def test_a_crash_is_one_clear_line(
-    monkeypatch: pytest.MonkeyPatch, code: str, printed: str
-) -> None:
+def test_a_crash_is_one_clear_line(monkeypatch, code, printed):
     _child(monkeypatch, code)
     with pytest.raises(CommandError) as caught:
         compile_lib.compile_for(STEP, V3)
@@ -63,22 +57,20 @@ def test_a_crash_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_compiler_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_hangs_is_ended(monkeypatch):
     _child(monkeypatch, "import time; time.sleep(600)")
     with pytest.raises(compile_lib.CompilerFailed, match="did not finish within 1 seconds"):
         compile_lib.compile_for(STEP, V3, CompileOptions(timeout=1))
 
 
-def test_a_chip_that_this_compiler_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chip_that_this_compiler_does_not_know(monkeypatch):
     error = "XlaRuntimeError: INVALID_ARGUMENT: Invalid TPU external name: TPU tpu7x"
     _child(monkeypatch, RESULT % {"error": error})
     with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v7x"):
         compile_lib.compile_for(STEP, of_chip("v7x"))
 
 
-def test_the_cache_answers_and_a_damaged_entry_is_compiled_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_cache_answers_and_a_damaged_entry_is_compiled_again(monkeypatch, tmp_path):
     cache = tmp_path / "cache"
     works, crashes = RESULT % {"temp_bytes": 7}, "import os; os.abort()"
     _child(monkeypatch, works)
@@ -109,8 +101,8 @@ if f"--xla_jf_dump_to={out} " in os.environ["LIBTPU_INIT_ARGS"]:
      ("v3", "0.0.52", False)],
 )  # fmt: skip
 def test_machine_code_is_made_on_request_where_it_is_listed_and_cached_apart(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, chip: str, libtpu: str, asked: bool
-) -> None:
+    monkeypatch, tmp_path, chip, libtpu, asked
+):
     cache, target = tmp_path / "cache", of_chip(chip)
     monkeypatch.setattr(compile_lib, "versions", lambda: VERSIONS | {"libtpu": libtpu})
     _child(monkeypatch, RESULT % {"temp_bytes": 7} + LISTING)
@@ -125,7 +117,7 @@ def test_machine_code_is_made_on_request_where_it_is_listed_and_cached_apart(
     )
 
 
-def test_a_key_depends_on_everything_else_too_that_a_result_depends_on() -> None:
+def test_a_key_depends_on_everything_else_too_that_a_result_depends_on():
     keys = {
         compile_lib.cache_key(STEP, V3, VERSIONS),
         compile_lib.cache_key(STEP, V3, VERSIONS | {"libtpu": "2"}),
@@ -134,11 +126,11 @@ def test_a_key_depends_on_everything_else_too_that_a_result_depends_on() -> None
     assert len(keys) == 3
 
 
-def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attributes() -> None:
+def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attributes():
     """The key of a step that is traced again must be the same; of each product's gradient
     TensorFlow notes `grad_x` and `grad_y` in an order that changes from process to process."""
 
-    def gradients(values: dict[str, Any]) -> list[Any]:
+    def gradients(values):
         with tf.GradientTape() as tape:
             tape.watch(values["a"])
             product = values["a"]
@@ -151,13 +143,13 @@ def test_a_step_has_the_same_bytes_in_whatever_order_tensorflow_writes_attribute
     assert len(names) >= 16 and names == [b"grad_x", b"grad_y"] * (len(names) // 2)
 
 
-def test_the_compiler_counts_the_devices_of_slices() -> None:
+def test_the_compiler_counts_the_devices_of_slices():
     places = [Place("v3:2x2"), Place("v5e:2x4"), Place("v5e:1x1", is_one_chip=True),
               Place("v4:2x2x1", is_megacore=True), Place("v9:2x2"), Place("v5e:3x5")]  # fmt: skip
     assert compile_lib.count_devices(places) == [8, 8, 1, 4, 0, 0]
 
 
-def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_message_names_it(monkeypatch):
     monkeypatch.setattr(compile_lib, "_PACKAGES", ("no-such-package",))
     with pytest.raises(BadInput, match=r"pip install 'bigbird-ja\[preflight\]'"):
         compile_lib.versions()
@@ -195,7 +187,7 @@ _G = 1 << 30
         (NEWER, 543.31 * _G, {}),
     ],
 )
-def test_shortages_in_every_form(message: str, used: float, largest: dict[str, float]) -> None:
+def test_shortages_in_every_form(message, used, largest):
     assert compile_lib.is_shortage(message)
     result = compile_lib.shortage(message)
     assert result.used == round(used)
@@ -207,11 +199,11 @@ def test_shortages_in_every_form(message: str, used: float, largest: dict[str, f
 class Unreadable:
     """A compiled program of which jaxlib's reader cannot make text."""
 
-    def as_text(self) -> str:
+    def as_text(self):
         raise RuntimeError("async-update instruction should have 1 operands but sees 3")
 
 
-def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path: Path) -> None:
+def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path):
     with pytest.raises(RuntimeError, match="async-update"):
         optimised(Unreadable(), str(tmp_path))
     (tmp_path / "17-TLP-hlo.txt").write_text("HloModule listed")

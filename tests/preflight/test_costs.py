@@ -1,7 +1,5 @@
 """Hand-written HLO: its parser; priced cycles and FLOPs of loops, branches and collectives."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -37,11 +35,11 @@ ENTRY %main (x: f32[8,128]) -> f32[8,128] {
 """
 
 
-def _by_name(text: str) -> dict[str, costs.Cost]:
+def _by_name(text):
     return {cost.instruction.name: cost for cost in costs.costs(hlo.parse(text))}
 
 
-def test_nested_loops_multiply() -> None:
+def test_nested_loops_multiply():
     result = _by_name(NESTED)
     assert (result["work"].trips, result["work"].estimated) == (35, 3500.0)
     assert (result["once"].trips, result["once"].estimated) == (7, 70.0)
@@ -57,7 +55,7 @@ def test_nested_loops_multiply() -> None:
         ("direction=LT", "direction=NE", 1, False),  # unknown: counted once
     ],
 )
-def test_trip_counts(old: str, new: str, trips: int, known: bool) -> None:
+def test_trip_counts(old, new, trips, known):
     work = _by_name(NESTED.replace(old, new))["work"]
     assert (work.trips, work.trips_known) == (trips, known)
 
@@ -143,7 +141,7 @@ WHOLE = 1024 * 128 * 4
 TILE = 8 * 128 * 4
 
 
-def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes() -> None:
+def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes():
     """A collective by its larger side; of branches the dearest counts."""
     result = _by_name(FORMS)
     moving = {"sum": "all-reduce", "scatter": "reduce-scatter", "fused": "reduce-scatter"}
@@ -190,7 +188,7 @@ ENTRY %main (x: f32[128,128], y: f32[8,128]) -> f32[1024,128] {
 """  # noqa: E501
 
 
-def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind() -> None:
+def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind():
     start, beside = costs.costs(hlo.parse(BESIDE))
     assert (start.collective, start.moved_bytes) == ("all-gather", WHOLE)
     assert start.priced == costs.price(WHOLE)
@@ -198,13 +196,13 @@ def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind(
     assert [breakdown.kind_of(cost) for cost in (start, beside)] == ["between devices", "optimiser"]
 
 
-def test_bytes_on_links() -> None:
+def test_bytes_on_links():
     carried = {"all-reduce": 14 / 8, "reduce-scatter": 7 / 8, "all-gather": 7 / 8}
     for opcode, share in carried.items():
         assert costs.link_bytes(opcode, 800, 8) == pytest.approx(share * 800), opcode
 
 
-def test_work_on_a_sparse_core_is_priced_once() -> None:
+def test_work_on_a_sparse_core_is_priced_once():
     """By what is in it: a collective in the test before this, here another op."""
     result = _by_name(FORMS.replace("to_apply=%of_all", "to_apply=%of_some"))
     assert result.keys() == _by_name(FORMS).keys()
@@ -225,9 +223,7 @@ def test_work_on_a_sparse_core_is_priced_once() -> None:
         ("size=4 pad=3_3 rhs_reversal=1", "b0f_0io->b0f", "4,8,32", "16,4,32", 8),
     ],
 )
-def test_matmuls_that_the_compiler_writes_as_convolutions(
-    window: str, labels: str, kernel: str, output: str, summed: int
-) -> None:
+def test_matmuls_that_the_compiler_writes_as_convolutions(window, labels, kernel, output, summed):
     product = f"convolution(%a, %k), window={{{window}}}, dim_labels={labels}"
     ops = {"a": "f32[16,8] parameter(0)", "k": f"f32[{kernel}] parameter(1)"}
     ops["c"] = f"f32[{output}] {product}"
@@ -244,7 +240,7 @@ FUSION = (
 )
 
 
-def test_an_instruction_with_a_tuple_layouts_and_comments() -> None:
+def test_an_instruction_with_a_tuple_layouts_and_comments():
     op = hlo.parse_instruction(FUSION)
     assert (op.name, op.opcode) == ("fusion.20", "fusion")
     assert [shape.dimensions for shape in op.shapes] == [(1024,), (1024, 768)]
@@ -268,5 +264,5 @@ def test_an_instruction_with_a_tuple_layouts_and_comments() -> None:
         ("token[]", 0),
     ],
 )
-def test_padded_bytes(shape: str, expected: int) -> None:
+def test_padded_bytes(shape, expected):
     assert hlo.parse_instruction(f"  %x = {shape} custom-call(%y)").padded_bytes == expected

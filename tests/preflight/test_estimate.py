@@ -1,10 +1,5 @@
 """The search for the largest batch, batches by config, and slices by name."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
@@ -17,11 +12,11 @@ from testkit.configs import fitted
 class Memory:
     """A step whose peak grows by `per_sequence`; notes which batches are tried."""
 
-    def __init__(self, limit: float, base: float, per_sequence: float, knows: bool = True) -> None:
+    def __init__(self, limit, base, per_sequence, knows=True):
         self.limit, self.base, self.per_sequence, self.knows = limit, base, per_sequence, knows
         self.tried: list[int] = []
 
-    def __call__(self, batch: int) -> dict[str, Any]:
+    def __call__(self, batch):
         assert batch not in self.tried
         self.tried.append(batch)
         peak = self.base + self.per_sequence * batch
@@ -33,13 +28,13 @@ class Memory:
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.parametrize("first", [2, 64])
 @pytest.mark.parametrize(("limit", "base", "slope"), [(100, 10, 9), (100, 99, 9), (500, 1, 1.5)])
-def test_the_largest_batch(limit, base, slope, first, knows) -> None:
+def test_the_largest_batch(limit, base, slope, first, knows):
     memory = Memory(limit, base, slope, knows)
     expected = int((limit - base) / slope)
     assert estimate.largest_batch(memory, memory(first)) == expected
 
 
-def test_few_compilations_where_memory_is_linear_and_an_end_where_everything_fits() -> None:
+def test_few_compilations_where_memory_is_linear_and_an_end_where_everything_fits():
     memory = Memory(7480, 2000, 400)
     assert estimate.largest_batch(memory, memory(2)) == 13
     assert len(memory.tried) <= 4
@@ -47,7 +42,7 @@ def test_few_compilations_where_memory_is_linear_and_an_end_where_everything_fit
     assert estimate.largest_batch(memory, memory(2)) == 1024
 
 
-def test_batch_per_core() -> None:
+def test_batch_per_core():
     sets = ["training.global_batch_size=64", "training.gradient_accumulation_steps=2"]
     config = fitted(None, sets)
     assert estimate.batch_per_core(config, targets.of_chip("v3")) == 4  # by tpu.num_cores=8
@@ -59,11 +54,11 @@ SLICES = "v3:2x2 v4:2x2x1 v5e:2x2 v5e:2x4 v5e:1x1 v2:2x2 v5p:2x2x1 v6e:2x2"
 KNOWN = dict(zip(SLICES.split(), (8, 4, 4, 8, 1, 8, 4, 4), strict=True))
 
 
-def _count(places: Sequence[Place]) -> list[int]:
+def _count(places):
     return [KNOWN.get(place.topology, 0) for place in places]
 
 
-def test_slices_by_name() -> None:
+def test_slices_by_name():
     result = targets.of_topologies(["v5e:2x4", "v5e:1x1", "v4:2x2x1"], _count)
     assert [target.devices for target in result] == [8, 1, 4]
     assert [target.chip for target in result] == [CHIPS["v5e"], CHIPS["v5e"], MEGACORE["v4"]]
@@ -83,7 +78,7 @@ def test_slices_by_name() -> None:
         ("v7x:2x2x1", "knows no such slice: CHIP:SHAPE.*use a newer libtpu"),
     ],
 )
-def test_a_slice_that_there_is_not(name: str, printed: str) -> None:
+def test_a_slice_that_there_is_not(name, printed):
     with pytest.raises(BadInput, match=printed) as caught:
         targets.of_topologies([name], _count)
     assert str(caught.value).startswith(f"--topology {name}")

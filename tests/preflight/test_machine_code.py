@@ -1,9 +1,5 @@
 """libtpu's listings: how often each bundle of them runs."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from bigbird_ja.preflight import machine_code
@@ -17,14 +13,14 @@ MATMUL, VALU, VLOAD
 """
 
 
-def test_fullness_goes_by_how_often_bundles_run() -> None:
+def test_fullness_goes_by_how_often_bundles_run():
     result = machine_code.fullness(UTILISATION, [3.0, 1.0])
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
     assert machine_code.fullness(UTILISATION, [1.0]) == {}  # of another listing
     assert machine_code.fullness("", []) == {}
 
 
-def test_products_count_as_often_as_their_bundles_run(tmp_path: Path) -> None:
+def test_products_count_as_often_as_their_bundles_run(tmp_path):
     """A register holds 16 rows of bfloat16, and 8 of float32."""
     lines = _loop(PHI, 12)
     bf16 = "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1  ;;  %2 = vmatmul.mubr.bf16.gmra.mxu1 %v2_v2 }"
@@ -34,12 +30,12 @@ def test_products_count_as_often_as_their_bundles_run(tmp_path: Path) -> None:
     assert machine_code.collect(str(tmp_path))["op.1"].matmuls == 2 * 10 + 0.5
 
 
-def _runs(lines: list[str]) -> tuple[list[float], float]:
+def _runs(lines):
     head = "= control target key start\nLB: loop body\n= control target key end\n"
     return machine_code.bundle_runs(head + "\n".join(lines))
 
 
-def _loop(counter: str, bound: int, negated: str = "!", compare: str = "ge") -> list[str]:
+def _loop(counter, bound, negated="!", compare="ge"):
     """A loop of three bundles after one before it; `counter` defines %s20_s2."""
     return [
         "     0   :  { %s10_s1 = smov.u32 2 /* copy for cssa */ }",
@@ -76,13 +72,13 @@ MOVED = (
         (["", *_loop(f"{PHI}  ;;  %s10_s1 = smov.u32 (%p7_p7), 3", 12)[1:]], 9),
     ],
 )
-def test_a_loop_runs_as_often_as_its_counter_says(lines: list[str], trips: int) -> None:
+def test_a_loop_runs_as_often_as_its_counter_says(lines, trips):
     times, unknown = _runs(lines)
     assert times[-4:] == [trips, trips, trips, 1.0]
     assert unknown == 0
 
 
-def test_an_unknown_bound_is_reported() -> None:
+def test_an_unknown_bound_is_reported():
     lines = [line.replace("%s20_s2, 12", "%s20_s2, %s98_s9") for line in _loop(PHI, 12)]
     times, unknown_share = _runs(lines)
     assert (times[1], unknown_share) == (1.0, 0.6)
@@ -91,7 +87,7 @@ def test_an_unknown_bound_is_reported() -> None:
     assert _runs(_loop(twice, 12))[0][1] == 12
 
 
-def _with_skip(predicate: str) -> list[str]:
+def _with_skip(predicate):
     """Two bundles of the loop are skipped where %p9_p1 holds."""
     first, head, compare, back, last = _loop(PHI, 18)
     return [
@@ -119,11 +115,11 @@ def _with_skip(predicate: str) -> list[str]:
         ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),  # not known: never skipped
     ],
 )
-def test_what_a_branch_skips_runs_in_the_other_iterations(predicate: str, runs: int) -> None:
+def test_what_a_branch_skips_runs_in_the_other_iterations(predicate, runs):
     assert _runs(_with_skip(predicate))[0] == [1, 16, 16, 16, runs, runs, 16, 16, 1]
 
 
-def test_two_branches_that_lead_to_places_in_one_bundle() -> None:
+def test_two_branches_that_lead_to_places_in_one_bundle():
     lines = _with_skip("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, 12")
     lines[4] = "   0x4   : > { %82 = sbr.rel (!%p8_p0) target = $region26 }"
     lines[2] = lines[2].replace(" }", "  ;;  %p8_p0 = scmp.ge.s32.totalorder %s30_s3, 8 }")
@@ -132,7 +128,7 @@ def test_two_branches_that_lead_to_places_in_one_bundle() -> None:
     assert _runs(lines)[0] == [1, 16, 16, 16, 10, 4, 16, 16, 1]
 
 
-def test_loops_inside_loops_multiply() -> None:
+def test_loops_inside_loops_multiply():
     lines = [
         "     0   :  { %s1_s1 = smov.u32 0 }",
         "   0x1 LB: > { %s2_s2 = sphi %s1_s1, %s3_s3  ;;  %s3_s3 = sadd.s32 1, %s2_s2 }"

@@ -1,10 +1,6 @@
 """The train step does not become dearer unnoticed: small ones against the record."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -26,11 +22,11 @@ RARE = [name for name in small_steps.STEPS if name != "default" or small_steps.l
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in RARE)) for n in small_steps.STEPS]
 )
-def test_cycles_and_memory_stay_within_the_record(name: str) -> None:
+def test_cycles_and_memory_stay_within_the_record(name):
     _check(name, small_steps.measure(name), small_steps.KEYS)
 
 
-def _check(name: str, measured: dict[str, Any], keys: Sequence[str]) -> None:
+def _check(name, measured, keys):
     compiler = small_steps.compiler()
     recorded = small_steps.recorded().get(compiler, {}).get(name)
     if recorded is None:
@@ -47,7 +43,7 @@ def _check(name: str, measured: dict[str, Any], keys: Sequence[str]) -> None:
     reason="this libtpu lists no code, and the kernels need jax 0.7",
 )
 @pytest.mark.parametrize("name", [small_steps.BY_CODE, small_steps.KERNEL_BY_CODE])
-def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name: str) -> None:
+def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     """Kernels compile on Kaggle's image too, whose libtpu lists no code."""
     result = small_steps.measure_by_code(name)
     is_kernel = name == small_steps.KERNEL_BY_CODE
@@ -69,7 +65,7 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name: str
 
 
 @pytest.mark.skipif(not small_steps.TAKES_KERNELS, reason="the kernels need jax 0.7")
-def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_scores() -> None:
+def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_scores():
     length = 768  # of which no other size is
     changed = (f"make_data.seq_length={length}", "model.architecture=modernbert")
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
@@ -82,7 +78,7 @@ def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_
     assert f"{length},{length}" not in compiled.hlo
 
 
-def test_every_locked_compiler_is_on_record() -> None:
+def test_every_locked_compiler_is_on_record():
     locks = {
         path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("requirements/*.lock")
     }

@@ -1,7 +1,5 @@
 """An op's bytes, products and bundles; ops that are alike; sums over a step, by kind."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 
@@ -58,12 +56,12 @@ CODE = {"f.1": Code(20_000.0, {"MATMUL": 0.8, "VLOAD": 0.1}), "g": Code(100.0, {
 MODULE = hlo.parse(TEXT)
 
 
-def _by_name(code: dict[str, Code]) -> dict[str, roofline.CodeCost]:
+def _by_name(code):
     result = roofline.code_costs(MODULE, costs.costs(MODULE), code, V5E)
     return {each.cost.instruction.name: each for each in result}
 
 
-def test_bytes_in_hbm() -> None:
+def test_bytes_in_hbm():
     """One operand of f.1 lies in the core's memory; g reads a slice, h updates one in place."""
     sizes = {"f.1": 2 * MB2, "e": 3 * MB2, "g": 2 * 8 * 128 * 4, "h": 2 * 8 * 128 * 4}
     result = _by_name(CODE)
@@ -72,7 +70,7 @@ def test_bytes_in_hbm() -> None:
         assert result[name].hbm_cycles == pytest.approx(cycles), name
 
 
-def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
+def test_ops_that_are_alike_have_the_same_code_and_others_do_not():
     result = _by_name(CODE)
     assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
     assert result["e"].bundle_cycles is None  # its operand lies elsewhere
@@ -88,7 +86,7 @@ def test_ops_that_are_alike_have_the_same_code_and_others_do_not() -> None:
     assert result["h"].bundle_cycles == 100
 
 
-def test_no_op_is_priced_below_its_products_at_the_peak() -> None:
+def test_no_op_is_priced_below_its_products_at_the_peak():
     """A schedule may write products closer together than the matrix units take them."""
     result = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.0})})["f.1"]
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
@@ -112,7 +110,7 @@ ENTRY %main (p: f32[1024,128]) -> f32[8,128] {
 """  # noqa: E501
 
 
-def test_a_kernels_products_count_and_without_its_code_nothing_does() -> None:
+def test_a_kernels_products_count_and_without_its_code_nothing_does():
     """Of a kernel that the program's text gives several lines, as it gives JAX's own."""
     module = hlo.parse(KERNEL)
     found = costs.costs(module)
@@ -144,13 +142,11 @@ def test_a_kernels_products_count_and_without_its_code_nothing_does() -> None:
         ({}, 0, 0, "latency"),
     ],
 )
-def test_bound_by_the_fullest(
-    slots: dict[str, float], hbm: float, matrix: float, expected: str
-) -> None:
+def test_bound_by_the_fullest(slots, hbm, matrix, expected):
     assert roofline.bound_by(Code(1000.0, slots), hbm, matrix) == expected
 
 
-def test_sums_over_a_step() -> None:
+def test_sums_over_a_step():
     result = list(_by_name(CODE).values())
     figures = breakdown.code_figures(result, StepTime(waiting=5_000.0, copied=8_000.0))
     assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in result) + 5_000, abs=1)
@@ -200,7 +196,7 @@ MAIN
 ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of these copies
 
 
-def _written(words: str) -> str:
+def _written(words):
     """The lines of a program, numbered: the n-th end is that of the n-th start."""
     seen: Counter[str] = Counter()
     lines = []
@@ -227,7 +223,7 @@ def _written(words: str) -> str:
         ("start loop done", 3.0, 0.0),  # what the loop leaves of HBM's time
     ],
 )
-def test_what_does_not_fit_between_start_and_end(words: str, ops: float, waiting: float) -> None:
+def test_what_does_not_fit_between_start_and_end(words, ops, waiting):
     """Copies in units of `ONE`; each op takes `ops` of them."""
     step = _written("start op done")
     module = hlo.parse(PROGRAM.replace("STEP", step).replace("MAIN", _written(words)))
@@ -238,9 +234,7 @@ def test_what_does_not_fit_between_start_and_end(words: str, ops: float, waiting
     assert result.copied == pytest.approx(copies * ONE)
 
 
-def _cost(
-    op_name: str, opcode: str = "fusion", cycles: float = 1.0, name: str = "f.1"
-) -> costs.Cost:
+def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
     text = f'  %{name} = f32[8]{{0}} {opcode}(%x), metadata={{op_name="{op_name}"}}'
     return costs.Cost(hlo.parse_instruction(text), 1, cycles, 0.0)
 
@@ -261,18 +255,18 @@ def _cost(
         ("", "other"),
     ],
 )
-def test_kinds(op_name: str, kind: str) -> None:
+def test_kinds(op_name, kind):
     assert breakdown.kind_of(_cost(op_name)) == kind
 
 
-def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from() -> None:
+def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from():
     assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
     assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
     cost = dataclasses.replace(_cost("optimizer/psum", "all-reduce"), collective="all-reduce")
     assert breakdown.kind_of(cost) == "between devices"
 
 
-def test_the_same_op_of_all_layers_is_one_line() -> None:
+def test_the_same_op_of_all_layers_is_one_line():
     same = [_cost(f"layer_{n}/mlp/MatMul_{n}", cycles=10) for n in range(3)]
     (top,) = breakdown.top_ops(same)
     assert (top["op"], top["count"], top["cycles"]) == ("layer_*/mlp/MatMul", 3, 30)

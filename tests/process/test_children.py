@@ -1,7 +1,5 @@
 """How a child process ended, by real children that end in real ways."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -32,7 +30,7 @@ FAILED_CHECK = "[F 2024-01-02 trainer.cc:1] Check failed: size > 0 (0 vs. 0)\n"
         ("raise ZeroDivisionError('x')", 1, "(status 1): ZeroDivisionError: x"),
     ],
 )
-def test_the_error_for_a_childs_exit(program: str, status: int, words: str) -> None:
+def test_the_error_for_a_childs_exit(program, status, words):
     done = subprocess.run(
         [sys.executable, "-c", f"import os; {program}"], capture_output=True, text=True
     )
@@ -42,15 +40,15 @@ def test_the_error_for_a_childs_exit(program: str, status: int, words: str) -> N
     assert "\n" not in str(end)
 
 
-def _start() -> None:
+def _start():
     pass
 
 
-def _fail_to_start() -> None:
+def _fail_to_start():
     raise MemoryError
 
 
-def _act(what: str) -> str:
+def _act(what):
     if what == "abort":
         os.write(2, FAILED_CHECK.encode())
         os.abort()
@@ -69,21 +67,21 @@ def _act(what: str) -> str:
         (_fail_to_start, "", 71, ""),
     ],
 )
-def test_a_worker_that_dies(start, what: str, status: int, words: str) -> None:
+def test_a_worker_that_dies(start, what, status, words):
     with pytest.raises(errors.CommandError) as caught:
         list(run_tasks(_act, ["", what, ""], 2, start))
     assert caught.value.status == status and words in str(caught.value)
 
 
-def test_what_workers_print_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_workers_print_is_shown(capsys):
     tasks = ["warn", *"abcdefgh"]  # more than wait at once
     assert list(run_tasks(_act, tasks, 2, _start)) == tasks
     assert "a library's warning" in capsys.readouterr().err
 
 
-def _masked(task: int) -> set[int]:
+def _masked(task):
     return signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_ctrl_c_and_a_closed_terminal_are_not_for_workers() -> None:
+def test_ctrl_c_and_a_closed_terminal_are_not_for_workers():
     assert list(run_tasks(_masked, [0], 2, _start)) == [{signal.SIGINT, signal.SIGHUP}]

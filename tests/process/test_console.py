@@ -1,7 +1,5 @@
 """Progress on a real terminal (a pty) and in a log."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -13,7 +11,6 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -34,14 +31,14 @@ with Progress(50, "documents with a long name", clock=clock) as progress:
 
 
 @contextmanager
-def terminal(columns: int) -> Iterator[tuple[int, int]]:
+def terminal(columns):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     yield ours, theirs
     os.close(ours)
 
 
-def read_all(ours: int) -> str:
+def read_all(ours):
     data = b""
     try:
         while part := os.read(ours, 4096):
@@ -52,7 +49,7 @@ def read_all(ours: int) -> str:
 
 
 @pytest.mark.parametrize("columns", [20, 80, 200])
-def test_it_fits_the_terminal_and_ends_at_100_percent(columns: int) -> None:
+def test_it_fits_the_terminal_and_ends_at_100_percent(columns):
     with terminal(columns) as (ours, theirs):
         process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT
@@ -69,16 +66,14 @@ def test_it_fits_the_terminal_and_ends_at_100_percent(columns: int) -> None:
         assert "[00:03<00:21,  2.00 documents with a long name/s]" in lines[9]
 
 
-def test_a_terminal_that_does_not_know_its_size_is_taken_for_one_of_80_columns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_that_does_not_know_its_size_is_taken_for_one_of_80_columns(monkeypatch):
     """0 columns printed one character a line."""
     monkeypatch.delenv("COLUMNS", raising=False)
     with terminal(0) as (_, theirs), open(theirs, "w", closefd=False) as stream:
         assert console.LiveLine(stream).columns() == 79
 
 
-def test_a_warning_is_coloured_on_a_terminal_alone(capsys: pytest.CaptureFixture) -> None:
+def test_a_warning_is_coloured_on_a_terminal_alone(capsys):
     with terminal(80) as (ours, theirs), open(theirs, "w") as stream:
         console.log("warning: too long", stream)
         stream.flush()
@@ -87,11 +82,11 @@ def test_a_warning_is_coloured_on_a_terminal_alone(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "warning: too long\n"
 
 
-def test_what_takes_long_is_logged_again_and_again() -> None:
+def test_what_takes_long_is_logged_again_and_again():
     lines: list[str] = []
     third = threading.Event()
 
-    def log(text: str) -> None:
+    def log(text):
         lines.append(text)
         if len(lines) == 3:
             third.set()
@@ -101,13 +96,13 @@ def test_what_takes_long_is_logged_again_and_again() -> None:
     assert lines[0] == "compiling ..." and lines[2].startswith("compiling: 0 s")
 
 
-def test_other_programs_words_are_cut_between_words() -> None:
+def test_other_programs_words_are_cut_between_words():
     assert console.shortened("a line\nand  more", 40) == "a line and more"
     assert console.shortened("see the documentation for more", 28) == "see the documentation ..."
     assert console.shortened("x" * 100, 20) == "x" * 16 + " ..."
 
 
-def test_what_fails_does_not_end_at_100_percent() -> None:
+def test_what_fails_does_not_end_at_100_percent():
     stream, clock = io.StringIO(), iter(range(0, 1000, 20)).__next__
     with pytest.raises(ValueError), console.Progress(10, "shards", stream, clock) as progress:
         progress.update(3)
@@ -115,7 +110,7 @@ def test_what_fails_does_not_end_at_100_percent() -> None:
     assert stream.getvalue().splitlines()[-1].startswith(" 30% 3/10 [00:40<")
 
 
-def test_a_terminal_that_is_closed_ends_it_with_75() -> None:
+def test_a_terminal_that_is_closed_ends_it_with_75():
     with terminal(80) as (ours, theirs):
         take_terminal = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
         setup = f"{take_terminal}; {prepared.dispositions((signal.SIGHUP,))}"

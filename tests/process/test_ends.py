@@ -1,7 +1,5 @@
 """How a command ends that is stopped: real processes, real signals, whatever libraries do."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -16,15 +14,11 @@ import pytest
 
 from bigbird_ja.process.signals import CommandSignals
 from testkit import ROOT, any_command, prepared
-from testkit.runs import SmallRun
-from testkit.zygote import Zygote
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def start(
-    *words: str, program: str = "testkit.any_command", ignored: tuple[int, ...] = ()
-) -> subprocess.Popen:
+def start(*words, program="testkit.any_command", ignored=()):
     """Starts a module as a command in a process group of its own, with signals as a terminal gives
     them but for those that its parent ignores."""
     return subprocess.Popen(
@@ -34,7 +28,7 @@ def start(
     )  # fmt: skip
 
 
-def until_ready(process: subprocess.Popen) -> list[str]:
+def until_ready(process):
     """Waits for a command of `any_command`; the lines that it printed before."""
     before = []
     assert process.stderr is not None
@@ -44,7 +38,7 @@ def until_ready(process: subprocess.Popen) -> list[str]:
     return before
 
 
-def stop(process: subprocess.Popen, number: int) -> tuple[str, str]:
+def stop(process, number):
     """Sends a signal; what it prints until its end, which must be 75 with one line."""
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -53,13 +47,13 @@ def stop(process: subprocess.Popen, number: int) -> tuple[str, str]:
     return out, err
 
 
-def wait_for_children(process: subprocess.Popen, count: int) -> None:
+def wait_for_children(process, count):
     threads = Path(f"/proc/{process.pid}/task")
     while len(" ".join(file.read_text() for file in threads.glob("*/children")).split()) < count:
         assert process.poll() is None
 
 
-def wait_until_gone(group: int) -> None:
+def wait_until_gone(group):
     """Until no process of a group is left; the kernel and init take a moment."""
     for _ in range(200):
         try:
@@ -71,7 +65,7 @@ def wait_until_gone(group: int) -> None:
 
 
 @pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
-def test_a_signal_ends_it_with_one_line_and_75(number: int) -> None:
+def test_a_signal_ends_it_with_one_line_and_75(number):
     process = start("wait", "--json")
     until_ready(process)
     out, err = stop(process, number)
@@ -80,7 +74,7 @@ def test_a_signal_ends_it_with_one_line_and_75(number: int) -> None:
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
 
 
-def test_a_signal_while_the_command_is_being_imported_is_75_too() -> None:
+def test_a_signal_while_the_command_is_being_imported_is_75_too():
     program = """
 import os, signal, sys
 from bigbird_ja.cli import main as cli
@@ -102,7 +96,7 @@ cli.main(["plan", "--json"])
 
 
 @pytest.mark.parametrize("what", ["swallow", "in_destructor", "translate", "native", "thread"])
-def test_no_library_can_keep_ctrl_c_to_itself(what: str) -> None:
+def test_no_library_can_keep_ctrl_c_to_itself(what):
     process = start(what, "--json")
     before = until_ready(process)
     out, err = stop(process, signal.SIGINT)
@@ -112,7 +106,7 @@ def test_no_library_can_keep_ctrl_c_to_itself(what: str) -> None:
         assert not Path(path).exists(), "left behind"
 
 
-def test_the_signal_is_known_before_its_exception_arrives() -> None:
+def test_the_signal_is_known_before_its_exception_arrives():
     # Not only once the listening thread had its turn: on a busy machine that comes too late.
     signals = CommandSignals(leave=lambda message: None)
     with pytest.raises(KeyboardInterrupt):
@@ -120,7 +114,7 @@ def test_the_signal_is_known_before_its_exception_arrives() -> None:
     assert signals.name == "Ctrl-C"
 
 
-def test_a_second_ctrl_c_does_not_wait() -> None:
+def test_a_second_ctrl_c_does_not_wait():
     process = start("native")
     until_ready(process)
     process.send_signal(signal.SIGINT)
@@ -131,7 +125,7 @@ def test_a_second_ctrl_c_does_not_wait() -> None:
     assert process.returncode == 75 and "interrupted again (Ctrl-C)" in err
 
 
-def test_ctrl_c_works_where_the_parent_ignored_it_and_nohup_is_respected() -> None:
+def test_ctrl_c_works_where_the_parent_ignored_it_and_nohup_is_respected():
     process = start("wait", ignored=(signal.SIGINT, signal.SIGHUP))
     until_ready(process)
     process.send_signal(signal.SIGHUP)
@@ -141,9 +135,7 @@ def test_ctrl_c_works_where_the_parent_ignored_it_and_nohup_is_respected() -> No
     assert "Ctrl-C" in err
 
 
-def test_ctrl_c_in_a_terminal_reaches_workers_too(
-    sample_corpus: str, tokenizer_path: str, tmp_path: Path
-) -> None:
+def test_ctrl_c_in_a_terminal_reaches_workers_too(sample_corpus, tokenizer_path, tmp_path):
     # A terminal sends the signal to every process of the group; here while the workers start.
     process = start(
         "make-data", f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}",
@@ -158,7 +150,7 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too(
     wait_until_gone(process.pid)
 
 
-def test_the_demo_ends_its_running_step(tmp_path: Path) -> None:
+def test_the_demo_ends_its_running_step(tmp_path):
     process = start("demo", f"--work_dir={tmp_path}/demo", "--json", program="bigbird_ja")
     wait_for_children(process, 1)
     process.send_signal(signal.SIGTERM)  # to the demo alone
@@ -171,9 +163,7 @@ def test_the_demo_ends_its_running_step(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("command", ["evaluate", "export", "check-data", "tokenize"])
-def test_ctrl_c_at_any_time(
-    command: str, small_run: SmallRun, zygote: Zygote, tmp_path: Path
-) -> None:
+def test_ctrl_c_at_any_time(command, small_run, zygote, tmp_path):
     # Where a library catches what is raised in it, or native code runs, differs from run to run.
     statuses = []
     for seconds in (0.3, 1.0, 2.5):

@@ -1,7 +1,5 @@
 """Which end an exception stands for."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket
@@ -14,11 +12,11 @@ from bigbird_ja.process.errors import classify, one_line
 PATH = "/data/東京.txt"
 
 
-def system_error(number: int, path: str | None = PATH) -> OSError:
+def system_error(number, path=PATH):
     return OSError(number, os.strerror(number), path)
 
 
-def library_error(name: str, message: str) -> Exception:
+def library_error(name, message):
     return type(name, (Exception,), {})(message)
 
 
@@ -30,7 +28,7 @@ def library_error(name: str, message: str) -> Exception:
     ],
     ids=errno.errorcode.get,
 )  # fmt: skip
-def test_what_is_wrong_with_a_path_is_bad_input(number: int) -> None:
+def test_what_is_wrong_with_a_path_is_bad_input(number):
     end = classify(system_error(number))
     assert end is not None and end.status == 2
     assert PATH in str(end) and str(end).count(": ") >= 2  # what, where, what to do
@@ -38,7 +36,7 @@ def test_what_is_wrong_with_a_path_is_bad_input(number: int) -> None:
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ECONNRESET])
 @pytest.mark.parametrize("path", [PATH, None])
-def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number: int, path: str | None) -> None:
+def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number, path):
     end = classify(system_error(number, path))
     assert end is not None and end.status == 74
     assert ": :" not in str(end) and os.strerror(number) in str(end)
@@ -73,13 +71,13 @@ def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number: int, path: str 
     ],
     ids=repr,
 )
-def test_what_libraries_raise(error: BaseException, status: int | None) -> None:
+def test_what_libraries_raise(error, status):
     end = classify(error)
     assert (end.status if end else None) == status
     assert "\n" not in str(end) and "https://x" not in str(end)
 
 
-def test_a_path_of_any_length_and_bytes_fits_in_a_line() -> None:
+def test_a_path_of_any_length_and_bytes_fits_in_a_line():
     end = classify(system_error(errno.ENAMETOOLONG, "x/" * 5_000))
     line = one_line(f"{end}\nchoose another")
     assert len(line) < 500 and "(10,0" in line and line.endswith("check the path choose another")

@@ -1,7 +1,5 @@
 """Owners are distinguished by more than their process id."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -9,7 +7,7 @@ import time
 from bigbird_ja.process import identity
 
 
-def test_a_killed_process_has_ended_even_before_its_parent_waits_for_it() -> None:
+def test_a_killed_process_has_ended_even_before_its_parent_waits_for_it():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert identity.is_running(child.pid)
     child.kill()

@@ -1,13 +1,10 @@
 """Credentials, in the forms in which they come out of libraries, are masked; other text is not."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -29,7 +26,7 @@ PARTS = {
 }  # fmt: skip
 
 
-def filled(form: str) -> str:
+def filled(form):
     """A line of the file of forms, with its parts in their places."""
     text = re.sub("«(\\w+)»", lambda place: PARTS[place[1]], form)
     return text if "\\\\n" in form else text.replace("\\n", "\n")
@@ -63,7 +60,7 @@ INNOCENT = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_credential_is_masked(form: str) -> None:
+def test_a_credential_is_masked(form):
     cleaned = redact(filled(form))
     assert not [part for part in HIDDEN if part in cleaned] and MASK in cleaned
     assert redact(cleaned) == cleaned
@@ -72,7 +69,7 @@ def test_a_credential_is_masked(form: str) -> None:
     assert embedded.startswith("RuntimeError: could not open gs://b/o: ")
 
 
-def test_other_text_names_and_addresses_are_left_alone() -> None:
+def test_other_text_names_and_addresses_are_left_alone():
     text = f"GET https://me@x/o?X-Goog-Signature={S}&alt=media with MY_TOKEN={S} gave 403"
     assert redact(text) == f"GET https://{MASK}@x/o?{MASK} with MY_TOKEN={MASK} gave 403"
     assert [redact(text) for text in INNOCENT] == INNOCENT
@@ -82,7 +79,7 @@ def test_other_text_names_and_addresses_are_left_alone() -> None:
             assert redact(text) == text, path
 
 
-def test_long_text_takes_no_longer_than_its_length() -> None:
+def test_long_text_takes_no_longer_than_its_length():
     units = ["a", "a.", "a-", "token ", "password", "password='", "://a:", "eyJ", "wandb ", "-"]
     units += ["://", "://a?", "\\", '"', "Cookie: a=b;", "--user ", f"-----BEGIN {KEY}-----"]
     units += ["KEY_", "a:", "hook/", "a1B2", "login a ", "x%3A%2F%2F", "-u"]
@@ -108,7 +105,7 @@ else:
 
 
 @pytest.mark.parametrize("what", ["log", "thread", "uncaught"])
-def test_nothing_that_python_prints_by_itself_holds_a_credential(what: str) -> None:
+def test_nothing_that_python_prints_by_itself_holds_a_credential(what):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, SECRETS[0], what],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -116,13 +113,13 @@ def test_nothing_that_python_prints_by_itself_holds_a_credential(what: str) -> N
     assert S not in done.stderr and MASK in done.stderr, done.stderr
 
 
-def test_a_bug_of_a_command_is_masked_on_the_screen_and_in_json() -> None:
+def test_a_bug_of_a_command_is_masked_on_the_screen_and_in_json():
     ended = run_module("testkit.any_command", "secret", "--json")
     assert ended.status == 1 and "Traceback" in ended.stderr
     assert "hf_abc" not in ended.stderr + ended.stdout and MASK in ended.json["error"]
 
 
-def test_what_a_run_writes_about_itself_is_masked(tmp_path: Path) -> None:
+def test_what_a_run_writes_about_itself_is_masked(tmp_path):
     message = f"RuntimeError: {SECRETS[0]}"
     log.EventLog(str(tmp_path)).append("failed", message=message, deep={"list": [message]})
     log.Heartbeat(str(tmp_path), "run").write(state="stopped", message=message)

@@ -1,14 +1,8 @@
 """A full disk, by a limit on file sizes that the kernel enforces on real commands."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
-
-from testkit.runs import SmallRun
-from testkit.zygote import Zygote
 
 FULL_DISK = {
     "sample": "--output={out}/new/x.jsonl --documents=40",
@@ -21,9 +15,7 @@ FULL_DISK = {
 
 
 @pytest.mark.parametrize("command", FULL_DISK)
-def test_a_full_disk_is_74(
-    zygote: Zygote, small_run: SmallRun, tmp_path: Path, command: str
-) -> None:
+def test_a_full_disk_is_74(zygote, small_run, tmp_path, command):
     words = FULL_DISK[command].format(out=tmp_path, **vars(small_run)).split()
     ended = zygote.run(command, *words, "--json", limits={"FSIZE": 8000})
     assert ended.status == 74, ended.err

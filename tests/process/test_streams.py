@@ -1,11 +1,8 @@
 """Standard streams that are full, read by nobody, or of another encoding."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +10,7 @@ from bigbird_ja.process import streams
 from testkit import ROOT
 
 
-def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
+def shell(line, **env):
     """Runs a line of bash in which `$RUN` is a command of `testkit.any_command`."""
     return subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, errors="surrogateescape", cwd=ROOT,
@@ -31,7 +28,7 @@ def shell(line: str, **env: str) -> subprocess.CompletedProcess[str]:
         ("$BIGBIRD plan --help >/dev/full", 74, "standard output: No space left on device"),
     ],
 )
-def test_a_stream_that_takes_nothing(line: str, status: int, words: str) -> None:
+def test_a_stream_that_takes_nothing(line, status, words):
     ended = shell(line)
     printed = ended.stdout + ended.stderr
     assert ended.returncode == status, printed
@@ -39,7 +36,7 @@ def test_a_stream_that_takes_nothing(line: str, status: int, words: str) -> None
     assert words in printed
 
 
-def test_a_reader_that_goes_away_ends_a_command() -> None:
+def test_a_reader_that_goes_away_ends_a_command():
     for line in ("$RUN chatter | head -1", "$RUN chatter 2>&1 | head -1"):
         ended = shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")
         assert ended.returncode == 74
@@ -47,7 +44,7 @@ def test_a_reader_that_goes_away_ends_a_command() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp932"])
-def test_any_encoding_can_be_printed_in(encoding: str) -> None:
+def test_any_encoding_can_be_printed_in(encoding):
     ended = shell("$RUN chatter | head -1; exit ${PIPESTATUS[0]}", PYTHONIOENCODING=encoding)
     assert ended.returncode == 74 and "Traceback" not in ended.stderr, ended.stderr
     assert ended.stdout
@@ -56,7 +53,7 @@ def test_any_encoding_can_be_printed_in(encoding: str) -> None:
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-def test_an_ascii_locale_takes_names_of_files(tmp_path: Path) -> None:
+def test_an_ascii_locale_takes_names_of_files(tmp_path):
     output = tmp_path / "東京.txt"
     ended = shell(f"$BIGBIRD sample --documents=1 --json --output={output}", **ASCII)
     assert ended.returncode == 0 and output.is_file(), ended.stderr
@@ -71,14 +68,14 @@ def test_an_ascii_locale_takes_names_of_files(tmp_path: Path) -> None:
         ("--text='日本の[MASK]です。'", "none: no checkpoint here"),  # it can be
     ],
 )
-def test_a_text_that_cannot_be_read(arguments: str, words: str) -> None:
+def test_a_text_that_cannot_be_read(arguments, words):
     for env in ({}, ASCII):
         ended = shell(f"$BIGBIRD fill-mask --model_dir=none {arguments}", **env)
         assert ended.returncode == 2 and words in ended.stderr, ended.stderr
         assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_full_disk_is_no_reason_to_stop_and_the_stream_is_restored() -> None:
+def test_a_full_disk_is_no_reason_to_stop_and_the_stream_is_restored():
     gone: list[int] = []
     before = sys.stderr
     with open("/dev/full", "w", buffering=1) as stream:

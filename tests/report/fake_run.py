@@ -1,12 +1,8 @@
 """A MODEL_DIR as a long, often interrupted run leaves it: logs only, no checkpoints."""
 
-from __future__ import annotations
-
 import json
 import math
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 from bigbird_ja.settings.values import config_to_yaml, varied
 from testkit.configs import fitted, with_data
@@ -18,7 +14,7 @@ PAUSE_SECONDS = 1200.0
 TOTAL = 10_000
 
 
-def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
+def write(directory, *, steps=6000, seed=0):
     """Four sessions: one ends by SIGTERM, one is killed, one preempted, the last goes on."""
     directory.mkdir(parents=True)
     config = fitted()
@@ -62,12 +58,12 @@ def write(directory: Path, *, steps: int = 6000, seed: int = 0) -> Path:
     return directory
 
 
-def end_of(directory: Path) -> float:
+def end_of(directory):
     """When the heartbeat was last written."""
     return float(json.loads((directory / "heartbeat.json").read_text())["time"])
 
 
-def evaluation(step: int) -> dict[str, Any]:
+def evaluation(step):
     """A line of eval.jsonl."""
     loss = 9 * math.exp(-step / 2500) + 2.1
     edges = [0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
@@ -88,5 +84,5 @@ def evaluation(step: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _event(name: str, time: float, step: int) -> dict[str, Any]:
+def _event(name, time, step):
     return {"event": name, "time": time, "host": "vm", "pid": 1, "global_step": step}

@@ -1,7 +1,5 @@
 """A run's files become sessions, counts and costs."""
 
-from __future__ import annotations
-
 import pytest
 
 from bigbird_ja.report import collect

@@ -1,7 +1,5 @@
 """The page is whole, fetches nothing, and a real browser shows it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,9 +1,6 @@
 """Checkpoints on disk and on a bucket: saving, damage, what is left of a kill, retention."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from unittest import mock
 
@@ -26,54 +23,54 @@ class Killed(BaseException):
 class Run:
     """A MODEL_DIR, its store, and what that reports."""
 
-    def __init__(self, place: str, scratch: Path) -> None:
+    def __init__(self, place, scratch):
         self.place, self.scratch = place, scratch
         self.reports: list[tuple[str, int, str]] = []
 
-        def report(event: str, step: int, text: str) -> None:
+        def report(event, step, text):
             self.reports.append((event, step, text))
 
         owned = Owned.create(place, "run")
         self.store = CheckpointStore(place, str(scratch), report, owned=owned)
 
-    def save(self, step: int, keep_last: int = 3, keep_every: int = 0) -> Meta:
+    def save(self, step, keep_last=3, keep_every=0):
         prefix = str(self.scratch / f"model.ckpt-{step}")
         values = {"a/b": np.full([5], step, np.float32), "global_step": np.int64(step)}
         write_variables(prefix, values)
         meta = Meta(step, "config", "data", 1.5, 100, 0, 0.0, step, 4)
         return self.store.publish(prefix, meta, keep_last, keep_every)
 
-    def latest(self) -> int:
+    def latest(self):
         """The step of the newest good checkpoint."""
         newest = self.store.latest_good()
         assert newest is not None
         return newest.meta.step
 
-    def names(self, start: str = "") -> list[str]:
+    def names(self, start=""):
         return [n for n in storage.list_files(self.place) if n.startswith(start)]
 
-    def read(self, name: str) -> bytes:
+    def read(self, name):
         return storage.read_bytes(storage.join(self.place, name))
 
-    def overwrite(self, name: str, data: bytes) -> None:
+    def overwrite(self, name, data):
         storage.write_bytes(storage.join(self.place, name), data)
 
-    def delete(self, name: str) -> None:
+    def delete(self, name):
         storage.delete(storage.join(self.place, name))
 
-    def flip(self, name: str) -> None:
+    def flip(self, name):
         data = bytearray(self.read(name))
         data[len(data) // 2] ^= 1
         self.overwrite(name, bytes(data))
 
-    def edit(self, name: str, old: str, new: str) -> None:
+    def edit(self, name, old, new):
         text = self.read(name).decode()
         assert old in text
         self.overwrite(name, text.replace(old, new, 1).encode())
 
 
 @pytest.fixture(params=["disk", "bucket"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
+def run(request, tmp_path):
     (tmp_path / "scratch").mkdir()
     if request.param == "bucket":
         return Run(f"{request.getfixturevalue('bucket')}/run", tmp_path / "scratch")
@@ -81,7 +78,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     return Run(str(tmp_path / "run"), tmp_path / "scratch")
 
 
-def test_what_is_saved_is_read_back(run: Run) -> None:
+def test_what_is_saved_is_read_back(run):
     assert run.store.latest_good() is None
     run.save(10)
     saved = run.save(20)
@@ -112,9 +109,7 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
         (Run.delete, [SIDECAR], "its sidecar is missing"),
     ],
 )
-def test_damage_is_found_named_and_set_aside(
-    run: Run, change: Callable[..., None], how: list, words: str
-) -> None:
+def test_damage_is_found_named_and_set_aside(run, change, how, words):
     run.save(10)
     run.save(20)
     change(run, *how)
@@ -131,12 +126,12 @@ def test_damage_is_found_named_and_set_aside(
     assert run.latest() == 10 and len(run.reports) == 1
 
 
-def test_a_failed_save_leaves_nothing_of_itself(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_nothing_of_itself(run, monkeypatch):
     run.save(10)
     before = sorted(run.names())
     write = storage.write_bytes
 
-    def fail(path: str, data: bytes) -> object:
+    def fail(path, data):
         if path.endswith("20.json"):
             raise StorageError("full")
         return write(path, data)
@@ -147,21 +142,19 @@ def test_a_failed_save_leaves_nothing_of_itself(run: Run, monkeypatch: pytest.Mo
     assert sorted(run.names()) == before
 
 
-def test_saving_removes_all_but_the_last_and_one_per_window(run: Run) -> None:
+def test_saving_removes_all_but_the_last_and_one_per_window(run):
     for step in (5, 10, 20, 25, 45, 50):
         run.save(step, keep_last=1, keep_every=20)
     assert run.store.steps() == [20, 45, 50]
 
 
-def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(run, monkeypatch):
     run.save(10)
     run.save(20)
     run.flip("model.ckpt-20.index")
     rename, renamed = storage.rename, []
 
-    def once(old: str, new: str) -> None:
+    def once(old, new):
         if renamed:
             raise Killed
         renamed.append(new)
@@ -173,7 +166,7 @@ def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(
     assert run.store.steps() == [10]
 
 
-def test_a_state_file_that_is_no_text_is_written_anew(run: Run) -> None:
+def test_a_state_file_that_is_no_text_is_written_anew(run):
     run.save(10)
     run.overwrite("checkpoint", b"\xff\xfe")
     assert run.latest() == 10
@@ -181,7 +174,7 @@ def test_a_state_file_that_is_no_text_is_written_anew(run: Run) -> None:
 
 
 @pytest.mark.parametrize("lost", ["state", "files", "files set aside"])
-def test_what_was_there_once_is_never_taken_for_a_start(run: Run, lost: str) -> None:
+def test_what_was_there_once_is_never_taken_for_a_start(run, lost):
     run.save(10)
     run.flip("model.ckpt-10.index")
     if lost == "files":
@@ -198,13 +191,13 @@ def test_what_was_there_once_is_never_taken_for_a_start(run: Run, lost: str) -> 
             run.store.latest_good()
 
 
-def test_parameters_are_what_is_no_slot_and_no_step() -> None:
+def test_parameters_are_what_is_no_slot_and_no_step():
     names = ["global_step", "a/kernel", "a/kernel/adam_m", "a/kernel/adam_v", "adam_m/bias"]
     variables = dict.fromkeys(names, 0)
     assert parameters_of(variables).keys() == {"a/kernel", "adam_m/bias"}
 
 
-def test_variables_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> None:
+def test_variables_that_cannot_be_read_or_written_are_named(tmp_path):
     prefix = str(tmp_path / "x")
     write_variables(prefix, {"w": np.zeros(1000)})
     data = Path(f"{prefix}.data-00000-of-00001")
@@ -218,12 +211,12 @@ def test_variables_that_cannot_be_read_or_written_are_named(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("number", range(1, 6))
-def test_a_kill_between_any_two_files_leaves_the_one_before(run: Run, number: int) -> None:
+def test_a_kill_between_any_two_files_leaves_the_one_before(run, number):
     for step in (10, 20):
         run.save(step, keep_last=2)
     marks = 0
 
-    def mark(phase: str) -> None:
+    def mark(phase):
         nonlocal marks
         marks += 1
         if marks == number:
@@ -231,7 +224,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run: Run, number: in
 
     remove = Owned.remove
 
-    def remove_until_killed(owned: Owned, names: Iterable[str]) -> list[str]:
+    def remove_until_killed(owned, names):
         if marks >= number:  # a killed process tidies nothing up on its way out
             raise Killed
         return remove(owned, names)
@@ -246,7 +239,7 @@ def test_a_kill_between_any_two_files_leaves_the_one_before(run: Run, number: in
     assert len(after.store.steps()) == 2 and len(after.names("model.ckpt-")) == 6
 
 
-def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run: Run) -> None:
+def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run):
     theirs, ours = (f"model.ckpt-{step}.data-00000-of-00001" for step in (5, 6))
     Owned.create(run.place, "run").note({ours: Made.of(b"x")})
     for name in (theirs, ours):
@@ -257,7 +250,7 @@ def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run: Run) -> None:
     assert [n for n in run.names() if n != MARK] == [theirs]
 
 
-def test_the_mark_states_what_no_sidecar_does(run: Run) -> None:
+def test_the_mark_states_what_no_sidecar_does(run):
     for step in (10, 20, 30):
         run.save(step, keep_last=2)
     owned = Owned.load(run.place)
@@ -269,7 +262,7 @@ def test_the_mark_states_what_no_sidecar_does(run: Run) -> None:
     assert after.names("model.ckpt-20") == after.names("model.ckpt-30") == []
 
 
-def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(run: Run) -> None:
+def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(run):
     run.save(10, keep_last=1)
     run.overwrite("model.ckpt-10.json", b"the user's")
     run.save(20, keep_last=1)
@@ -277,7 +270,7 @@ def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(run: Run
     assert "model.ckpt-10.index" in run.names()
 
 
-def test_a_second_damaged_checkpoint_does_not_replace_the_first(run: Run) -> None:
+def test_a_second_damaged_checkpoint_does_not_replace_the_first(run):
     run.save(10)
     for _ in range(2):
         run.save(20)
@@ -292,9 +285,7 @@ def test_a_second_damaged_checkpoint_does_not_replace_the_first(run: Run) -> Non
     st.integers(1, 6),
     st.sampled_from([0, 50, 100]),
 )
-def test_retention_keeps_the_last_and_one_per_window(
-    steps: list[int], keep_last: int, every: int
-) -> None:
+def test_retention_keeps_the_last_and_one_per_window(steps, keep_last, every):
     kept: list[int] = []
     firsts: dict[int, int] = {}
     for step in steps:  # as saving goes: one more each time

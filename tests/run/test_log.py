@@ -1,9 +1,6 @@
 """heartbeat.json, events.jsonl, metrics.jsonl, on disk and on a bucket."""
 
-from __future__ import annotations
-
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -12,15 +9,15 @@ from bigbird_ja.run import log as run_log
 
 
 @pytest.fixture(params=["disk", "bucket"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def place(request, tmp_path):
     return str(tmp_path) if request.param == "disk" else request.getfixturevalue("bucket")
 
 
-def record(step: int, loss: float = 1.0) -> dict:
+def record(step, loss=1.0):
     return {"step": step, "loss": loss, "time": 0.0}
 
 
-def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place: str) -> None:
+def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place):
     path = storage.join(place, run_log.METRICS)
     log = run_log.MetricsLog(path, 0)
     for step in (10, 20, 30):
@@ -34,7 +31,7 @@ def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place: s
     assert run_log.read_metrics(place) == [record(10), record(20), record(30, 2.0)]
 
 
-def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path: Path) -> None:
+def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path):
     path = tmp_path / run_log.METRICS
     path.write_text('{"step": 10, "loss": 1.0, "time": 0.0}\n{"step": 20, "lo')
     assert run_log.read_metrics(str(tmp_path)) == [record(10)]
@@ -45,8 +42,8 @@ def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path: Path) -> None:
     assert path.read_text().count("\n") == 2
 
 
-def test_several_writers_lose_no_event(place: str) -> None:
-    def write(writer: int) -> None:
+def test_several_writers_lose_no_event(place):
+    def write(writer):
         log = run_log.EventLog(place)
         for i in range(5):
             log.append("preempted", writer=writer, i=i)
@@ -62,7 +59,7 @@ def test_several_writers_lose_no_event(place: str) -> None:
     ]
 
 
-def test_the_heartbeat_says_what_the_contract_names(place: str) -> None:
+def test_the_heartbeat_says_what_the_contract_names(place):
     assert run_log.read_heartbeat(place) is None
     beat = run_log.Heartbeat(place, "my-run", lambda: 1234.5678)
     beat.write()
@@ -75,9 +72,7 @@ def test_the_heartbeat_says_what_the_contract_names(place: str) -> None:
     assert {"host", "pid", "tokens_per_second"} <= written.keys()
 
 
-def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(
-    bucket: str, fake_gcs: object
-) -> None:
+def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(bucket, fake_gcs):
     log = run_log.MetricsLog(storage.join(bucket, run_log.METRICS), 0)
     for step in range(1, 50):
         log.append(record(step))
@@ -99,5 +94,5 @@ def test_metrics_on_a_bucket_are_written_whole_and_only_when_changed(
         ("started refused resumed finished", 1),  # the supervisor's word, which ends no training
     ],
 )
-def test_every_start_that_did_not_finish_is_an_interruption(events: str, count: int) -> None:
+def test_every_start_that_did_not_finish_is_an_interruption(events, count):
     assert run_log.unfinished_starts({"event": name} for name in events.split()) == count

@@ -1,7 +1,5 @@
 """MODEL_DIR's parts belong together, or they are refused: config, tokenizer, data set."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools
@@ -20,23 +18,23 @@ from bigbird_ja.run import model
 from bigbird_ja.run.variables import read_variables, write_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import config_to_yaml, varied
-from testkit.runs import SETTINGS, SmallRun
+from testkit.runs import SETTINGS
 
 
 @pytest.fixture
-def copy(small_run: SmallRun, tmp_path: Path) -> SmallRun:
+def copy(small_run, tmp_path):
     """The small run, to be changed."""
     shutil.copytree(small_run.model_dir, tmp_path / "model")
     return dataclasses.replace(small_run, model_dir=str(tmp_path / "model"))
 
 
 @pytest.fixture(scope="module")
-def other_tokenizer(small_run: SmallRun) -> bytes:
+def other_tokenizer(small_run):
     """Of the same pieces, with a field that no reader knows behind them."""
     return Path(small_run.model_dir, "tokenizer.model").read_bytes() + b"\xf8\x3f\x01"
 
 
-def _commands(run: SmallRun, out: Path) -> dict[str, list[str]]:
+def _commands(run, out):
     return {
         "fill-mask": ["fill-mask", f"--model_dir={run.model_dir}", "--text=日本の[MASK]。"],
         "export": ["export", f"--model_dir={run.model_dir}", f"--output_dir={out}"],
@@ -48,11 +46,11 @@ def _commands(run: SmallRun, out: Path) -> dict[str, list[str]]:
     }  # fmt: skip
 
 
-def _files(folder: Path) -> dict[str, bytes]:
+def _files(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def _run(command: list[str], capsys: pytest.CaptureFixture) -> tuple[int, str]:
+def _run(command, capsys):
     """The status of a command in this process, and what it wrote for people."""
     capsys.readouterr()
     return main.run_command_line(command), capsys.readouterr().err
@@ -67,9 +65,9 @@ USES = itertools.product(["fill-mask", "export", "evaluate", "pretrain"], PARTS)
 
 @pytest.mark.parametrize(("command", "name"), [*USES, ("init_from", "config.yaml")])
 def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
-    command: str, name: str, copy: SmallRun, other_tokenizer: bytes, tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-) -> None:  # fmt: skip
+    command, name, copy, other_tokenizer, tmp_path,
+    capsys
+):  # fmt: skip
     path = Path(copy.model_dir, name)
     config = path.read_bytes().replace(b"hidden_act: gelu_new", b"hidden_act: relu")
     path.write_bytes(config if name == "config.yaml" else other_tokenizer)
@@ -79,7 +77,7 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
     assert _files(tmp_path) == before
 
 
-def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
+def test_what_a_run_may_change_is_no_edit(copy):
     path = Path(copy.model_dir, "config.yaml")
     config, data = read_config(str(path))
     config = varied(config, {"training.num_train_steps": 99})
@@ -87,7 +85,7 @@ def test_what_a_run_may_change_is_no_edit(copy: SmallRun) -> None:
     assert model.load_parameters(copy.model_dir)[0].training.num_train_steps == 99
 
 
-def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(copy: SmallRun) -> None:
+def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(copy):
     config, _, _, meta = model.load_parameters(copy.model_dir)
     pieces = model.load_tokenizer(copy.model_dir, config, meta).vocab_size
     config = varied(config, {"model.vocab_size": pieces - 1})
@@ -95,7 +93,7 @@ def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(copy: SmallRun) 
         model.load_tokenizer(copy.model_dir, config, meta)
 
 
-def _other_data(run: SmallRun, folder: Path, **changes: object) -> str:
+def _other_data(run, folder, **changes):
     """The run's data set, as if it had been made otherwise."""
     shutil.copytree(run.data_dir, folder)
     changed = dataclasses.replace(manifest.load(str(folder)), **changes)  # type: ignore[arg-type]
@@ -103,9 +101,7 @@ def _other_data(run: SmallRun, folder: Path, **changes: object) -> str:
     return str(folder)
 
 
-def test_export_puts_no_other_data_set_into_the_card(
-    small_run: SmallRun, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_export_puts_no_other_data_set_into_the_card(small_run, tmp_path, capsys):
     data = _other_data(small_run, tmp_path / "data", seed=77)
     command = _commands(small_run, tmp_path / "out")["export"]
     status, err = _run([*command, f"--data_dir={data}"], capsys)
@@ -115,8 +111,8 @@ def test_export_puts_no_other_data_set_into_the_card(
 
 
 def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
-    copy: SmallRun, other_tokenizer: bytes, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+    copy, other_tokenizer, tmp_path, capsys
+):
     evaluate = ["evaluate", f"--model_dir={copy.model_dir}", "--max_batches=1"]
     data = _other_data(copy, tmp_path / "data", seed=77)
     status, err = _run([*evaluate, f"--data_dir={data}"], capsys)
@@ -128,7 +124,7 @@ def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
     assert status == 2 and "was made with another tokenizer" in err, err
 
 
-def test_no_config_is_bad_input(copy: SmallRun) -> None:
+def test_no_config_is_bad_input(copy):
     Path(copy.model_dir, "config.yaml").unlink()
     with pytest.raises(BadInput, match=r"config\.yaml: missing: restore it"):
         model.load_parameters(copy.model_dir)
@@ -149,9 +145,9 @@ KERNEL = "bert/encoder/layer_0/intermediate/dense/kernel"
 )
 @pytest.mark.parametrize("command", ["evaluate", "export", "pretrain"])
 def test_wrong_variables_under_a_right_sidecar_are_refused(
-    command: str, name: str, value: object, words: str, copy: SmallRun, tmp_path: Path,
-    capsys: pytest.CaptureFixture,
-) -> None:  # fmt: skip
+    command, name, value, words, copy, tmp_path,
+    capsys
+):  # fmt: skip
     prefix = f"{copy.model_dir}/model.ckpt-6"
     values = read_variables(prefix) | {name: value}
     write_variables(prefix, {n: v for n, v in values.items() if v is not None})
@@ -165,9 +161,7 @@ def test_wrong_variables_under_a_right_sidecar_are_refused(
     assert status == 2 and name in line and words in line and not (tmp_path / "out").exists()
 
 
-def test_a_newer_checkpoint_without_its_sidecar_is_named(
-    copy: SmallRun, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_newer_checkpoint_without_its_sidecar_is_named(copy, capsys):
     Path(copy.model_dir, "model.ckpt-6.json").unlink()
     assert model.load_parameters(copy.model_dir)[3].step == 4
     err = capsys.readouterr().err

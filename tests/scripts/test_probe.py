@@ -1,8 +1,6 @@
 """The probe finds repeated names, hides the right mentions, scores guesses, and writes values with
 which a small model learns to copy."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Timing against an earlier commit: its files, the order of the pairs, what the ratios are."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -11,7 +9,7 @@ from scripts.revisions import Comparison, Taken
 from testkit import ROOT
 
 
-def test_pairs_take_turns_each_in_its_tree(tmp_path) -> None:
+def test_pairs_take_turns_each_in_its_tree(tmp_path):
     notes = tmp_path / "notes"
     note = "import os, sys; open(sys.argv[1], 'a').write(sys.argv[2] + ' ' + os.getcwd() + '\\n')"
     result = revisions.compare(
@@ -24,7 +22,7 @@ def test_pairs_take_turns_each_in_its_tree(tmp_path) -> None:
     assert all(0 < taken.seconds < 100 for taken in result.before + result.now)
 
 
-def test_the_ratio_is_the_median_over_pairs() -> None:
+def test_the_ratio_is_the_median_over_pairs():
     before = [Taken(1.0, 2.0), Taken(2.0, 4.0), Taken(10.0, 8.0)]
     now = [Taken(2.0, 2.0), Taken(2.0, 6.0), Taken(5.0, 8.8)]
     result = Comparison("x", before, now)

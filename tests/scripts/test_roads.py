@@ -1,9 +1,5 @@
 """The roads that `make size` counts, from imports and calls."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from scripts import roads
@@ -28,27 +24,25 @@ SOURCES = {
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> roads.Code:
+def code(tmp_path):
     (tmp_path / "bigbird_ja").mkdir()
     for name, text in SOURCES.items():
         (tmp_path / f"bigbird_ja/{name}.py").write_text(text)
     return roads.Code(tmp_path)
 
 
-def test_a_road_goes_through_methods_protocols_and_functions_that_are_passed_on(
-    code: roads.Code,
-) -> None:
+def test_a_road_goes_through_methods_protocols_and_functions_that_are_passed_on(code):
     assert roads.files(code, [("a:run", "request")]) == ["a.py", "b.py", "c.py", "e.py"]
     assert roads.files(code, [("a:run", "request end")]) == ["a.py", "b.py", "c.py", "d.py", "e.py"]
 
 
 @pytest.mark.parametrize("end", ["idle", "nothing"])
-def test_a_station_that_is_not_on_the_road_is_named(code: roads.Code, end: str) -> None:
+def test_a_station_that_is_not_on_the_road_is_named(code, end):
     with pytest.raises(LookupError, match=end):
         roads.files(code, [("a:run", end)])
 
 
-def test_every_station_of_the_package_is_found() -> None:
+def test_every_station_of_the_package_is_found():
     code = roads.Code(ROOT)
     for most, stretches in roads.ROADS.values():
         assert 3 < len(roads.files(code, stretches)) < 3 * most

@@ -1,7 +1,5 @@
 """`make size` counts what it says it counts."""
 
-from __future__ import annotations
-
 from scripts import size
 
 TEXT = '''"""A docstring
@@ -23,6 +21,6 @@ class Kind:
 '''
 
 
-def test_code_lines_leave_out_blank_lines_comments_and_docstrings() -> None:
+def test_code_lines_leave_out_blank_lines_comments_and_docstrings():
     assert size.code_lines(TEXT) == 7
     assert sorted(size.function_lengths(TEXT)) == [2, 6]

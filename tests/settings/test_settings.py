@@ -1,14 +1,10 @@
 """The config: overrides in order, errors that name the nearest key, what a data set fixes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pathlib
 import re
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,13 +41,13 @@ DATA = Data(
 CONDITIONAL = [key for key, option in OPTIONS.items() if option.only_with]
 
 
-def write(tmp_path: pathlib.Path, text: str) -> str:
+def write(tmp_path, text):
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
     return str(path)
 
 
-def run(*sets: str, path: str | None = None, data: Data | None = None) -> tuple[Config, Data]:
+def run(*sets, path=None, data=None):
     """Returns a run on a data set, or on one to be made."""
     config, overrides = resolve_config(path, sets)
     where = "data/manifest.json" if data else ""
@@ -59,13 +55,13 @@ def run(*sets: str, path: str | None = None, data: Data | None = None) -> tuple[
     return fit_to_data(config, data, overrides, where), data
 
 
-def completed(*sets: str, path: str | None = None, data: Data | None = None) -> Config:
+def completed(*sets, path=None, data=None):
     """Returns the config of `run`."""
     return run(*sets, path=path, data=data)[0]
 
 
 @pytest.mark.parametrize("key", OPTIONS)
-def test_every_setting_is_declared_whole(key: str) -> None:
+def test_every_setting_is_declared_whole(key):
     option = OPTIONS[key]
     assert option.help.endswith(".") and option.kind in (int, float, bool, str)
     if option.kind in (int, float):
@@ -79,7 +75,7 @@ def test_every_setting_is_declared_whole(key: str) -> None:
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_presets_resolve_and_their_headers_say_what_for(path: pathlib.Path) -> None:
+def test_presets_resolve_and_their_headers_say_what_for(path):
     config, overrides = resolve_config(str(path))
     assert overrides and config_warnings(config) == []
     fitted_config = fit_to_data(*with_data(config))
@@ -88,7 +84,7 @@ def test_presets_resolve_and_their_headers_say_what_for(path: pathlib.Path) -> N
     assert all(f"# {word}:" in header for word in ("For", "Hardware", "Time", "Expect"))
 
 
-def test_the_original_run_has_the_settings_of_its_time() -> None:
+def test_the_original_run_has_the_settings_of_its_time():
     """The defaults are its settings, but for what was changed since."""
     config, _ = resolve_config("original-2021")
     assert predictions_of(config.make_data) == 600
@@ -100,10 +96,8 @@ def test_the_original_run_has_the_settings_of_its_time() -> None:
     }  # fmt: skip
 
 
-def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pathlib.Path) -> None:
-    def echoed(
-        path: str | None, *sets: str, uses: tuple[str, ...] = tuple(OPTIONS), run: str | None = None
-    ) -> list[str]:
+def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
+    def echoed(path, *sets, uses=tuple(OPTIONS), run=None):
         return echo_settings(*resolve_config(path, sets), uses, run).splitlines()
 
     assert echoed(None) == ["  (all defaults)"]
@@ -138,7 +132,7 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path: pat
         ("# nothing yet\n", "no settings in it"),
     ],
 )
-def test_a_bad_file_is_one_clear_line(tmp_path: pathlib.Path, text: str, words: str) -> None:
+def test_a_bad_file_is_one_clear_line(tmp_path, text, words):
     with pytest.raises(BadInput) as error:
         completed(path=write(tmp_path, text))
     assert words in str(error.value) and "\n" not in str(error.value)
@@ -154,14 +148,14 @@ def test_a_bad_file_is_one_clear_line(tmp_path: pathlib.Path, text: str, words: 
         ("model.attention", "model.attention_type"),
     ],
 )
-def test_an_unknown_setting_names_the_nearest_ones(name: str, meant: str) -> None:
+def test_an_unknown_setting_names_the_nearest_ones(name, meant):
     with pytest.raises(BadInput, match="did you mean") as error:
         resolve_config(None, [f"{name}=1"])
     assert repr(meant) in str(error.value)
 
 
-def test_predictions_follow_the_length_and_the_rate() -> None:
-    def predictions(path: str | None, *sets: str) -> int:
+def test_predictions_follow_the_length_and_the_rate():
+    def predictions(path, *sets):
         return predictions_of(resolve_config(path, sets)[0].make_data)
 
     assert predictions(None, "make_data.seq_length=16384") == 2458
@@ -173,7 +167,7 @@ def test_predictions_follow_the_length_and_the_rate() -> None:
     assert run("make_data.seq_length=512")[1].max_predictions_per_seq == 77
 
 
-def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
+def test_a_mask_rate_of_trainings_own_has_places_for_its_highest():
     rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
     steps = completed().training.num_train_steps
     assert mask_rates(completed()) is None
@@ -187,9 +181,7 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest() -> None:
         completed(rates[1])
 
 
-def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_was_off(
-    tmp_path: Path,
-) -> None:
+def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_was_off(tmp_path):
     file = tmp_path / "old.yaml"
     sets = {"first_seq_length": 512, "optimizer_sharding": True, "gradient_sum_dtype": "bfloat16"}
     served = {"first_seq_length": "--init_from RUN", "optimizer_sharding": "optimizer=muon"}
@@ -206,7 +198,7 @@ def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_wa
     assert resolve_config(str(file))[0] == resolve_config(None, ["training.clip_norm=2"])[0]
 
 
-def test_the_data_set_completes_the_config() -> None:
+def test_the_data_set_completes_the_config():
     config, overrides = resolve_config(None, ["make_data.seq_length=256"])
     complete = fit_to_data(config, DATA, overrides)
     assert complete.model.vocab_size == 8000
@@ -214,10 +206,10 @@ def test_the_data_set_completes_the_config() -> None:
     assert config.model.vocab_size is None, "the argument stays as it was"
 
 
-def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_rate() -> None:
+def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_rate():
     """Other data was made so on purpose: what the user says of it stays, what a preset says not."""
 
-    def rates(*sets: str, **data: Any) -> tuple[float, float, int] | None:
+    def rates(*sets, **data):
         return mask_rates(completed(*sets, path="base-4096", data=replace(DATA, **data)))
 
     first, final = "training.masked_lm_prob=", "training.final_masked_lm_prob="
@@ -249,7 +241,7 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
 
 
 @pytest.mark.parametrize("key", CONDITIONAL)
-def test_a_setting_that_depends_on_another_is_refused_without_it(key: str) -> None:
+def test_a_setting_that_depends_on_another_is_refused_without_it(key):
     option = OPTIONS[key]
     other, needed = option.conditions[-1]
     value = "true" if option.kind is bool else option.choices[-1] if option.choices else option.low
@@ -264,13 +256,13 @@ def test_a_setting_that_depends_on_another_is_refused_without_it(key: str) -> No
                 completed(*sets)
 
 
-def test_what_a_preset_chooses_counts_for_what_depends_on_it() -> None:
+def test_what_a_preset_chooses_counts_for_what_depends_on_it():
     resolve_config("original-2021", ["make_data.dupe_factor=3"])
     with pytest.raises(BadInput, match=r"choose make_data\.masking=static"):
         resolve_config("base-4096", ["make_data.dupe_factor=3"])
 
 
-def test_a_new_option_changes_no_fingerprint_unless_it_is_used() -> None:
+def test_a_new_option_changes_no_fingerprint_unless_it_is_used():
     data = Data(
         vocab_size=32000,
         seq_length=4096,
@@ -286,7 +278,7 @@ def test_a_new_option_changes_no_fingerprint_unless_it_is_used() -> None:
     assert config_fingerprint(Config(), data) == expected
 
 
-def test_a_run_comes_back_from_its_file_with_its_data(tmp_path: Path) -> None:
+def test_a_run_comes_back_from_its_file_with_its_data(tmp_path):
     data = replace(DATA, special_ids={"pad": 3})
     config = completed(data=data)
     path = write(tmp_path, config_to_yaml(config, data))
@@ -301,13 +293,13 @@ def test_a_run_comes_back_from_its_file_with_its_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "there"), [("make_data.seq_length=512", 256), ("model.vocab_size=9000", 8000)]
 )
-def test_what_is_stated_and_disagrees_with_the_data_set_is_refused(given: str, there: int) -> None:
+def test_what_is_stated_and_disagrees_with_the_data_set_is_refused(given, there):
     words = f"{given} (--set) disagrees with data/manifest.json, which has {there}"
     with pytest.raises(BadInput, match=re.escape(words)):
         completed(given, data=DATA)
 
 
-def test_a_run_keeps_its_data_model_seed_and_optimizer() -> None:
+def test_a_run_keeps_its_data_model_seed_and_optimizer():
     sections = {key.partition(".")[0] for key in OPTIONS if may_change_in_mid_run(key)}
     assert sections == {"training"}
     kept = ("training.seed", "training.optimizer", "model.num_layers", "make_data.seq_length")
@@ -315,8 +307,8 @@ def test_a_run_keeps_its_data_model_seed_and_optimizer() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer: str) -> None:
-    def warnings(rate: str, width: int = 768) -> list[str]:
+def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer):
+    def warnings(rate, width=768):
         sets = [f"training.learning_rate={rate}", f"training.optimizer={optimizer}"]
         return config_warnings(completed(*sets, f"model.hidden_size={width}"))
 
@@ -326,7 +318,7 @@ def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer: 
     assert not warnings("5e-5") and not warnings("5e-3") and not warnings("0.02", width=96)
 
 
-def test_what_a_model_dir_accepts_a_change_of() -> None:
+def test_what_a_model_dir_accepts_a_change_of():
     old = completed(data=DATA)
     free = {
         "training.num_train_steps": 7,

@@ -1,10 +1,7 @@
 """`plan` and `preflight` take the settings that they read, and no others."""
 
-from __future__ import annotations
-
 import sys
 import types
-from typing import Any
 
 import pytest
 from msgspec import structs
@@ -23,12 +20,12 @@ HANDLING_FUNCTIONS = {"varied", "flatten"}
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def read(monkeypatch):
     """The keys of the settings that anything reads of any config."""
     result: set[str] = set()
 
-    def watch(section: str, kind: type) -> None:
-        def reading(self: Any, name: str) -> Any:
+    def watch(section, kind):
+        def reading(self, name):
             frame = sys._getframe(1)
             module, function = frame.f_globals["__name__"], frame.f_code.co_name
             is_handling = function in HANDLING_FUNCTIONS or (
@@ -45,24 +42,24 @@ def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return result
 
 
-def used(command: str) -> set[str]:
+def used(command):
     """The settings of runs that a command says it uses."""
     return of_runs(set(main.load_command(command).SETTINGS))
 
 
-def of_runs(keys: set[str]) -> set[str]:
+def of_runs(keys):
     """Without the settings that the data set fixes."""
     return {key for key in keys - {*DATA_KEYS} if not key.startswith("make_data.")}
 
 
-def test_plan_reads_what_it_takes(read: set[str]) -> None:
+def test_plan_reads_what_it_takes(read):
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.final_masked_lm_prob=0.1"]
     for architecture in SHAPES:
         assert main.run_command_line(["plan", "--config=base-4096", *words, architecture]) == 0
     assert of_runs(read) == used("plan")
 
 
-def test_preflight_reads_what_it_takes(read: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_reads_what_it_takes(read, monkeypatch):
     pytest.importorskip("jax")
     full = types.SimpleNamespace(shortage=types.SimpleNamespace(used=0, largest=[]))
     monkeypatch.setattr(estimate, "compile_for", lambda *_: full)  # it reads the program alone

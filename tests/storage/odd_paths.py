@@ -1,10 +1,7 @@
 """Things at a path that are no regular file: real FIFOs, sockets, devices, loops, long names."""
 
-from __future__ import annotations
-
 import os
 import socket
-from pathlib import Path
 
 # Kind -> words that a refusal says about it.
 KINDS = {
@@ -21,7 +18,7 @@ if os.geteuid() == 0:
     SPECIAL.append("device")
 
 
-def make(kind: str, directory: Path) -> str:
+def make(kind, directory):
     """Makes one; returns its path."""
     path = directory / (kind if kind in SPECIAL else "odd")
     if kind == "fifo":

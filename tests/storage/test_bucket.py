@@ -1,11 +1,8 @@
 """Objects on the fake bucket, through the real google-cloud-storage client; then it misbehaves."""
 
-from __future__ import annotations
-
 import logging
 import os
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,7 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import gcs
 from bigbird_ja.storage.bucket import CHUNK
-from testkit.fakes.matrix import LARGE, Case, cases, run_case
+from testkit.fakes.matrix import LARGE, cases, run_case
 
 MiB = 1 << 20
 
@@ -94,7 +91,7 @@ ALIKE = {"500 burst", "429 burst", "30 % random 503", "503 for ever", "reset for
 SAME_ROAD = {"upload", "stream", "list", "exists", "delete", "delete if", "swap"}
 
 
-def _parameter(case: Case) -> Any:
+def _parameter(case):
     is_rare = case.kind in ALIKE and case.operation in SAME_ROAD
     return pytest.param(case, id=case.name, marks=[pytest.mark.nightly] if is_rare else [])
 
@@ -146,7 +143,7 @@ def test_an_object_replaced_while_it_is_read_is_never_mixed(
     target = str(tmp_path / "t")
     whole, read = gcs.read_range, []
 
-    def then_replaced(*request: Any) -> bytes:
+    def then_replaced(*request):
         data = whole(*request)
         if not read:
             fake_gcs.put(path, LARGE[::-1] * 2)

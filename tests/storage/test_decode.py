@@ -1,7 +1,5 @@
 """The boundary through which files are read: one line of BadInput for anything else."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated
 
@@ -44,9 +42,7 @@ class _Record:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_anything_else_is_one_line_that_says_file_key_and_what_was_expected(
-    data: bytes, message: str
-) -> None:
+def test_anything_else_is_one_line_that_says_file_key_and_what_was_expected(data, message):
     with pytest.raises(BadInput) as caught:
         decode.decode_json(data, _Record, "f.json", "make it again")
     assert str(caught.value).startswith(f"f.json: {message}")
@@ -57,18 +53,18 @@ def test_anything_else_is_one_line_that_says_file_key_and_what_was_expected(
 @given(
     st.binary(max_size=60) | st.text(alphabet='{}[]",:0123456789.eE+-ntrufalse ').map(str.encode)
 )
-def test_no_bytes_end_in_anything_but_a_record_or_one_line(data: bytes) -> None:
+def test_no_bytes_end_in_anything_but_a_record_or_one_line(data):
     try:
         decode.decode_json(data, _Record, "x")
     except BadInput as error:
         assert "\n" not in str(error)
 
 
-def decode_lines(data: bytes) -> list[_Record]:
+def decode_lines(data):
     return [record for _, record in decode.numbered_lines(data, _Record, "x")]
 
 
-def test_lines_leave_out_what_a_kill_leaves_and_nothing_else() -> None:
+def test_lines_leave_out_what_a_kill_leaves_and_nothing_else():
     whole = b'{"step": 1}\n{"step": 2}\n'
     records = decode_lines(whole + b'{"step": 3, "lo')
     assert [record.step for record in records] == [1, 2]
@@ -83,7 +79,7 @@ def test_lines_leave_out_what_a_kill_leaves_and_nothing_else() -> None:
      b'{"step": 1, "x": ' + b"[" * 10_000],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
-def test_a_foreign_line_is_refused_by_its_number(line: bytes) -> None:
+def test_a_foreign_line_is_refused_by_its_number(line):
     with pytest.raises(BadInput, match=r"^x: line 2: "):
         decode_lines(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
 
@@ -112,14 +108,14 @@ def test_a_foreign_line_is_refused_by_its_number(line: bytes) -> None:
     ],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip
-def test_what_surprises_in_yaml_is_refused(text: str, message: str) -> None:
+def test_what_surprises_in_yaml_is_refused(text, message):
     with pytest.raises(BadInput, match=message) as caught:
         decode.read_yaml(text, "f.yaml")
     assert str(caught.value).startswith("f.yaml: ") and "\n" not in str(caught.value)
 
 
 @given(st.text(alphabet="ab:-{}[]&*!?|>'\"%@`#,0xe.~\n \t", max_size=40))
-def test_no_text_ends_in_anything_but_a_value_or_one_line(text: str) -> None:
+def test_no_text_ends_in_anything_but_a_value_or_one_line(text):
     try:
         decode.read_yaml(text, "x")
     except BadInput as error:

@@ -1,15 +1,10 @@
 """Files on disk: whole or not at all, honest errors, nothing left behind."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-
-import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.process import identity
@@ -17,7 +12,7 @@ from bigbird_ja.storage.disk import scratch_directory
 from testkit import ROOT
 
 
-def test_writes_are_whole_and_obey_the_umask(tmp_path: Path) -> None:
+def test_writes_are_whole_and_obey_the_umask(tmp_path):
     path = str(tmp_path / "a.json")
     old = os.umask(0o027)
     try:
@@ -30,7 +25,7 @@ def test_writes_are_whole_and_obey_the_umask(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["a.json", "a.json.lock"]
 
 
-def test_a_killed_writer_is_swept_by_the_next_writer_of_that_file(tmp_path: Path) -> None:
+def test_a_killed_writer_is_swept_by_the_next_writer_of_that_file(tmp_path):
     path = str(tmp_path / "a")
     program = (
         "import os, signal, sys\n"
@@ -51,7 +46,7 @@ def test_a_killed_writer_is_swept_by_the_next_writer_of_that_file(tmp_path: Path
     assert sorted(os.listdir(tmp_path)) == ["a", "other"]
 
 
-def test_clean_temporary_spares_the_living(tmp_path: Path) -> None:
+def test_clean_temporary_spares_the_living(tmp_path):
     here = identity.this_process()
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
@@ -74,10 +69,8 @@ def test_clean_temporary_spares_the_living(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
-def test_create_exclusive_where_links_do_not_exist(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
+def test_create_exclusive_where_links_do_not_exist(tmp_path, monkeypatch):
+    def refuse(*_):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "link", refuse)
@@ -87,7 +80,7 @@ def test_create_exclusive_where_links_do_not_exist(
     assert storage.read_bytes(path) == b"1" and os.listdir(tmp_path) == ["lock"]
 
 
-def test_what_a_killed_process_left_goes_with_the_next(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_goes_with_the_next(tmp_path):
     killed = (
         "import os, signal, sys\n"
         "from bigbird_ja.storage.disk import scratch_directory\n"
@@ -106,7 +99,7 @@ def test_what_a_killed_process_left_goes_with_the_next(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["bigbird-ja-of-the-user"]
 
 
-def test_what_another_boot_or_machine_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_boot_or_machine_left(tmp_path, monkeypatch):
     elsewhere = dataclasses.replace(identity.this_process(), machine="0123456789ab.1").tag
     left, thesis = tmp_path / f"bigbird-ja-{elsewhere}-x", tmp_path / "bigbird-ja-thesis-1-2-x"
     left.mkdir()

@@ -1,7 +1,5 @@
 """One owner at a time: with clocks and owners passed in, and with real processes and kills."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os
@@ -11,7 +9,6 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -39,17 +36,15 @@ ELSEWHERE = Holder(
 class Time:
     """A clock that only sleeping moves; `then` is called after each sleep."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now, self.then = 1000.0, lambda: None
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         self.now += seconds
         self.then()
 
 
-def make(
-    path: str, time: Time | None = None, owner: Holder | None = None
-) -> tuple[Lease, list[str]]:
+def make(path, time=None, owner=None):
     """A lease, and what it logs."""
     time, logged = time or Time(), []
     lease = Lease(path, BUSY, logged.append, clock=lambda: time.now, sleep=time.sleep, owner=owner)
@@ -57,11 +52,11 @@ def make(
 
 
 @pytest.fixture
-def path(base: str) -> str:
+def path(base):
     return f"{base}/lock.json"
 
 
-def test_it_is_taken_renewed_and_released(path: str) -> None:
+def test_it_is_taken_renewed_and_released(path):
     lease, logged = make(path)
     assert lease.acquire() is None
     lease.renew()
@@ -73,7 +68,7 @@ def test_it_is_taken_renewed_and_released(path: str) -> None:
     assert holder_of(path) is None and not storage.exists(path) and not logged
 
 
-def test_a_silent_owner_elsewhere_is_taken_over_after_a_while(path: str) -> None:
+def test_a_silent_owner_elsewhere_is_taken_over_after_a_while(path):
     now = Time()
     silent, _ = make(path, now, ELSEWHERE)
     silent.acquire()
@@ -90,9 +85,7 @@ def test_a_silent_owner_elsewhere_is_taken_over_after_a_while(path: str) -> None
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 1e9])
-def test_an_owner_elsewhere_that_renews_is_left_alone_whatever_its_clock_says(
-    path: str, skew: float
-) -> None:
+def test_an_owner_elsewhere_that_renews_is_left_alone_whatever_its_clock_says(path, skew):
     now = Time()
     living, _ = make(path, now, ELSEWHERE)
     living._wall = lambda: 1.7e9 + skew  # the file's time, which nothing may rely on
@@ -106,7 +99,7 @@ def test_an_owner_elsewhere_that_renews_is_left_alone_whatever_its_clock_says(
     assert now.now < refused + STALE_SECONDS, "one that ends makes room at once"
 
 
-def test_a_lease_that_vanished_is_lost(path: str) -> None:
+def test_a_lease_that_vanished_is_lost(path):
     lease, _ = make(path)
     lease.acquire()
     storage.write_bytes(path, b"rubbish")
@@ -118,7 +111,7 @@ def test_a_lease_that_vanished_is_lost(path: str) -> None:
             ask()
 
 
-def test_lost_answers_and_a_failing_bucket_are_no_loss(bucket: str, fake_gcs, monkeypatch) -> None:
+def test_lost_answers_and_a_failing_bucket_are_no_loss(bucket, fake_gcs, monkeypatch):
     lease, logged = make(f"{bucket}/lock.json")
     fake_gcs.fault(match="POST .*upload", do="lost_reply", times=1)
     assert lease.acquire() is None
@@ -140,7 +133,7 @@ def test_lost_answers_and_a_failing_bucket_are_no_loss(bucket: str, fake_gcs, mo
     ["", "not json", "\xff\xfe", json.dumps({**dataclasses.asdict(ELSEWHERE), "pid": "7"}),
      json.dumps({**dataclasses.asdict(ELSEWHERE), "format_version": ""})],
 )  # fmt: skip
-def test_what_is_no_lease_of_this_version_is_refused_and_left(path: str, content: str) -> None:
+def test_what_is_no_lease_of_this_version_is_refused_and_left(path, content):
     storage.write_bytes(path, content.encode("latin-1"))
     with pytest.raises(BadInput, match=r"lock\.json.* not a lock file of ours.* then remove it"):
         make(path)[0].acquire()
@@ -148,7 +141,7 @@ def test_what_is_no_lease_of_this_version_is_refused_and_left(path: str, content
     assert holder_of(path) is None
 
 
-def test_a_link_is_never_followed_and_nothing_special_is_opened(tmp_path: Path) -> None:
+def test_a_link_is_never_followed_and_nothing_special_is_opened(tmp_path):
     (tmp_path / "thesis").write_text("years of work")
     (tmp_path / "folder").mkdir()
     (tmp_path / "to-thesis").symlink_to("thesis")
@@ -162,10 +155,10 @@ def test_a_link_is_never_followed_and_nothing_special_is_opened(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_stale", [False, True])
-def test_of_several_at_once_one_wins(path: str, is_stale: bool) -> None:
+def test_of_several_at_once_one_wins(path, is_stale):
     start = threading.Barrier(4)
 
-    def contend(lease: Lease) -> int:
+    def contend(lease):
         start.wait(60)
         try:
             lease.acquire()
@@ -181,7 +174,7 @@ def test_of_several_at_once_one_wins(path: str, is_stale: bool) -> None:
         storage.delete(path)
 
 
-def test_a_killed_owner_makes_room_at_once(path: str, fake_gcs) -> None:
+def test_a_killed_owner_makes_room_at_once(path, fake_gcs):
     program = (
         "import sys, time\n"
         "from bigbird_ja.storage.lease import Lease, held\n"
@@ -206,7 +199,7 @@ def test_a_killed_owner_makes_room_at_once(path: str, fake_gcs) -> None:
     assert now.now == 1000.0 and "took over" in logged[-1]
 
 
-def test_a_thread_renews_while_the_block_runs_and_the_loser_notices(path: str) -> None:
+def test_a_thread_renews_while_the_block_runs_and_the_loser_notices(path):
     lease = Lease(path, BUSY, print)
     stolen = json.dumps(dataclasses.asdict(ELSEWHERE)).encode()
     with pytest.raises(LeaseLost, match="far-away has taken over"), held(lease, seconds=0.01):

@@ -1,7 +1,5 @@
 """Where a command may write: into nothing, or over what it has made."""
 
-from __future__ import annotations
-
 import os
 
 import pytest
@@ -10,11 +8,11 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import outputs
 
 
-def _check_file(path: object) -> None:
+def _check_file(path):
     outputs.check_output_file(str(path), "--output")
 
 
-def _check_folder(path: object) -> None:
+def _check_folder(path):
     outputs.check_folder_place(str(path), "--output_dir")
 
 

@@ -1,7 +1,5 @@
 """Files that this program wrote are known by size and checksum; all others stay."""
 
-from __future__ import annotations
-
 import os
 import threading
 
@@ -11,16 +9,15 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import outputs, ownership
 from bigbird_ja.storage.ownership import FILES, MARK, Made, Owned
-from testkit.fakes.gcs_process import FakeGcs
 
 
-def _content(base: str) -> dict[str, bytes]:
+def _content(base):
     """Every file but the mark."""
     names = storage.list_tree(base)
     return {name: storage.read_bytes(f"{base}/{name}") for name in names if name != MARK}
 
 
-def test_a_mark_keeps_its_id_and_its_kind(base: str) -> None:
+def test_a_mark_keeps_its_id_and_its_kind(base):
     assert Owned.load(base) is None
     first = Owned.create(base, FILES, lambda: "0123456789abcdef")
     first.write("report.html", b"page")
@@ -33,7 +30,7 @@ def test_a_mark_keeps_its_id_and_its_kind(base: str) -> None:
     assert loaded is not None and loaded.kind == "run" and loaded.is_unchanged("report.html")
 
 
-def test_only_what_we_wrote_is_replaced(base: str) -> None:
+def test_only_what_we_wrote_is_replaced(base):
     owned = Owned.create(base, "export")
     refused = pytest.raises(BadInput, match=r"README\.md: not what this program wrote, or changed")
     storage.write_bytes(f"{base}/README.md", b"the user's")
@@ -52,7 +49,7 @@ def test_only_what_we_wrote_is_replaced(base: str) -> None:
     assert _content(base) == {"README.md": b"ours, edited"} and list(owned.files) == ["README.md"]
 
 
-def test_what_a_record_states_leaves_the_mark_and_is_ours_while_the_record_is(base: str) -> None:
+def test_what_a_record_states_leaves_the_mark_and_is_ours_while_the_record_is(base):
     owned = Owned.create(base, "run")
     shard = Made.of(b"shard")
     owned.note({"shard": shard})
@@ -76,7 +73,7 @@ def test_what_a_record_states_leaves_the_mark_and_is_ours_while_the_record_is(ba
     assert _content(base) == {}
 
 
-def test_a_kill_between_the_list_and_the_file_leaves_both_versions_ours(base: str) -> None:
+def test_a_kill_between_the_list_and_the_file_leaves_both_versions_ours(base):
     owned = Owned.create(base, "run")
     owned.write("a", b"first")
     for content in (b"second", b"third", b"fourth"):  # killed three times before the file came
@@ -90,7 +87,7 @@ def test_a_kill_between_the_list_and_the_file_leaves_both_versions_ours(base: st
     assert owned.is_foreign("a")
 
 
-def test_what_was_changed_is_not_removed(base: str) -> None:
+def test_what_was_changed_is_not_removed(base):
     owned = Owned.create(base, "data set")
     for name in ("a", "b", "c", "d"):
         owned.write(name, name.encode())
@@ -104,7 +101,7 @@ def test_what_was_changed_is_not_removed(base: str) -> None:
     assert owned.is_foreign("d") and owned.remove(["d"]) == ["d"]
 
 
-def test_a_log_is_ours_whatever_it_holds(base: str) -> None:
+def test_a_log_is_ours_whatever_it_holds(base):
     owned = Owned.create(base, "run")
     owned.note({"heartbeat.json": None, "events.jsonl": None})
     storage.write_bytes(f"{base}/heartbeat.json", b"ours")
@@ -115,10 +112,10 @@ def test_a_log_is_ours_whatever_it_holds(base: str) -> None:
     assert owned.remove(["heartbeat.json"]) == []
 
 
-def test_a_mark_is_changed_by_many_and_loses_nothing(base: str) -> None:
+def test_a_mark_is_changed_by_many_and_loses_nothing(base):
     owned = [Owned.create(base, FILES) for _ in range(4)]
 
-    def write(number: int) -> None:
+    def write(number):
         for file in range(3):
             owned[number].write(f"{number}-{file}", b"%d" % file)
 
@@ -132,7 +129,7 @@ def test_a_mark_is_changed_by_many_and_loses_nothing(base: str) -> None:
     assert all(map(loaded.is_unchanged, loaded.files))
 
 
-def test_a_mark_that_others_removed_or_made_anew_stops_the_writer(base: str) -> None:
+def test_a_mark_that_others_removed_or_made_anew_stops_the_writer(base):
     owned = Owned.create(base, "run")
     storage.delete(f"{base}/{MARK}")
     with pytest.raises(StorageError, match=r"\.bigbird-ja\.json: removed or made anew"):
@@ -155,7 +152,7 @@ def test_a_mark_that_others_removed_or_made_anew_stops_the_writer(base: str) -> 
     ],
     ids=["cut", "other name", "other kind", "no object", "later version", "huge"],
 )
-def test_a_damaged_or_edited_mark_is_refused(damage, tmp_path) -> None:
+def test_a_damaged_or_edited_mark_is_refused(damage, tmp_path):
     owned = Owned.create(str(tmp_path), "run")
     owned.write("a", b"ours")
     (tmp_path / MARK).write_text(damage((tmp_path / MARK).read_text()))
@@ -163,7 +160,7 @@ def test_a_damaged_or_edited_mark_is_refused(damage, tmp_path) -> None:
         Owned.load(str(tmp_path))
 
 
-def test_names_do_not_lead_outside_the_folder(tmp_path) -> None:
+def test_names_do_not_lead_outside_the_folder(tmp_path):
     (tmp_path / "thesis").write_text("years of work")
     folder = tmp_path / "run"
     folder.mkdir()
@@ -193,8 +190,8 @@ def test_names_do_not_lead_outside_the_folder(tmp_path) -> None:
         (["deep/er/letter.txt"], "files that this program did not make, such as deep"),
     ],
 )
-def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base: str, names, words) -> None:
-    def check(kind: str = "run") -> Owned | None:
+def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base, names, words):
+    def check(kind="run"):
         return outputs.check_folder(base, "--model_dir", kind, "name an empty folder")
 
     assert check() is None and outputs.check_folder(f"{base}/new", "", "run", "") is None
@@ -212,14 +209,14 @@ def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base: str, names, wo
         check("export")
 
 
-def test_a_single_file_of_ours_that_was_changed_is_not_ours(base: str) -> None:
+def test_a_single_file_of_ours_that_was_changed_is_not_ours(base):
     Owned.create(base, FILES).write("report.html", b"ours")
     storage.write_bytes(f"{base}/report.html", b"ours, annotated")
     with pytest.raises(BadInput, match=r"^--model_dir .*: holds files .*, such as report\.html: "):
         outputs.check_folder(base, "--model_dir", "run", "name an empty folder")
 
 
-def test_nothing_is_downloaded_to_compare_it(bucket: str, fake_gcs: FakeGcs) -> None:
+def test_nothing_is_downloaded_to_compare_it(bucket, fake_gcs):
     owned = Owned.create(bucket, "run")
     owned.write("model.ckpt-1.index", bytes(1000))
     fake_gcs.log(clear=True)

@@ -1,7 +1,5 @@
 """A path is classified without opening it; a bad one is refused in one line."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

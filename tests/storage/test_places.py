@@ -1,21 +1,17 @@
 """Files on disk and on a bucket, by the same functions: what both promise."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from testkit import ROOT
-from testkit.fakes.gcs_process import FakeGcs
 
 
-def test_round_trip(base: str) -> None:
+def test_round_trip(base):
     path = f"{base}/日本 a b+c.json"
     before = storage.exists(path)
     storage.write_bytes(path, b"{}")
@@ -31,7 +27,7 @@ def test_round_trip(base: str) -> None:
         storage.read_text(path)
 
 
-def test_a_failing_write_leaves_the_old_file_and_nothing_else(base: str) -> None:
+def test_a_failing_write_leaves_the_old_file_and_nothing_else(base):
     storage.write_bytes(f"{base}/a", b"old")
     with pytest.raises(RuntimeError), storage.writing(f"{base}/a") as file:
         file.write(b"half of the new")
@@ -39,7 +35,7 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(base: str) -> None
     assert storage.read_bytes(f"{base}/a") == b"old" and storage.list_files(base) == ["a"]
 
 
-def test_missing_files_carry_their_name(base: str) -> None:
+def test_missing_files_carry_their_name(base):
     missing = [f"{base}/nowhere/x"] + ["gs://no-such-bucket/x"] * base.startswith("gs://")
     for path in missing:
         for action in (storage.read_bytes, storage.open_read, storage.stat):
@@ -55,7 +51,7 @@ def test_missing_files_carry_their_name(base: str) -> None:
     assert storage.list_files(f"{base}/nowhere") == storage.list_tree(f"{base}/nowhere") == []
 
 
-def test_compare_and_swap(base: str) -> None:
+def test_compare_and_swap(base):
     path = f"{base}/lock"
     storage.write_bytes(path, b"A")
     data, token = storage.read_with_token(path)
@@ -69,7 +65,7 @@ def test_compare_and_swap(base: str) -> None:
     assert storage.replace_if(path, b"D", newer) is None and not storage.exists(path)
 
 
-def test_listing_and_globbing(base: str) -> None:
+def test_listing_and_globbing(base):
     for name in ("b", "a", "d/c", "d/e/f"):
         storage.make_directory(storage.directory_of(f"{base}/{name}"))
         storage.write_bytes(f"{base}/{name}", b"")
@@ -85,7 +81,7 @@ def test_listing_and_globbing(base: str) -> None:
         storage.exists(f"/tmp/{'x' * 300}")
 
 
-def test_copies_and_renames(base: str, tmp_path: Path) -> None:
+def test_copies_and_renames(base, tmp_path):
     source = str(tmp_path / "s")
     storage.write_bytes(source, os.urandom(3 << 20))
     for number in range(3):
@@ -103,7 +99,7 @@ def test_copies_and_renames(base: str, tmp_path: Path) -> None:
         storage.rename("gs://b/x", "/tmp/b")
 
 
-def test_what_is_read_whole_is_bounded(base: str) -> None:
+def test_what_is_read_whole_is_bounded(base):
     path = f"{base}/ja.model"
     storage.write_bytes(path, bytes(100_000))
     assert storage.read_bytes(path, 100_000) == bytes(100_000)
@@ -111,16 +107,14 @@ def test_what_is_read_whole_is_bounded(base: str) -> None:
         storage.read_text(path, 99_999)
 
 
-def test_names_cannot_leave_their_directory() -> None:
+def test_names_cannot_leave_their_directory():
     for name in ("../x", "/x", "a/../../x", "..", "gs://other/x", "a\0b", "", "..\\x", "\\x"):
         for folder in ("/data", "gs://bucket/data"):
             with pytest.raises(BadInput):
                 storage.join(folder, name)
 
 
-def test_storage_needs_no_tensorflow_and_a_forked_child_has_its_own_client(
-    bucket: str, fake_gcs: FakeGcs
-) -> None:
+def test_storage_needs_no_tensorflow_and_a_forked_child_has_its_own_client(bucket, fake_gcs):
     program = (
         "import os, sys\n"
         "from bigbird_ja import storage\n"

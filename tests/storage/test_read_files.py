@@ -1,7 +1,5 @@
 """Files that commands read, wrong at every place that their type declares: one line, never more."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -40,20 +38,20 @@ class _Reader:
     sample: Any
     read: Callable[[str], Any]
 
-    def write(self, folder: Path, data: bytes) -> None:
+    def write(self, folder, data):
         (folder / self.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / self.path).write_bytes(data)
 
 
-def _encoded(value: Any) -> bytes:
+def _encoded(value):
     return json.dumps(value).encode() + b"\n"
 
 
-def _of_run(folder: str) -> RunFiles:
+def _of_run(folder):
     return RunFiles(LaunchedRun(folder, "r"))
 
 
-def _or_refused(read: Callable[[str], Any], folder: str) -> Any:
+def _or_refused(read, folder):
     """A line of eval.jsonl is known by its key: one without it is left out, nothing is wrong."""
     if values := read(folder):
         return values
@@ -110,9 +108,7 @@ _READERS = {
 
 
 @pytest.mark.parametrize("name", _READERS)
-def test_what_the_type_does_not_take_is_one_line_that_names_the_file(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_the_type_does_not_take_is_one_line_that_names_the_file(name, tmp_path):
     reader = _READERS[name]
     reader.write(tmp_path, _encoded(reader.sample))
     assert reader.read(str(tmp_path))
@@ -131,9 +127,7 @@ def test_what_the_type_does_not_take_is_one_line_that_names_the_file(
 
 
 @pytest.mark.parametrize("name", ["heartbeat", "events", "metrics", "evaluations"])
-def test_a_report_of_the_utmost_that_the_type_takes(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_of_the_utmost_that_the_type_takes(name, tmp_path, monkeypatch):
     """What the declaration lets through, the page must be able to show."""
     folder = fake_run.write(tmp_path / "r", steps=200)
     reader = _READERS[name]
@@ -149,14 +143,14 @@ def test_a_report_of_the_utmost_that_the_type_takes(
     assert "</html>" in page([collect.collect(str(folder), 1.8e9)], 1.8e9)
 
 
-def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes() -> None:
+def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes():
     for what, value in declared.utmost(records.Evaluation, _EVALUATION):
         assert "held-out sequences" in evaluator.as_text(value), what
         assert "on held-out text" in model_card.results(None, value), what
 
 
 @pytest.mark.parametrize("name", ["state", "launched", "heartbeat", "events"])
-def test_status_shows_the_utmost_that_the_type_takes(name: str, tmp_path: Path) -> None:
+def test_status_shows_the_utmost_that_the_type_takes(name, tmp_path):
     reader = _READERS[name]
     for other in ("state", "launched", "heartbeat", "events"):
         _write_for_status(other, _READERS[other].sample, tmp_path)
@@ -170,7 +164,7 @@ def test_status_shows_the_utmost_that_the_type_takes(name: str, tmp_path: Path) 
         assert shown["name"] == "r", what
 
 
-def _write_for_status(name: str, value: Any, bucket: Path) -> None:
+def _write_for_status(name, value, bucket):
     reader = _READERS[name]
     folder = bucket if reader.path.startswith("r/") else bucket / "r" / "model"
     reader.write(folder, _encoded(value))

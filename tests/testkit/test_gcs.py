@@ -1,7 +1,5 @@
 """The fake bucket itself: its doors, faults, its end (see tests/storage too)."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -9,16 +7,15 @@ import sys
 import pytest
 
 from testkit import ROOT
-from testkit.fakes.gcs_process import FakeGcs
 
 
-def test_connect_to_any_other_host_is_refused(fake_gcs: FakeGcs) -> None:
+def test_connect_to_any_other_host_is_refused(fake_gcs):
     with socket.create_connection(("127.0.0.1", fake_gcs.port), timeout=10) as connection:
         connection.sendall(b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com\r\n\r\n")
         assert b" 403 " in connection.recv(1000)
 
 
-def test_it_ends_with_its_parent() -> None:
+def test_it_ends_with_its_parent():
     program = (
         "import os, signal\n"
         "from testkit.fakes.gcs_process import FakeGcs\n"

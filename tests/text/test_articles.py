@@ -1,7 +1,5 @@
 """The generated corpus: a function of seed and index, varied, with facts restated far away."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 
@@ -9,7 +7,7 @@ from bigbird_ja.text import articles, sentences
 from bigbird_ja.text.sentences import ARTICLE, PARAGRAPH, SECTION
 
 
-def test_a_seed_gives_the_same_bytes_in_every_version() -> None:
+def test_a_seed_gives_the_same_bytes_in_every_version():
     digest = hashlib.sha256()
     digest.update("".join(articles.documents(50, seed=1)).encode())
     digest.update("".join(articles.documents(20, seed=-5, mean_length=600, facts=8)).encode())
@@ -17,7 +15,7 @@ def test_a_seed_gives_the_same_bytes_in_every_version() -> None:
     assert digest.hexdigest() == "178e76b8e8238c546f5c9fbb1c612e5ec914778f0e14f6e96e3dd44aa8f08a33"
 
 
-def test_articles_are_in_wiki40bs_layout() -> None:
+def test_articles_are_in_wiki40bs_layout():
     layout = f"\n{ARTICLE}\n.+\n{PARAGRAPH}\n.+(\n{SECTION}\n.+\n{PARAGRAPH}\n.+)+"
     for text in articles.documents(50, seed=4):
         assert re.fullmatch(layout, text)

@@ -1,11 +1,8 @@
 """Sources: what is read, in which order, in which parts, and what is refused how."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -20,16 +17,16 @@ NEWLINES = gzip.compress(b"\n" * (2 << 20), mtime=0)
 CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
 
 
-def lines_of(*texts: str) -> bytes:
+def lines_of(*texts):
     return b"".join(json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in texts)
 
 
-def write(path: Path, content: bytes) -> str:
+def write(path, content):
     path.write_bytes(content)
     return str(path)
 
 
-def texts(*sources: str) -> list[str]:
+def texts(*sources):
     return list(open_corpus(sources).texts())
 
 
@@ -71,7 +68,7 @@ def test_no_character_of_a_text_is_lost(tmp_path_factory, content):
         assert text.strip() and all(line.strip(" \t\u3000") for line in text.split("\n"))
 
 
-def test_a_bucket_reads_like_a_disk_and_a_file_counts_once(bucket: str) -> None:
+def test_a_bucket_reads_like_a_disk_and_a_file_counts_once(bucket):
     storage.write_bytes(f"{bucket}/x/b.jsonl", lines_of("三"))
     storage.write_bytes(f"{bucket}/x/a.jsonl", lines_of("一", "二"))
     storage.write_bytes(f"{bucket}/x/c.txt", "四\n\n五".encode())
@@ -82,7 +79,7 @@ def test_a_bucket_reads_like_a_disk_and_a_file_counts_once(bucket: str) -> None:
         texts(f"{bucket}/x/d.txt")
 
 
-def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path: Path) -> None:
+def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path):
     content = lines_of("一", "二")
     names = ("a.jsonl", "b.jsonl", "a.txt", "b.txt")
     result = [open_corpus([write(tmp_path / name, content)]).fingerprint for name in names]
@@ -92,7 +89,7 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path: Path) -
     assert len({*result, other.fingerprint, by_line.fingerprint}) == 4
 
 
-def test_what_a_document_of_a_txt_is_can_be_said(tmp_path: Path) -> None:
+def test_what_a_document_of_a_txt_is_can_be_said(tmp_path):
     path = write(tmp_path / "a.txt", BOM + "\n一\r\n\r\n 二 \r三\n\n".encode())
     expected = {
         "line": ["一", " 二 ", "三"],
@@ -131,7 +128,7 @@ def test_auto_looks_at_the_files_and_says_what_it_takes(tmp_path, capsys, conten
         assert ("--txt_documents line" in shown) == (contents == ["一\n二\n\n"])
 
 
-def test_records_without_text_can_be_skipped(tmp_path: Path) -> None:
+def test_records_without_text_can_be_skipped(tmp_path):
     content = lines_of("一") + b'{"title": "x", "body": "y"}\n{"text": null}\n'
     path = write(tmp_path / "a.jsonl", content)
     assert list(open_corpus([path], skip_missing_text=True).texts()) == ["一", "", ""]
@@ -182,7 +179,7 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.jsonl", lines_of("", " "), "the corpus is empty"),
     ],
 )  # fmt: skip
-def test_what_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_what_is_refused(tmp_path, name, content, message):
     with pytest.raises(BadInput, match=message):
         texts(write(tmp_path / name, content))
 
@@ -195,7 +192,7 @@ def test_missing_files_and_permissions(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="--tfds_data_dir"):
         open_corpus([path], tfds_data_dir=str(tmp_path))
 
-    def refuse(path: str) -> None:
+    def refuse(path):
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(storage, "open_read", refuse)
@@ -223,12 +220,12 @@ def test_what_follows_the_last_equals_sign_is_a_weight(source, place, weight):
 
 
 @pytest.mark.parametrize("weight", ["0", "inf", "0.00001", "1001", "two", "1_0", "2\0"])
-def test_a_bad_weight_is_refused_in_one_line(weight: str) -> None:
+def test_a_bad_weight_is_refused_in_one_line(weight):
     with pytest.raises(BadInput, match=r"weight=(?!.*\n).*SRC=WEIGHT"):
         split_weight(f"a.jsonl={weight}")
 
 
-def test_a_path_that_ends_like_a_weight_is_usable(tmp_path: Path) -> None:
+def test_a_path_that_ends_like_a_weight_is_usable(tmp_path):
     folder = tmp_path / "day=2"
     folder.mkdir()
     write(folder / "x.txt", "一\n\n二".encode())

@@ -1,11 +1,8 @@
 """Text in the formats of other tools: parquet, Arrow, `datasets` on disk, zstd, folders."""
 
-from __future__ import annotations
-
 import functools
 import json
 from array import array
-from pathlib import Path
 
 import pytest
 
@@ -38,11 +35,11 @@ WRITERS = {
 }
 
 
-def texts(*sources, **about) -> list[str]:
+def texts(*sources, **about):
     return list(open_corpus([str(s) for s in sources], **about).texts())
 
 
-def save_data_set(folder: Path, parts) -> None:
+def save_data_set(folder, parts):
     """As `datasets.Dataset.save_to_disk` does."""
     folder.mkdir(parents=True)
     names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]

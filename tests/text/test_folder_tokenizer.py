@@ -1,7 +1,5 @@
 """Tokenizers of Hugging Face folders: transformers' ids, special pieces by name, whole words."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import itertools
@@ -9,7 +7,7 @@ import json
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +33,18 @@ HAS_MECAB = importlib.util.find_spec("fugashi") is not None
 without_mecab = pytest.mark.skipif(not HAS_MECAB, reason="needs the words extra")
 
 
-def each_kind(names: Iterable[str]) -> pytest.MarkDecorator:
+def each_kind(names):
     """Parametrises by `kind`, or by a case of one."""
     kinds = [pytest.param(name, marks=without_mecab if "MeCab" in name else ()) for name in names]
     return pytest.mark.parametrize("kind", kinds)
 
 
 @pytest.fixture(scope="module")
-def folders(once: Callable[..., Path]) -> dict[str, Path]:
+def folders(once):
     """A folder of each kind, trained on generated articles."""
     texts = list(articles.documents(40, seed=5))
 
-    def make(folder: Path) -> None:
+    def make(folder):
         for kind, train in tokenizer_folders.KINDS.items():
             if HAS_MECAB or "MeCab" not in kind:
                 train(folder / kind, texts)
@@ -55,20 +53,20 @@ def folders(once: Callable[..., Path]) -> dict[str, Path]:
     return {kind: made / kind for kind in tokenizer_folders.KINDS}
 
 
-def transformers_ids(folder: Path, texts: list[str], ends: bool = True) -> list[list[int]]:
+def transformers_ids(folder, texts, ends=True):
     import transformers
 
     theirs = transformers.AutoTokenizer.from_pretrained(str(folder))
     return theirs(texts, add_special_tokens=ends, verbose=False)["input_ids"]
 
 
-def our_ids(ours: tokenizer.Tokenizer, texts: list[str]) -> list[list[int]]:
+def our_ids(ours, texts):
     """The ids of texts as training sees them, each a sequence of its own."""
     special = ours.special
     return [[special.cls, *ids, special.sep] for ids in ours.encode_batch(texts)]
 
 
-def exported(ours: tokenizer.Tokenizer, folder: Path, model_type: str = "modernbert") -> Path:
+def exported(ours, folder, model_type="modernbert"):
     """What `export` hands back, beside the config of a model."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
@@ -77,7 +75,7 @@ def exported(ours: tokenizer.Tokenizer, folder: Path, model_type: str = "modernb
     return folder
 
 
-def marked(tok: tokenizer.Tokenizer, text: str, by: str = "script") -> list[str]:
+def marked(tok, text, by="script"):
     """The words that a text is cut into, as their pieces are written."""
     ids = tok.encode_arrays([text])
     (starts,) = words.word_marker(by, tok)([text], ids)
@@ -88,7 +86,7 @@ def marked(tok: tokenizer.Tokenizer, text: str, by: str = "script") -> list[str]
 
 @pytest.mark.both
 @each_kind(tokenizer_folders.KINDS)
-def test_ids_are_those_of_transformers(kind: str, folders: Mapping[str, Path]) -> None:
+def test_ids_are_those_of_transformers(kind, folders):
     ours = tokenizer.load_any(str(folders[kind]))
     texts = [*HARD, *articles.documents(20, seed=6)]
     assert our_ids(ours, texts) == transformers_ids(folders[kind], texts)
@@ -98,9 +96,7 @@ def test_ids_are_those_of_transformers(kind: str, folders: Mapping[str, Path]) -
 
 @pytest.mark.timeout(600)
 @each_kind(tokenizer_folders.KINDS)
-def test_ids_of_real_documents_are_those_of_transformers(
-    kind: str, real_text_path: str, once: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_ids_of_real_documents_are_those_of_transformers(kind, real_text_path, once, tmp_path):
     texts = list(itertools.islice(open_corpus([real_text_path]).texts(), 500))
     trained = once(f"real {kind}", lambda f: tokenizer_folders.KINDS[kind](f, texts[:60]))
     ours = tokenizer.load_any(str(trained))
@@ -113,8 +109,8 @@ def test_ids_of_real_documents_are_those_of_transformers(
 @pytest.mark.parametrize("model_type", ["modernbert", "big_bird"])
 @each_kind(tokenizer_folders.KINDS)
 def test_the_folder_that_is_handed_back_loads_and_gives_the_same_ids(
-    kind: str, model_type: str, folders: Mapping[str, Path], tmp_path: Path
-) -> None:
+    kind, model_type, folders, tmp_path
+):
     ours = tokenizer.load_any(str(folders[kind]))
     texts = [*HARD, *articles.documents(5, seed=7)]
     back = exported(ours, tmp_path / "back", model_type)
@@ -171,9 +167,7 @@ TEMPLATES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("stated", TEMPLATES)
-def test_sequences_end_as_the_tokenizer_ends_a_text(
-    stated: str, folders: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_sequences_end_as_the_tokenizer_ends_a_text(stated, folders, tmp_path):
     flags, definition, ends = TEMPLATES[stated]
     folder = shutil.copytree(folders["Unigram with bytes"], tmp_path / "theirs")
     changed(folder, "tokenizer_config.json", **flags)
@@ -187,7 +181,7 @@ def test_sequences_end_as_the_tokenizer_ends_a_text(
     assert transformers_ids(back, ["日本"]) == our_ids(ours, ["日本"])
 
 
-def test_a_sentencepiece_model_ends_as_its_flags_say(tokenizer_path: str, tmp_path: Path) -> None:
+def test_a_sentencepiece_model_ends_as_its_flags_say(tokenizer_path, tmp_path):
     names = {"[CLS]": "<cls>", "[SEP]": "<sep>"}
     model = Path(tokenizer_path).read_bytes()
     pieces = [
@@ -207,9 +201,7 @@ def test_a_sentencepiece_model_ends_as_its_flags_say(tokenizer_path: str, tmp_pa
 
 
 @each_kind(tokenizer_folders.KINDS)
-def test_special_pieces_go_by_name_and_never_come_out_of_text(
-    kind: str, folders: Mapping[str, Path]
-) -> None:
+def test_special_pieces_go_by_name_and_never_come_out_of_text(kind, folders):
     import transformers
 
     ours = tokenizer.load_any(str(folders[kind]))
@@ -243,13 +235,13 @@ WORDS = {
 
 
 @each_kind(WORDS)
-def test_words_begin_where_the_kind_marks_them(kind: str, folders: Mapping[str, Path]) -> None:
+def test_words_begin_where_the_kind_marks_them(kind, folders):
     ours = tokenizer.load_any(str(folders[kind]))
     assert [word.replace(" ", "▁") for word in marked(ours, TEXT)] == WORDS[kind]
 
 
 @each_kind(tokenizer_folders.KINDS)
-def test_surface_and_written_pieces_agree(kind: str, folders: Mapping[str, Path]) -> None:
+def test_surface_and_written_pieces_agree(kind, folders):
     ours = tokenizer.load_any(str(folders[kind]))
     for text in HARD:
         ids = ours.encode_arrays([text])[0]
@@ -264,7 +256,7 @@ def test_surface_and_written_pieces_agree(kind: str, folders: Mapping[str, Path]
     assert "".join(by_mecab).strip("▁ ") == "この祭りは毎年行われる。" and "毎年" in by_mecab
 
 
-def test_the_files_are_one_file_of_the_same_bytes(folders: Mapping[str, Path], tmp_path) -> None:
+def test_the_files_are_one_file_of_the_same_bytes(folders, tmp_path):
     folder = folders["WordPiece"]
     ours = tokenizer.load_any(str(folder))
     copy = shutil.copytree(folder, tmp_path / "copy")
@@ -280,8 +272,8 @@ def test_the_files_are_one_file_of_the_same_bytes(folders: Mapping[str, Path], t
 
 
 def test_tokenizer_json_wins_over_a_sentencepiece_model_that_is_not_ours(
-    folders: Mapping[str, Path], tokenizer_path: str, tmp_path: Path
-) -> None:
+    folders, tokenizer_path, tmp_path
+):
     folder = shutil.copytree(folders["Unigram with bytes"], tmp_path / "both")
     alone = tokenizer.load_any(str(folder))
     (folder / "tokenizer.model").write_bytes(b"another project's")
@@ -290,7 +282,7 @@ def test_tokenizer_json_wins_over_a_sentencepiece_model_that_is_not_ours(
     assert tokenizer.load_any(str(folder)).special.article == 7, "as `export` writes them"
 
 
-def changed(folder: Path, name: str, **values: Any) -> None:
+def changed(folder, name, **values):
     """Sets keys of a JSON file, which alone has them."""
     content = json.loads((folder / name).read_text()) | values
     (folder / name).write_text(json.dumps(content))
@@ -373,7 +365,7 @@ BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
 
 
 @each_kind(BAD)
-def test_bad_folders_are_one_line(kind: str, folders: Mapping[str, Path], tmp_path: Path) -> None:
+def test_bad_folders_are_one_line(kind, folders, tmp_path):
     whole, spoil, message = BAD[kind]
     folder = shutil.copytree(folders[whole], tmp_path / "bad")
     spoil(folder)
@@ -382,9 +374,7 @@ def test_bad_folders_are_one_line(kind: str, folders: Mapping[str, Path], tmp_pa
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_not_installed_is_named(
-    folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_installed_is_named(folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface\]"):
         tokenizer.load_any(str(folders["byte-level BPE"]))

@@ -1,8 +1,6 @@
 """SentencePiece models of other projects: special pieces by name, all other ids as they are; and
 reading and rounding a `.model` file agrees with SentencePiece itself."""
 
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -34,7 +32,7 @@ KINDS = {
 }  # fmt: skip
 
 
-def train(corpus: str, **options) -> bytes:
+def train(corpus, **options):
     texts = list(open_corpus([corpus]).texts())[:30]
     lines = "\n".join(texts).split("\n")
     model = io.BytesIO()

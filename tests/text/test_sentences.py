@@ -1,9 +1,5 @@
 """Sentence splitting: lossless for any string, and right for Japanese."""
 
-from __future__ import annotations
-
-from typing import SupportsIndex
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +12,7 @@ PARTS = st.sampled_from([*CHARACTERS, *sentences.MARKERS]) | st.text(max_size=4)
 
 
 @given(st.lists(PARTS, max_size=60).map("".join))
-def test_joined_sentences_are_the_text(text: str) -> None:
+def test_joined_sentences_are_the_text(text):
     pieces = sentences.split(text)
     assert "".join(pieces) == text
     assert all(pieces)
@@ -54,11 +50,11 @@ def test_joined_sentences_are_the_text(text: str) -> None:
         ["「開いたまま。", "次。\n", "_START_PARAGRAPH_\n", "閉じる」。", "終わり。"],
     ],
 )
-def test_boundaries(expected: list[str]) -> None:
+def test_boundaries(expected):
     assert sentences.split("".join(expected)) == expected
 
 
-def test_a_bracket_that_closes_too_late_is_a_stray_one() -> None:
+def test_a_bracket_that_closes_too_late_is_a_stray_one():
     far = "「" + "文。" * sentences.MAX_BRACKET_LENGTH + "」と言った。"
     assert len(sentences.split(far)) >= sentences.MAX_BRACKET_LENGTH
 
@@ -68,7 +64,7 @@ class Counting(str):
 
     __slots__ = ("taken",)
 
-    def __getitem__(self, key: SupportsIndex | slice) -> str:
+    def __getitem__(self, key):
         result = super().__getitem__(key)
         self.taken = getattr(self, "taken", 0) + len(result)
         return result
@@ -79,13 +75,13 @@ class Counting(str):
     ["（", "「」", "「\n」", "。", "\n", " \n", ".", "「あ。", "_NEWLINE_", " ", "」", "a. ",
      "\u3000\n", "\n_START_SECTION_", "「_START_PARAGRAPH_」", "。」", "“a.” "],
 )  # fmt: skip
-def test_long_runs_are_read_in_linear_time(unit: str) -> None:
+def test_long_runs_are_read_in_linear_time(unit):
     text = Counting(unit * 20_000)
     assert "".join(sentences.split(text)) == text
     assert text.taken < 40 * len(text)
 
 
-def test_real_text_loses_not_one_character(real_text_path: str) -> None:
+def test_real_text_loses_not_one_character(real_text_path):
     lengths: list[int] = []
     for text in corpus.open_corpus([real_text_path]).texts():
         pieces = sentences.split(text)

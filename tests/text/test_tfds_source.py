@@ -1,10 +1,7 @@
 """`tfds:wiki40b/ja` through TFDS's own builder, offline."""
 
-from __future__ import annotations
-
 import http.server
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +15,13 @@ SIZES = {"train": 36, "validation": 2, "test": 2}
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> str:
+def prepared(tmp_path_factory):
     directory = str(tmp_path_factory.mktemp("tfds"))
     tfds_stand_in.write(directory, DOCUMENTS, SIZES)
     return directory
 
 
-def test_splits_come_in_order_with_fingerprints_of_their_own(prepared: str) -> None:
+def test_splits_come_in_order_with_fingerprints_of_their_own(prepared):
     splits = {
         "tfds:wiki40b/ja": DOCUMENTS[:36],
         "tfds:wiki40b/ja:train": DOCUMENTS[:36],
@@ -51,14 +48,12 @@ def test_splits_come_in_order_with_fingerprints_of_their_own(prepared: str) -> N
         ("tfds:", "write it as tfds:wiki40b/ja"),
     ],
 )
-def test_what_is_refused(prepared: str, source: str, message: str) -> None:
+def test_what_is_refused(prepared, source, message):
     with pytest.raises(BadInput, match=message):
         open_corpus([source], prepared)
 
 
-def test_without_data_the_public_copy_is_read_where_it_answers(
-    prepared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_data_the_public_copy_is_read_where_it_answers(prepared, tmp_path, monkeypatch):
     import tensorflow_datasets as tfds
 
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))

@@ -1,9 +1,5 @@
 """The tokenizer: ids by name, markers as pieces, one normalisation."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,16 +10,16 @@ from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
 
 @pytest.fixture(scope="module")
-def tok(tokenizer_path: str) -> SentencePieceTokenizer:
+def tok(tokenizer_path):
     return tokenizer.load(tokenizer_path)
 
 
-def normalized(tok: SentencePieceTokenizer, text: str) -> str:
+def normalized(tok, text):
     """What decoding gives back: the surface without the space that begins every text."""
     return tok.surface(text).removeprefix("▁").replace("▁", " ")
 
 
-def test_special_ids_come_out_as_listed(tok: SentencePieceTokenizer) -> None:
+def test_special_ids_come_out_as_listed(tok):
     listed = {
         "<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "[CLS]": 4, "[SEP]": 5, "[MASK]": 6,
         "_START_ARTICLE_": 7, "_START_SECTION_": 8, "_START_PARAGRAPH_": 9, "_NEWLINE_": 10,
@@ -33,21 +29,19 @@ def test_special_ids_come_out_as_listed(tok: SentencePieceTokenizer) -> None:
     assert tok.vocab_size == len(tok.pieces) == 1200
 
 
-def test_markers_are_pieces_and_control_pieces_never_come_out_of_text(
-    tok: SentencePieceTokenizer,
-) -> None:
+def test_markers_are_pieces_and_control_pieces_never_come_out_of_text(tok):
     ids = tok.encode("_START_ARTICLE_\n東京[MASK]</s><pad>_NEWLINE_")
     assert tok.special.article in ids and tok.special.newline in ids
     assert not {*range(7)} - {tok.special.unk} & {*ids}
 
 
-def test_normalisation_is_the_models_and_applied_once(tok: SentencePieceTokenizer) -> None:
+def test_normalisation_is_the_models_and_applied_once(tok):
     assert tok.normalization == "nmt_nfkc"
     once = normalized(tok, "ＡＢｃ　ｶﾞ\n①")
     assert once == normalized(tok, once) == "ABc ガ 1"
 
 
-def test_lone_surrogates_are_one_clear_line(tok: SentencePieceTokenizer) -> None:
+def test_lone_surrogates_are_one_clear_line(tok):
     for encode in (tok.encode, tok.surface, tok.encode_pieces):
         with pytest.raises(BadInput, match=r"lone surrogate \\ud800 after '日本'"):
             encode("日本\ud800語")
@@ -59,13 +53,13 @@ TEXT = st.one_of(
 
 
 @given(st.lists(TEXT).map("".join))
-def test_decoded_ids_are_the_normalised_text(tok: SentencePieceTokenizer, text: str) -> None:
+def test_decoded_ids_are_the_normalised_text(tok, text):
     ids = tok.encode(text)
     if tok.special.unk not in ids:
         assert tok.decode(ids).strip() == normalized(tok, text).strip()
 
 
-def test_a_model_without_the_special_pieces_is_refused(tok: SentencePieceTokenizer) -> None:
+def test_a_model_without_the_special_pieces_is_refused(tok):
     pieces = model_proto.pieces(tok.model_bytes)
     kept = [piece for piece in pieces if piece.name not in ("[SEP]", "[MASK]", "_NEWLINE_")]
     model = model_proto.with_pieces(tok.model_bytes, kept)
@@ -73,7 +67,7 @@ def test_a_model_without_the_special_pieces_is_refused(tok: SentencePieceTokeniz
         SentencePieceTokenizer(model, "mine.model")
 
 
-def test_a_piece_that_is_not_utf_8_is_refused(tmp_path: Path, tok: SentencePieceTokenizer) -> None:
+def test_a_piece_that_is_not_utf_8_is_refused(tmp_path, tok):
     path = tmp_path / "y.model"
     path.write_bytes(tok.model_bytes.replace("である".encode(), b"\xff" * 9))
     for load in (tokenizer.load, tokenizer.load_any):

@@ -1,7 +1,5 @@
 """Feeding SentencePiece: nothing is dropped, samples repeat, refusals give advice."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -16,13 +14,13 @@ from bigbird_ja.text.corpus import open_corpus
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.integers(16, 64))
-def test_parts_of_a_long_line_are_the_line(line: str, max_bytes: int) -> None:
+def test_parts_of_a_long_line_are_the_line(line, max_bytes):
     parts = list(tokenizer_training.cut(line, max_bytes))
     assert "".join(parts) == line
     assert all(len(part.encode()) <= max_bytes for part in parts)
 
 
-def test_a_long_line_is_cut_at_ends_of_sentences() -> None:
+def test_a_long_line_is_cut_at_ends_of_sentences():
     line = "あいうえお。" * 100
     parts = list(tokenizer_training.cut(line, 400))
     assert len(parts) == 5

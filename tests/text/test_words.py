@@ -1,7 +1,5 @@
 """Where words start, by script and by MeCab, in text and in tokens."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 
@@ -36,7 +34,7 @@ def cut(text, offsets):
         ["👨\u200d", "👩", "家族"],
     ],
 )
-def test_script_boundaries(expected: list[str]) -> None:
+def test_script_boundaries(expected):
     text = "".join(expected)
     assert cut(text, words.script_boundaries(text)) == expected
 
@@ -51,11 +49,11 @@ def test_script_boundaries(expected: list[str]) -> None:
         ("", []),
     ],
 )
-def test_mecab_boundaries(text: str, expected: list[str]) -> None:
+def test_mecab_boundaries(text, expected):
     assert cut(text, words.mecab_boundaries(text)) == expected
 
 
-def test_mecab_without_its_extra_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mecab_without_its_extra_is_explained(monkeypatch):
     words._mecab_parser.cache_clear()
     monkeypatch.setitem(sys.modules, "fugashi", None)
     with pytest.raises(BadInput, match=r"bigbird-ja\[words\]"):

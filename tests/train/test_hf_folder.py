@@ -1,7 +1,5 @@
 """Folders that transformers wrote: the model that starts from one computes the same."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -42,7 +40,7 @@ _KINDS = {
 }  # fmt: skip
 
 
-def made(kind: str, folder, more=None, **saving):
+def made(kind, folder, more=None, **saving):
     """A model with none of its weights at a trivial first value, saved by transformers."""
     config, model, sizes = _KINDS[kind]
     settings = getattr(transformers, config)(**_COMMON, **sizes, **(more or {}))
@@ -57,7 +55,7 @@ def made(kind: str, folder, more=None, **saving):
     return theirs
 
 
-def adopted(folder, length: int = 64):
+def adopted(folder, length=64):
     """A config for records of that length with the folder's settings."""
     settings = hf_folder.read_config(str(folder)).settings
     sets = {f"model.{key}": value for key, value in settings.items()} | {
@@ -69,7 +67,7 @@ def adopted(folder, length: int = 64):
     return fit_to_data(*with_data(config))
 
 
-def ours_and_theirs(folder, theirs, length: int = 64):
+def ours_and_theirs(folder, theirs, length=64):
     config = adopted(folder, length)
     params = load_initial(str(folder), *with_data(config)).values
     ids = np.random.default_rng(1).integers(7, 60, (2, length)).astype(np.int32)

@@ -1,9 +1,6 @@
 """Which process of a pod this is, and what all of them must share."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -38,9 +35,7 @@ ONE_HOST = {"worker-network-endpoints": "unknown:8470:10.0.0.5", "agent-worker-n
         (NONE, ENVIRON, (["10.0.0.5", "10.0.0.6"], 1), PodPlace(3, 4, "a:1")),
     ],
 )
-def test_the_process_is_known_from_flags_variables_or_the_tpu(
-    flags: Any, environ: dict[str, str], place: Any, process: PodPlace
-) -> None:
+def test_the_process_is_known_from_flags_variables_or_the_tpu(flags, environ, place, process):
     get = None if place is None else lambda: place
     args = SimpleNamespace(**dict(zip(FLAGS, flags, strict=True)))
     assert find_process(args, environ, get) == process
@@ -56,9 +51,7 @@ def test_the_process_is_known_from_flags_variables_or_the_tpu(
         ({}, {}, None),
     ],
 )
-def test_the_place_in_a_slice_is_what_the_machine_says(
-    environ: dict[str, str], metadata: dict[str, str], place: Any
-) -> None:
+def test_the_place_in_a_slice_is_what_the_machine_says(environ, metadata, place):
     assert slice_place(environ, metadata.get) == place
     with pytest.raises(BadInput, match="several TPU slices"):
         slice_place({**environ, "MEGASCALE_NUM_SLICES": "2"}, metadata.get)
@@ -77,14 +70,12 @@ def test_the_place_in_a_slice_is_what_the_machine_says(
         (NONE, {**ENVIRON, "JAX_PROCESS_ID": "three"}),
     ],
 )
-def test_what_is_incomplete_or_impossible_is_refused_with_what_is_there(
-    flags: Any, environ: dict[str, str]
-) -> None:
+def test_what_is_incomplete_or_impossible_is_refused_with_what_is_there(flags, environ):
     with pytest.raises(BadInput, match=r"a pod of N processes needs .* here they are \w+=\S+"):
         find_process(SimpleNamespace(**dict(zip(FLAGS, flags, strict=True))), environ, None)
 
 
-def test_each_difference_is_named() -> None:
+def test_each_difference_is_named():
     first = {"jax": "0.7.2", "--mode": "train", "training.seed": "1"}
     check_same("process 2", first, dict(first))
     ours = {"jax": "0.8", "--mode": "train"}

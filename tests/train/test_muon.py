@@ -1,7 +1,5 @@
 """Muon against its definition in NumPy, matrix by matrix, and what it is made of."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

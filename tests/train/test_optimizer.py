@@ -1,7 +1,5 @@
 """The update rules against their definitions, and the learning rate at every step."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """How the processes of a pod agree on steps and end together, over a key-value store in memory."""
 
-from __future__ import annotations
-
 import random
 import re
 import subprocess
@@ -32,30 +30,30 @@ time.sleep(2 * (sys.argv[3] == "True"))
 class Store:
     """What a pod uses of JAX's client; one for all processes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._values: dict[str, Any] = {}
         self._changed = threading.Condition()
 
-    def key_value_set(self, key: str, value: Any, allow_overwrite: bool = False) -> None:
+    def key_value_set(self, key, value, allow_overwrite=False):
         with self._changed:
             if key in self._values and not allow_overwrite:
                 raise RuntimeError(f"ALREADY_EXISTS: {key}")
             self._values[key] = value
             self._changed.notify_all()
 
-    def blocking_key_value_get_bytes(self, key: str, timeout: int) -> Any:
+    def blocking_key_value_get_bytes(self, key, timeout):
         with self._changed:
             self._changed.wait_for(lambda: key in self._values)
             return self._values[key]
 
-    def key_value_dir_get(self, folder: str) -> list[tuple[str, Any]]:
+    def key_value_dir_get(self, folder):
         with self._changed:
             return [item for item in self._values.items() if item[0].startswith(folder)]
 
-    def key_value_delete(self, key: str) -> None:
+    def key_value_delete(self, key):
         self._values.pop(key)
 
-    def shutdown(self) -> None:
+    def shutdown(self):
         pass
 
     key_value_set_bytes = key_value_set
@@ -64,29 +62,29 @@ class Store:
 class Member:
     """One process."""
 
-    def __init__(self, index: int, count: int, store: Store) -> None:
+    def __init__(self, index, count, store):
         self.asked: list[str] = []
         self.left: list[CommandError] = []
         self.pod = Pod(index, count, "host", self.asked.append)
         self.pod.leave = self._leave  # type: ignore[method-assign]
         self.pod._client = store
 
-    def _leave(self, error: CommandError) -> None:
+    def _leave(self, error):
         self.left.append(error)
         self.pod.fail(error.reason, str(error))
 
-    def listen(self) -> threading.Thread:
+    def listen(self):
         thread = threading.Thread(target=self.pod._listen, daemon=True)
         thread.start()
         return thread
 
 
-def members(count: int) -> list[Member]:
+def members(count):
     store = Store()
     return [Member(index, count, store) for index in range(count)]
 
 
-def until(condition: Any) -> None:
+def until(condition):
     end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end
@@ -99,11 +97,11 @@ AHEAD = 3
 class Engine:
     """Dispatches up to `AHEAD` steps beyond the finished ones; a step ends once all have it."""
 
-    def __init__(self, pod: Pod, start: int) -> None:
+    def __init__(self, pod, start):
         self.pod, self.dispatched, self.finished, self.saves = pod, start, start, [start]
         self.is_time = False
 
-    def advance(self, everyone: list[Engine], rng: random.Random) -> bool:
+    def advance(self, everyone, rng):
         """One turn if it need not wait; whether training has stopped."""
         if self.pod.stops_at(self.finished, False):
             return True
@@ -118,7 +116,7 @@ class Engine:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_all_stop_and_save_at_the_same_steps_in_any_order_of_events(seed: int) -> None:
+def test_all_stop_and_save_at_the_same_steps_in_any_order_of_events(seed):
     rng = random.Random(seed)
     start = rng.choice([0, 700])
     pods = [member.pod for member in members(rng.choice([2, 4]))]
@@ -144,7 +142,7 @@ def test_all_stop_and_save_at_the_same_steps_in_any_order_of_events(seed: int) -
         ("bug", Stalled, r"process 1 on host ended \(bug: step 3\)"),
     ],
 )
-def test_a_failure_ends_the_others_with_its_reason(reason: str, kind: type, words: str) -> None:
+def test_a_failure_ends_the_others_with_its_reason(reason, kind, words):
     writer, failing = members(2)
     thread = writer.listen()
     failing.pod.fail(reason, "step 3")
@@ -155,9 +153,7 @@ def test_a_failure_ends_the_others_with_its_reason(reason: str, kind: type, word
     assert "io_error" not in str(failing.pod._client.key_value_dir_get("pod/"))
 
 
-def test_a_failure_that_the_lost_store_holds_up_ends_the_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failure_that_the_lost_store_holds_up_ends_the_process(monkeypatch):
     monkeypatch.setattr(pod_lib, "_FAREWELL_SECONDS", 0.1)
     one = members(1)[0]
     one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
@@ -167,7 +163,7 @@ def test_a_failure_that_the_lost_store_holds_up_ends_the_process(
     assert [type(error) for error in one.left] == [Stalled]
 
 
-def test_who_waits_in_the_main_thread_raises_the_failure_there() -> None:
+def test_who_waits_in_the_main_thread_raises_the_failure_there():
     writer, failing = members(2)
     thread = writer.listen()
     threading.Timer(0.1, failing.pod.fail, ("io_error", "disk full")).start()
@@ -177,7 +173,7 @@ def test_who_waits_in_the_main_thread_raises_the_failure_there() -> None:
     assert not writer.left
 
 
-def test_what_the_writer_makes_and_what_each_evaluates_travels_whole() -> None:
+def test_what_the_writer_makes_and_what_each_evaluates_travels_whole():
     writer, other = (member.pod for member in members(2))
     assert writer.share("start", lambda: {"step": None}) == {"step": None}
     assert other.share("start", dict) == {"step": None}
@@ -187,14 +183,14 @@ def test_what_the_writer_makes_and_what_each_evaluates_travels_whole() -> None:
     assert parts is not None and len(parts) == 2
     np.testing.assert_array_equal(parts[1]["loss"], part["loss"])
 
-    def give_up() -> None:
+    def give_up():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):  # a part that does not come
         writer.collect("evaluation 9", part, give_up)
 
 
-def test_the_end_of_a_run_waits_for_the_writer() -> None:
+def test_the_end_of_a_run_waits_for_the_writer():
     writer, other = members(2)
     ended = threading.Thread(target=other.pod.finish)
     ended.start()
@@ -206,7 +202,7 @@ def test_the_end_of_a_run_waits_for_the_writer() -> None:
 
 
 @pytest.mark.parametrize("slow", [0, 1])
-def test_after_a_good_end_jax_says_nothing_whoever_exits_first(slow: int) -> None:
+def test_after_a_good_end_jax_says_nothing_whoever_exits_first(slow):
     pytest.importorskip("jax")
     address = pods.free_address()
     running = [
@@ -221,7 +217,7 @@ def test_after_a_good_end_jax_says_nothing_whoever_exits_first(slow: int) -> Non
         assert process.returncode == 0 and "Terminating process" not in err, err
 
 
-def test_a_jax_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jax_that_is_too_old_is_refused(monkeypatch):
     pytest.importorskip("jax")
     monkeypatch.setattr("jax.__version_info__", (0, 6, 2))
     (member,) = members(1)

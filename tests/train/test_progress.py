@@ -1,7 +1,5 @@
 """The progress line and its rates, with the clock passed in; Weights & Biases."""
 
-from __future__ import annotations
-
 import io
 import sys
 from unittest import mock
@@ -15,24 +13,24 @@ from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.progress import Pace, TrainProgress, WandbLog, load_wandb
 
 
-def make(peak: float | None = None, start: int = 0, before: float = 0.0) -> tuple:
+def make(peak=None, start=0, before=0.0):
     now = [100.0]
     pace = Pace(1000, 4000.0, 8, 1e12, peak)
     stream = io.StringIO()
     return TrainProgress(pace, start, before, stream, lambda: now[0]), now, stream
 
 
-def measured(progress: TrainProgress, step: int) -> float:
+def measured(progress, step):
     """The rate at a step that is logged as soon as it is finished."""
     progress.finished(step)
     return progress.measure()
 
 
-def metrics(step: int, rate: float) -> dict[str, float]:
+def metrics(step, rate):
     return {"step": step, "loss": 2.5, "masked_lm_accuracy": 0.25, "tokens_per_second": rate}
 
 
-def test_rate_and_eta_follow_the_clock() -> None:
+def test_rate_and_eta_follow_the_clock():
     progress, now, _ = make()
     now[0] += 10.0
     assert measured(progress, 20) == pytest.approx(8000.0)
@@ -43,7 +41,7 @@ def test_rate_and_eta_follow_the_clock() -> None:
     assert measured(progress, 40) == pytest.approx(8000.0)
 
 
-def test_steps_that_arrive_together_share_the_time_of_their_turn() -> None:
+def test_steps_that_arrive_together_share_the_time_of_their_turn():
     """Measured when a row was read, all but the first had millions of tokens per second."""
     progress, now, _ = make()
     now[0] += 10.0
@@ -55,7 +53,7 @@ def test_steps_that_arrive_together_share_the_time_of_their_turn() -> None:
     assert measured(progress, 50) == pytest.approx(30 * 4000 / 15)  # since the last logged step
 
 
-def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millions() -> None:
+def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millions():
     """Three steps of half a second: the host sees the first one late, the others a moment after."""
     progress, now, _ = make()
     now[0] += 20.0  # the first turn starts the input too
@@ -71,7 +69,7 @@ def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millio
     assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
 
 
-def test_the_line_holds_all_its_parts_and_of_one_core_one_rate() -> None:
+def test_the_line_holds_all_its_parts_and_of_one_core_one_rate():
     progress, now, stream = make(peak=50e12)
     now[0] += 10.0
     progress.show(metrics(20, measured(progress, 20)))
@@ -86,7 +84,7 @@ def test_the_line_holds_all_its_parts_and_of_one_core_one_rate() -> None:
 
 
 @pytest.mark.parametrize("columns", [200, 80, 50, 30])
-def test_in_a_narrow_terminal_the_line_loses_what_matters_least(columns: int, monkeypatch) -> None:
+def test_in_a_narrow_terminal_the_line_loses_what_matters_least(columns, monkeypatch):
     monkeypatch.setattr(LiveLine, "columns", lambda _: columns)
     now, stream = [100.0], io.StringIO()
     pace = Pace(1_400_000, 65536.0, 8, 1e12, 60e12)
@@ -100,7 +98,7 @@ def test_in_a_narrow_terminal_the_line_loses_what_matters_least(columns: int, mo
     assert ("trained" in line) == (columns == 200)
 
 
-def test_train_time_accumulates_over_restarts() -> None:
+def test_train_time_accumulates_over_restarts():
     progress, now, _ = make(start=500, before=3600.0)
     now[0] += 30.0
     progress.begin()  # imports and tracing do not count
@@ -109,7 +107,7 @@ def test_train_time_accumulates_over_restarts() -> None:
     assert progress.measure() == 0.0
 
 
-def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
+def test_lines_in_a_log_are_spaced_but_the_last_is_always_there():
     progress, now, stream = make()
     for step in range(10, 110, 10):
         now[0] += 0.5
@@ -119,7 +117,7 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there() -> None:
     assert 3 <= len(lines) <= 5 and "step 100 " in lines[-1]
 
 
-def test_numbers_are_written_under_their_prefix() -> None:
+def test_numbers_are_written_under_their_prefix():
     library = mock.Mock()
     log = WandbLog(library, "0123abcd", "model", flatten(Config()), print)
     log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
@@ -131,7 +129,7 @@ def test_numbers_are_written_under_their_prefix() -> None:
     assert options["settings"]["console"] == "off" and options["settings"]["disable_git"]
 
 
-def test_a_failure_is_logged_once_and_training_continues() -> None:
+def test_a_failure_is_logged_once_and_training_continues():
     library, printed = mock.Mock(), []
     library.init.return_value.log.side_effect = ConnectionError("no network")
     log = WandbLog(library, "0123abcd", "model", flatten(Config()), printed.append)

@@ -1,7 +1,5 @@
 """MODEL_DIR before the first step, and its scratch folder."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -10,7 +8,6 @@ import pytest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train.run_dir import RunDir, next_batch
 from bigbird_ja.train.start import Dependencies
@@ -19,11 +16,11 @@ from testkit.configs import fitted, with_data
 DEPS = Dependencies(log=lambda text: None)
 
 
-def config(*sets: str) -> Config:
+def config(*sets):
     return fitted(None, sets)
 
 
-def start(directory: Path) -> RunDir:
+def start(directory):
     """A run that has logged one step."""
     directory.mkdir(exist_ok=True)
     run = RunDir(str(directory))
@@ -35,7 +32,7 @@ def start(directory: Path) -> RunDir:
     return RunDir(str(directory))
 
 
-def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
+def test_a_directory_without_work_takes_any_config(tmp_path):
     RunDir(str(tmp_path / "none")).check_settings(*with_data(config()))
     run = RunDir(str(tmp_path))
     with run.locked(DEPS):
@@ -44,7 +41,7 @@ def test_a_directory_without_work_takes_any_config(tmp_path: Path) -> None:
     RunDir(str(tmp_path)).check_settings(*with_data(config("training.seed=1")))
 
 
-def test_moving_aside_never_overwrites(tmp_path: Path) -> None:
+def test_moving_aside_never_overwrites(tmp_path):
     for number in (1, 2):
         start(tmp_path / "run")
         with RunDir(str(tmp_path / "run"), overwrite=True).locked(DEPS):
@@ -52,9 +49,7 @@ def test_moving_aside_never_overwrites(tmp_path: Path) -> None:
     assert not RunDir(str(tmp_path / "run")).has_work
 
 
-def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_facts(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_facts(tmp_path):
     run = start(tmp_path)
     run_log.EventLog(str(tmp_path)).append("saved")  # a supervisor's events do no harm
     with run.locked(DEPS):
@@ -68,23 +63,19 @@ def test_a_run_that_trained_between_opening_and_locking_is_not_resumed_by_old_fa
     ("batch", "size", "new_size", "expected"),
     [(7, 16, 16, 7), (7, 16, 32, 4), (7, 16, 5, 23), (4, 32, 32, 4), (4, 32, 16, 8)],
 )
-def test_batches_of_another_size_begin_behind_all_that_was_seen(
-    batch: int, size: int, new_size: int, expected: int
-) -> None:
+def test_batches_of_another_size_begin_behind_all_that_was_seen(batch, size, new_size, expected):
     meta = Meta(9, "c", "d", 0.0, 0, 0, 0.0, next_batch=batch, global_batch_size=size)
     assert next_batch(meta, config(f"training.global_batch_size={new_size}")) == expected
 
 
-def test_on_a_bucket_scratch_is_in_the_systems_place(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_bucket_scratch_is_in_the_systems_place(bucket, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with RunDir(f"{bucket}/model").locked(DEPS) as (_, scratch):
         assert Path(scratch).is_relative_to(tmp_path)
     assert os.listdir(tmp_path) == []
 
 
-def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path: Path) -> None:
+def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path):
     """What a kill has left goes at the next start, by the mark and not by its name."""
     run = start(tmp_path)
     (tmp_path / ".scratch-thesis").mkdir()
@@ -100,7 +91,7 @@ def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path: Path)
     assert folders == [".scratch-thesis"]
 
 
-def test_a_run_that_was_refused_leaves_no_mark(tmp_path: Path) -> None:
+def test_a_run_that_was_refused_leaves_no_mark(tmp_path):
     with RunDir(str(tmp_path / "run")).locked(DEPS):
         pass
     assert os.listdir(tmp_path) == []

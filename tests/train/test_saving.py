@@ -1,11 +1,6 @@
 """The threads beside the steps: saves, the watchdog, periodic tasks; and when saves are due."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +16,7 @@ from bigbird_ja.train.watch import Periodic, PeriodicTask, Watchdog
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
 
-def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off() -> None:
+def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off():
     now = [0.0]
     config = CheckpointsConfig(save_every_minutes=10, save_every_steps=100)
     schedule = SaveSchedule(config, 90, lambda: now[0])
@@ -37,26 +32,24 @@ def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off() -> None:
     assert not schedule.is_due(10**9) and schedule.next_due(10**9) > 10**12
 
 
-def make(
-    tmp_path: Path, may_publish: Callable[[], None] = lambda: None, **how: Any
-) -> tuple[CheckpointSaver, CheckpointStore, list[int]]:
+def make(tmp_path, may_publish=lambda: None, **how):
     scratch = tmp_path / ".scratch"
     scratch.mkdir()
     store = CheckpointStore(str(tmp_path), owned=Owned.create(str(tmp_path), "run"))
     saved: list[int] = []
 
-    def on_saved(meta: Meta, seconds: float, waited: float) -> None:
+    def on_saved(meta, seconds, waited):
         saved.append(meta.step)
 
     saver = CheckpointSaver(store, str(scratch), CheckpointsConfig(), may_publish, on_saved, **how)
     return saver, store, saved
 
 
-def meta(step: int) -> Meta:
+def meta(step):
     return Meta(step, "config", "data", 0.0, 0, 0, 0.0, next_batch=step, global_batch_size=1)
 
 
-def test_steps_continue_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+def test_steps_continue_while_a_checkpoint_is_written(tmp_path):
     gate = threading.Event()
     saver, store, saved = make(tmp_path, mark=lambda phase: gate.wait(10))
     saver.save(meta(1), lambda: lambda: VALUES)
@@ -67,8 +60,8 @@ def test_steps_continue_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     assert store.steps() == saved == [1, 2]
 
 
-def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path: Path) -> None:
-    def lost() -> None:
+def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path):
+    def lost():
         raise StorageError("another trainer has taken over")
 
     saver, store, saved = make(tmp_path, may_publish=lost)
@@ -83,13 +76,11 @@ def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("limit", "at", "silences"), [(60.0, 59.0, []), (60.0, 61.0, [61.0]), (0.0, 1e9, [])]
 )
-def test_the_watchdog_acts_after_its_limit_and_zero_is_off(
-    limit: float, at: float, silences: list[float]
-) -> None:
+def test_the_watchdog_acts_after_its_limit_and_zero_is_off(limit, at, silences):
     now, called = [0.0], threading.Event()
     seen: list[float] = []
 
-    def on_stall(silence: float) -> None:
+    def on_stall(silence):
         seen.append(silence)
         called.set()
 
@@ -100,10 +91,10 @@ def test_the_watchdog_acts_after_its_limit_and_zero_is_off(
     assert seen == silences
 
 
-def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried() -> None:
+def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried():
     now, done, logged = [0.0], [], []
 
-    def fail() -> None:
+    def fail():
         done.append("b")
         raise OSError("503")
 
@@ -119,10 +110,10 @@ def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried
     assert logged == ["b failed, will be tried again: 503"]
 
 
-def test_a_lost_lock_ends_the_run_and_no_more_heartbeats_are_written() -> None:
+def test_a_lost_lock_ends_the_run_and_no_more_heartbeats_are_written():
     now, beats = [0.0], []
 
-    def lose() -> None:
+    def lose():
         raise LeaseLost("gone")
 
     tasks = [

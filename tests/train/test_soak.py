@@ -1,7 +1,5 @@
 """A small soak: SIGKILLs in every phase, then the same bits as a run that was left alone."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -14,7 +12,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
 
 
 @pytest.mark.parametrize(("kills", "pod_kills"), [(6, 0), (0, 2)])
-def test_killed_again_and_again_it_ends_with_the_same_weights(kills: int, pod_kills: int) -> None:
+def test_killed_again_and_again_it_ends_with_the_same_weights(kills, pod_kills):
     pytest.importorskip("jax")
     command = [sys.executable, "-m", "scripts.soak", "--json", "--seed", "3"]
     command += ["--kills", str(kills), "--pod_kills", str(pod_kills)]

@@ -1,7 +1,5 @@
 """The train step: modes, accumulation, replicas, checkpointing, what is not finite."""
 
-from __future__ import annotations
-
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -232,7 +230,7 @@ def test_eval_metrics_are_those_of_the_step_without_dropout():
         ((2,), 4, Division(0, 1)),
     ],
 )
-def test_shards(shape: tuple[int, ...], replicas: int, shard: Division) -> None:
+def test_shards(shape, replicas, shard):
     spec = Spec(shape, "float32")
     assert division_of(spec, replicas) == shard
     part, whole = shard.part(spec), shard.whole(spec, replicas)

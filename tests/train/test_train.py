@@ -1,12 +1,8 @@
 """The order of things in a run, with an engine whose steps are numbers."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import current_thread, main_thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,44 +40,44 @@ class Numbers:
         bad: the step that is not finite.
     """
 
-    def __init__(self, start: int, ahead: int, loop: int, bad: int | None) -> None:
+    def __init__(self, start, ahead, loop, bad):
         self.dispatched = self.finished = start
         self._ahead, self._loop, self._bad = ahead, loop, bad
 
     ahead = begun = closed = 0
 
-    def begin(self) -> None:
+    def begin(self):
         self.begun += 1
 
-    def close(self) -> None:
+    def close(self):
         self.closed += 1
 
-    def advance(self, limit: int) -> StepResult:
+    def advance(self, limit):
         self.dispatched = min(self.finished + self._loop + self._ahead, limit)
         return self._finish(max(self.finished + 1, self.dispatched - self._ahead))
 
-    def settle(self) -> StepResult:
+    def settle(self):
         done = self._finish(self.dispatched)
         logged = {**done.metrics, done.step: metrics(done.step)}
         return StepResult(done.step, logged, done.first_nonfinite_step)
 
-    def _finish(self, step: int) -> StepResult:
+    def _finish(self, step):
         steps = range(self.finished + 1, step + 1)
         self.finished = step
         logged = {n: metrics(n) for n in steps if n % 4 == 0}
         return StepResult(step, logged, self._bad if self._bad in steps else None)
 
-    def snapshot(self) -> Callable[[], dict[str, Any]]:
+    def snapshot(self):
         assert self.finished == self.dispatched, "a state that is not settled"
         values = {"global_step": np.int64(self.dispatched)}
         return lambda: values
 
-    def forward(self) -> Any:
+    def forward(self):
         assert self.finished == self.dispatched
         return self
 
 
-def metrics(step: int) -> dict[str, float]:
+def metrics(step):
     return {"loss": 1.0 / step, "masked_lm_accuracy": 0.5, "learning_rate": 0.1}
 
 
@@ -93,7 +89,7 @@ class Training:
         stop_in_evaluation: whether someone asks while the first evaluation runs.
     """
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *settings: str) -> None:
+    def __init__(self, tmp_path, monkeypatch, *settings):
         self.manifest = synthetic.write(tmp_path / "data")
         self.data, self.model_dir = str(tmp_path / "data"), str(tmp_path / "model")
         config, overrides = resolve_config(None, [*SETTINGS, *settings])
@@ -101,15 +97,15 @@ class Training:
         self._monkeypatch = monkeypatch
 
     def run(
-        self, *, ahead: int = 0, loop: int = 1, bad: int | None = None, evaluates: bool = False,
-        stop_at: int | None = None, stop_in_evaluation: bool = False,
-        instead: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
+        self, *, ahead = 0, loop = 1, bad = None, evaluates = False,
+        stop_at = None, stop_in_evaluation = False,
+        instead = None
+    ):  # fmt: skip
         stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
         steps = CheckpointStore(self.model_dir).steps()
         engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad)
 
-        def evaluate(model: Any, *_: Any, **how: Any) -> dict[str, Any]:
+        def evaluate(model, *_, **how):
             if stop_in_evaluation:
                 stop.ask("SIGTERM")
             for _ in range(how["max_batches"] or 1):
@@ -117,7 +113,7 @@ class Training:
             fingerprint = {"data_fingerprint": self.manifest.fingerprint}
             return {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5, **fingerprint}
 
-        def mark(phase: str, step: int = 0) -> None:
+        def mark(phase, step=0):
             if stop_at is not None and engine.finished >= stop_at:
                 instead() if instead else stop.ask("SIGTERM")
 
@@ -137,25 +133,25 @@ class Training:
             assert engine.closed == engine.begun, "closed once, however the run ends"
 
     @property
-    def logged(self) -> list[int]:
+    def logged(self):
         return [record["step"] for record in run_log.read_metrics(self.model_dir)]
 
     @property
-    def saved(self) -> list[int]:
+    def saved(self):
         return CheckpointStore(self.model_dir).steps()
 
     @property
-    def evaluated(self) -> list[int]:
+    def evaluated(self):
         return [record["step"] for record in run_log.read_evaluations(self.model_dir)]
 
 
 @pytest.fixture
-def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+def training(tmp_path, monkeypatch):
     return Training(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])
-def test_a_run_left_alone(training: Training, ahead: int, loop: int) -> None:
+def test_a_run_left_alone(training, ahead, loop):
     training.run(ahead=ahead, loop=loop, evaluates=True)
     assert training.logged == [4, 8, 12, 16, 20, 24, 28, 30]
     assert training.saved == [7, 14, 21, 28, 30]
@@ -163,7 +159,7 @@ def test_a_run_left_alone(training: Training, ahead: int, loop: int) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_request_to_stop_logs_and_saves_the_last_step(training: Training, ahead: int) -> None:
+def test_a_request_to_stop_logs_and_saves_the_last_step(training, ahead):
     with pytest.raises(Interrupted) as stopped:
         training.run(ahead=ahead, stop_at=9)
     last = stopped.value.results["global_step"]
@@ -173,19 +169,17 @@ def test_a_request_to_stop_logs_and_saves_the_last_step(training: Training, ahea
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_step_that_is_not_finite_ends_it_before_it_is_saved(
-    training: Training, ahead: int
-) -> None:
+def test_a_step_that_is_not_finite_ends_it_before_it_is_saved(training, ahead):
     with pytest.raises(Diverged, match="step 14: "):
         training.run(ahead=ahead, bad=14)
     assert training.saved == [7]
 
 
-def test_nothing_is_saved_once_a_shard_was_replaced(training: Training) -> None:
+def test_nothing_is_saved_once_a_shard_was_replaced(training):
     shard = storage.join(training.data, training.manifest.train_shards[0].name)
     data = storage.read_bytes(shard)
 
-    def replace() -> None:
+    def replace():
         if current_thread() is main_thread():  # the save of step 7 runs beside the steps
             while 7 not in training.saved:
                 time.sleep(0.01)
@@ -196,8 +190,8 @@ def test_nothing_is_saved_once_a_shard_was_replaced(training: Training) -> None:
     assert training.saved == [7]
 
 
-def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(training: Training) -> None:
-    def fail() -> None:
+def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(training):
+    def fail():
         raise RuntimeError("the code is swordfish")
 
     with pytest.raises(RuntimeError):
@@ -208,9 +202,7 @@ def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(training
     assert files and not [path for path in files if b"swordfish" in path.read_bytes()]
 
 
-def test_each_batch_of_an_evaluation_ticks_the_watchdog(
-    training: Training, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_batch_of_an_evaluation_ticks_the_watchdog(training, monkeypatch):
     threads: list[str] = []
     monkeypatch.setattr(Watchdog, "tick", lambda _: threads.append(current_thread().name))
     training.config = varied(training.config, {"training.eval_max_batches": 3})
@@ -218,9 +210,7 @@ def test_each_batch_of_an_evaluation_ticks_the_watchdog(
     assert threads.count("evaluation") == 6, "three batches of each of two evaluations"
 
 
-def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(
-    training: Training,
-) -> None:
+def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(training):
     """In the last one too: "finished" would leave it out for good."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
@@ -246,8 +236,8 @@ def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(
     ],
 )
 def test_an_evaluation_that_a_kill_prevented_is_made_first_after_the_restart(
-    training: Training, start: int, before: list[int], expected: list[int]
-) -> None:
+    training, start, before, expected
+):
     with pytest.raises(Interrupted):
         training.run(stop_at=start)
     for step in before:

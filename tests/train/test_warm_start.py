@@ -1,7 +1,5 @@
 """Warm starts: every parameter from where the table says."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

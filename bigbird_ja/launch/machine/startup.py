@@ -4,8 +4,6 @@ The zip has reproducible bytes and is kept on the bucket under its hash, so that
 later installs what the first start installed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.resources

@@ -1,7 +1,5 @@
 """Computes context, and the logarithm of each row's sum of exponentials, in one kernel."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field

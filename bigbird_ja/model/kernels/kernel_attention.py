@@ -8,8 +8,6 @@ passes through TensorFlow's lowering untouched, and libtpu compiles it. On a CPU
 is lowered instead, to ordinary operations: slow, the same numbers, for tests and comparisons.
 """
 
-from __future__ import annotations
-
 import contextlib
 import contextvars
 import functools

@@ -10,8 +10,6 @@ queries of one head have zeros in the place of the others, which selects its own
 unit would fill the missing contraction with zeros anyway.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Choose the engine that trains here, and say why: `--engine auto|estimator|pjrt`."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import os

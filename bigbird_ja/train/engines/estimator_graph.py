@@ -5,8 +5,6 @@ returns when it ends. So the metrics of logged steps go into a small ring, and t
 loss or gradients were not finite is noted by its number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Keep compiled programs next to the run, so that a restart compiles none."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

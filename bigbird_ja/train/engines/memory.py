@@ -1,7 +1,5 @@
 """Refuse a step that does not fit into memory, before it is tried."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -6,8 +6,6 @@ are dispatched ahead of the one that is finished, so that nothing which happens 
 this side leaves the devices idle; of logged steps alone the metrics are fetched.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import deque

@@ -1,7 +1,5 @@
 """Evaluate the model on JAX's devices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,9 +1,5 @@
 """Which engine is chosen, and the message where one cannot be used."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from bigbird_ja.process.errors import BadInput
@@ -18,13 +14,13 @@ CONFIG = fitted(None, [])
 
 
 class Found:
-    def __init__(self, use_tpu: bool) -> None:
+    def __init__(self, use_tpu):
         self.devices, self.peak_flops = (1, 2), None
         self.description = "2 x TPU v5 lite" if use_tpu else "2 x cpu"
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> PretendedMachine:
+def machine(monkeypatch):
     monkeypatch.setattr(choose_lib, "tensorflow_has_tpu", lambda: True)
     monkeypatch.setattr(devices, "find", Found)
     for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
@@ -33,7 +29,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> PretendedMachine:
     return PretendedMachine(monkeypatch, packages, ())
 
 
-def test_the_estimator_where_it_is_proven(machine: PretendedMachine) -> None:
+def test_the_estimator_where_it_is_proven(machine):
     machine.tpu("v3-8")
     chosen = choose("auto", True, CONFIG)
     assert (chosen.name, chosen.replicas, chosen.peak_flops) == ("estimator", 8, 61.5e12)
@@ -73,15 +69,15 @@ ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8
     ],
 )
 def test_a_run_keeps_its_engine_on_the_same_kind_of_device_and_new_ones_follow_a_rule(
-    machine: PretendedMachine, before: Before | None, kind: str | None, engine: str, why: str
-) -> None:
+    machine, before, kind, engine, why
+):
     if kind is not None:
         machine.tpu(kind)
     chosen = choose("auto", kind is not None, CONFIG, before)
     assert chosen.name == engine and why in chosen.why
 
 
-def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: PretendedMachine) -> None:
+def test_a_run_changes_its_engine_where_its_own_is_not_available(machine):
     machine.packages.pop("tensorflow_estimator")
     assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
     machine.packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0"}
@@ -97,9 +93,7 @@ def test_a_run_changes_its_engine_where_its_own_is_not_available(machine: Preten
         "model.attention_implementation=kernel",
     ],
 )  # fmt: skip
-def test_what_only_jax_has_is_refused_by_the_estimator(
-    machine: PretendedMachine, setting: str
-) -> None:
+def test_what_only_jax_has_is_refused_by_the_estimator(machine, setting):
     config = fitted(None, [setting])
     chosen = choose("auto", False, config)
     assert (chosen.name, chosen.why) == ("pjrt", f"auto: {setting} needs it")
@@ -107,13 +101,13 @@ def test_what_only_jax_has_is_refused_by_the_estimator(
         choose("estimator", False, config)
 
 
-def test_the_requested_engine_is_taken(machine: PretendedMachine) -> None:
+def test_the_requested_engine_is_taken(machine):
     assert choose("pjrt", False, CONFIG).name == "pjrt"
     machine.tpu("v5litepod-8")
     assert choose("estimator", True, CONFIG).name == "estimator"
 
 
-def test_a_missing_tpu_is_reported_first(tmp_path: Path) -> None:
+def test_a_missing_tpu_is_reported_first(tmp_path):
     nowhere = (str(tmp_path / "accel*"),)
     with pytest.raises(BadInput, match="this machine has no TPU"):
         check_estimator_tpu(CONFIG, nowhere)
@@ -124,13 +118,13 @@ def test_a_missing_tpu_is_reported_first(tmp_path: Path) -> None:
         check_estimator_tpu(CONFIG, nowhere)
 
 
-def test_a_tpu_of_another_name_that_does_not_answer() -> None:
+def test_a_tpu_of_another_name_that_does_not_answer():
     config = varied(CONFIG, {"tpu.name": "somewhere", "tpu.zone": "none"})
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         check_estimator_tpu(config)
 
 
-def test_several_processes_are_for_jax(machine: PretendedMachine) -> None:
+def test_several_processes_are_for_jax(machine):
     machine.tpu("v3-8")
     chosen = choose("auto", True, CONFIG, None, 2)
     assert (chosen.name, chosen.replicas, chosen.processes) == ("pjrt", 2, 2)
@@ -140,9 +134,7 @@ def test_several_processes_are_for_jax(machine: PretendedMachine) -> None:
 @pytest.mark.parametrize(
     ("batch", "cores", "words"), [(20, 8, "use 16 or 32"), (4, 8, "use 8 or 16|use 16")]
 )
-def test_a_batch_that_does_not_divide_is_refused_with_what_does(
-    batch: int, cores: int, words: str
-) -> None:
+def test_a_batch_that_does_not_divide_is_refused_with_what_does(batch, cores, words):
     assert check_divides(16, 8, 2) == 1
     with pytest.raises(BadInput, match=words):
         check_divides(batch, cores, 2)

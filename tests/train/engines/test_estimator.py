@@ -1,9 +1,6 @@
 """The graph around the step, as a TPU would see it, and the session that must not come back."""
 
-from __future__ import annotations
-
 import logging
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +12,6 @@ pytest.importorskip("tensorflow_estimator", reason="TPUEstimator ended with Tens
 
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import varied
 from bigbird_ja.train.engines import estimator
 from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, deal
@@ -23,12 +19,12 @@ from bigbird_ja.train.engines.estimator_graph import REPLICA_ID, TrainGraph, dea
 pytestmark = pytest.mark.estimator
 
 
-def batches(rows: int) -> tf.data.Dataset:
+def batches(rows):
     values = {"a": np.arange(3 * rows * 2).reshape(3, rows, 2).astype(np.int32)}
     return tf.data.Dataset.from_tensor_slices(values)
 
 
-def test_a_batch_is_dealt_to_the_cores_in_their_order() -> None:
+def test_a_batch_is_dealt_to_the_cores_in_their_order():
     dealt = list(deal(batches(8), range(4, 8)).as_numpy_iterator())
     assert [int(part[REPLICA_ID][0]) for part in dealt] == [4, 5, 6, 7] * 3
     assert dealt[0]["a"].shape == (2, 2)
@@ -36,12 +32,12 @@ def test_a_batch_is_dealt_to_the_cores_in_their_order() -> None:
     assert (joined == np.arange(16, 32).reshape(8, 2)).all()
 
 
-def test_one_core_gets_the_batch_as_it_is() -> None:
+def test_one_core_gets_the_batch_as_it_is():
     (first, *_) = deal(batches(8), range(1)).as_numpy_iterator()
     assert first["a"].shape == (8, 2) and first[REPLICA_ID].tolist() == [0]
 
 
-def tiny() -> Config:
+def tiny():
     settings = [
         "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
         "model.intermediate_size=32", "model.attention_type=original_full",
@@ -53,10 +49,10 @@ def tiny() -> Config:
     return fitted(None, settings)
 
 
-def features(rows: int) -> dict[str, Any]:
+def features(rows):
     rng = np.random.default_rng(0)
 
-    def ids(high: int, *shape: int) -> tf.Tensor:
+    def ids(high, *shape):
         return tf.constant(rng.integers(1, high, shape), tf.int32)
 
     return {
@@ -67,7 +63,7 @@ def features(rows: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def initial(config: Config) -> dict[str, Any]:
+def initial(config):
     from bigbird_ja.model.params import initial_parameters
 
     params = initial_parameters(*with_data(config), 1)
@@ -76,13 +72,13 @@ def initial(config: Config) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("optimizer", "stacks"), [("adamw", 0), ("muon", 1)])
-def test_the_tpu_form_of_the_step_builds(optimizer: str, stacks: int) -> None:
+def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
     config = tiny()
     config = varied(config, {"training.optimizer": optimizer})
     graph = TrainGraph(*with_data(config), lambda: initial(config))
     with tf.Graph().as_default() as built:
 
-        def step() -> tf.Operation:
+        def step():
             return graph.model_fn(features(2), None, "train", {"use_tpu": True}).train_op
 
         tf.compat.v1.tpu.replicate(step, [[], []])
@@ -91,7 +87,7 @@ def test_the_tpu_form_of_the_step_builds(optimizer: str, stacks: int) -> None:
     assert len(sums) == 2 + len(parameter_specs(*with_data(config))) + stacks
 
 
-def test_a_second_session_ends_with_what_ended_the_first() -> None:
+def test_a_second_session_ends_with_what_ended_the_first():
     session = estimator.OneSession()
     session()
     logger = logging.getLogger("test-sessions")
@@ -104,20 +100,20 @@ def test_a_second_session_ends_with_what_ended_the_first() -> None:
         session()
 
 
-def test_a_second_session_without_a_known_cause_is_reported() -> None:
+def test_a_second_session_without_a_known_cause_is_reported():
     session = estimator.OneSession()
     session()
     with pytest.raises(StorageError, match="lost its session"):
         session()
 
 
-def endless(host: int, count: int) -> tf.data.Dataset:
+def endless(host, count):
     part = features(4)
     part.pop(REPLICA_ID)
     return tf.data.Dataset.from_tensors(part).repeat()
 
 
-def make_engine(tmp_path: Any, steps: int, batches: Any = endless) -> estimator.EstimatorEngine:
+def make_engine(tmp_path, steps, batches=endless):
     config = tiny()
     config = varied(config, {"training.num_train_steps": steps})
     return estimator.EstimatorEngine(
@@ -125,7 +121,7 @@ def make_engine(tmp_path: Any, steps: int, batches: Any = endless) -> estimator.
     )
 
 
-def test_it_is_closed_before_its_first_step_and_in_the_middle(tmp_path: Any) -> None:
+def test_it_is_closed_before_its_first_step_and_in_the_middle(tmp_path):
     for steps in (0, 2):
         engine = make_engine(tmp_path, 100)
         engine.begin()
@@ -136,7 +132,7 @@ def test_it_is_closed_before_its_first_step_and_in_the_middle(tmp_path: Any) -> 
         assert not engine._thread.is_alive()
 
 
-def test_an_input_that_ends_is_an_error_and_so_is_one_that_fails(tmp_path: Any) -> None:
+def test_an_input_that_ends_is_an_error_and_so_is_one_that_fails(tmp_path):
     engine = make_engine(tmp_path, 10, lambda host, count: endless(0, 1).take(2))
     engine.begin()
     assert [engine.advance(10).step, engine.advance(10).step] == [1, 2]
@@ -144,8 +140,8 @@ def test_an_input_that_ends_is_an_error_and_so_is_one_that_fails(tmp_path: Any) 
         engine.advance(10)
     engine.close()
 
-    def failing(host: int, count: int) -> tf.data.Dataset:
-        def check(part: dict[str, Any]) -> dict[str, Any]:
+    def failing(host, count):
+        def check(part):
             with tf.control_dependencies([tf.debugging.Assert(False, ["shard-7"])]):
                 return {name: tf.identity(value) for name, value in part.items()}
 

@@ -1,7 +1,5 @@
 """The attention kernels on their way from TensorFlow's graph to a TPU's compiler, without one."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -23,10 +21,10 @@ AXES = (1, 6, 2, 64, 128)  # batch, tiles, heads, size, rows
 NAMES = ("query", "key", "value")
 
 
-def test_both_kernels_reach_the_compiler_with_results_of_their_own() -> None:
+def test_both_kernels_reach_the_compiler_with_results_of_their_own():
     random = RolledTiles(np.array([[2, 3], [3, 2]], np.int32), AXES[1])
 
-    def both(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+    def both(values):
         given = [tf.cast(values[name], tf.bfloat16) for name in NAMES]
         with tf.GradientTape() as tape:
             tape.watch(given)

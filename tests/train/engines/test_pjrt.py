@@ -1,7 +1,5 @@
 """The step on JAX's runtime against TPUEstimator and against TensorFlow alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -35,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def check(devices: int, *cases: dict[str, Any]) -> None:
+def check(devices, *cases):
     for result in engine_runs.compare(devices, cases):
         assert result["losses"] < 1e-5, result
         assert result["weights"] < 1e-5, result
@@ -50,17 +48,17 @@ def check(devices: int, *cases: dict[str, Any]) -> None:
         pytest.param(list(CASES)[2:], marks=pytest.mark.nightly),  # each compiles half a minute
     ],
 )
-def test_losses_and_weights_are_those_of_the_estimator(names: list[str]) -> None:
+def test_losses_and_weights_are_those_of_the_estimator(names):
     check(1, *({**CASES[name], "reference": "estimator"} for name in names))
 
 
-def test_on_several_devices_they_are_those_of_as_many_replicas() -> None:
+def test_on_several_devices_they_are_those_of_as_many_replicas():
     """With sums over micro-batches and devices, from the middle on over two; dropout is drawn per
     device."""
     check(4, {**CASES["accumulation, checkpointing, next sentence"], "then": [2]})
 
 
-def test_muon_on_several_devices_moves_as_on_as_many_replicas() -> None:
+def test_muon_on_several_devices_moves_as_on_as_many_replicas():
     """With state that is divided over four devices, from the middle on over two. Each
     orthogonalises its share: of four matrices of one shape, and of two and one, whose rows
     four devices do not divide either."""
@@ -74,12 +72,12 @@ def test_muon_on_several_devices_moves_as_on_as_many_replicas() -> None:
     ("devices", "name"),
     [(8, "as it is"), (4, list(CASES)[2]), (2, "muon"), (8, "muon")],
 )
-def test_on_other_numbers_of_devices_too(devices: int, name: str) -> None:
+def test_on_other_numbers_of_devices_too(devices, name):
     check(devices, CASES[name])
 
 
 @pytest.mark.nightly
-def test_the_kernels_train_as_xlas_way_does() -> None:
+def test_the_kernels_train_as_xlas_way_does():
     if tf.__version__.startswith("2.15."):
         pytest.skip("TensorFlow 2.15 does not read what jax writes for a CPU")
     settings = ["model.attention_implementation=kernel", "model.attend_across_documents=false"]

@@ -1,9 +1,5 @@
 """Where a compiler refuses the kernels that `auto` had chosen, the run goes on XLA's way."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from bigbird_ja.model import implementation
@@ -18,14 +14,14 @@ from bigbird_ja.train.engines.pjrt import PjrtEngine
 KEY = "model.attention_implementation"
 
 
-def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
+def _engine(monkeypatch, *settings):
     """For a v5e whose compiler takes XLA's way only."""
     monkeypatch.setattr(implementation, "_version", lambda package: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
     for name in ("Mesh", "NamedSharding"):  # asking jax for devices would look for a TPU
         monkeypatch.setattr(pjrt, name, lambda *_: None)
 
-    def compile_(engine: PjrtEngine) -> Any:
+    def compile_(engine):
         if engine._step_config.model.attention_implementation == "kernel":
             raise RuntimeError("INTERNAL: Mosaic failed to compile TPU kernel")
         return "the step"
@@ -36,15 +32,13 @@ def _engine(monkeypatch: pytest.MonkeyPatch, *settings: str) -> PjrtEngine:
     return PjrtEngine(*with_data(config), dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
 
 
-def test_auto_continues_without_them(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_auto_continues_without_them(monkeypatch, capsys):
     engine = _engine(monkeypatch)
     assert engine._step_config.model.attention_implementation == "kernel"
     assert engine._compile_with_fallback() == "the step"  # type: ignore[comparison-overlap]
     assert f"{KEY}=auto: xla, as this compiler refuses" in capsys.readouterr().err
 
 
-def test_kernels_requested_by_name_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_requested_by_name_are_an_error(monkeypatch):
     with pytest.raises(RuntimeError, match="Mosaic failed"):
         _engine(monkeypatch, f"{KEY}=kernel")._compile_with_fallback()

@@ -3,8 +3,6 @@
 Needs neither of them, so that it can be written to a file and read by another process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

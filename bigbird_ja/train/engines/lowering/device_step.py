@@ -9,8 +9,6 @@ gives its rows of all matrices for all rows of its share of them (all-to-all), o
 and gives them back in the same way. Importing this starts no device.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

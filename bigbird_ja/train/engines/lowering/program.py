@@ -19,8 +19,6 @@ same, but a few ops (TensorFlow's stateless random numbers, of which the step ha
 differently.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

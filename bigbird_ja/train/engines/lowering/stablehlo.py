@@ -5,8 +5,6 @@ HLO becomes StableHLO by XLA's own converter. A function of the same signature i
 JAX function, inside `jit` and `shard_map`. All names are public but two, for jax before 0.7.1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any
