@@ -104,10 +104,13 @@ def draw(path: pathlib.Path, title: str, curves: Mapping[str, Curve]) -> None:
         number = recipes.index(recipe_of(name))
         width = WIDTH if len(losses) > 2 * WIDTH else 1
         axes.plot(
-            steps[width - 1 :], np.convolve(losses, np.ones(width) / width, mode="valid"),
-            color=f"C{number % 10}", lw=1.1, ls=("-", "--", ":")[number // 10 % 3],
+            steps[width - 1 :],
+            np.convolve(losses, np.ones(width) / width, mode="valid"),
+            color=f"C{number % 10}",
+            lw=1.1,
+            ls=("-", "--", ":")[number // 10 % 3],
             label=recipes[number] if "seed 0" in name else None,
-        )  # fmt: skip
+        )
     axes.set(xlabel="step", ylabel="masked-LM loss")
     axes.set_title(textwrap.fill(title, 80), fontsize=10)
     axes.grid(alpha=0.3)

@@ -50,9 +50,11 @@ TEXT = "BIGBIRD_JA_REAL_TEXT"
 PROBE_TEXT = ("--documents=600", "--seed=99", "--mean_length=5000", "--facts_per_1000_characters=3")
 # A model this small does not fill two cores.
 ONE_CORE = {
-    "TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "JAX_PLATFORMS": "cpu",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-}  # fmt: skip
+}
 SHARE = re.compile(r"\{share:([0-9.]+)\}")
 EVAL_BATCHES = 16  # of an evaluation in training; the last one takes all held-out records
 
@@ -221,9 +223,12 @@ def train(
         sources = [folder.with_name(f"{run.folder}.first")]
         write_first_values(str(config), places[1].partition("=")[2], str(sources[0]))
     trained = command(
-        "pretrain", f"--config={config}", *places, *(f"--init_from={s}" for s in sources),
+        "pretrain",
+        f"--config={config}",
+        *places,
+        *(f"--init_from={s}" for s in sources),
         *(["--mode=train_and_eval"] if "evaluations" in bench else []),
-    )  # fmt: skip
+    )
     evaluated = command("evaluate", *places)
     asked = bench.get("probe")
     if asked:
@@ -297,13 +302,14 @@ def table(results: Mapping[Run, Mapping[str, Any]], has_goal: bool) -> str:
         known = [step for step in reached if step is not None]
         rows.append(
             (
-                name, f"{next(iter(ours.values()))['steps']:,}",
+                name,
+                f"{next(iter(ours.values()))['steps']:,}",
                 " ".join(f"{losses[name, priced][seed]:.4f}" for seed in sorted(ours)),
                 compare.difference(losses[name, priced], base) if (name, priced) != first else "",
                 f"{statistics.mean(known) / ends[0][0]:.0%}" if len(known) == len(ours) else "",
                 " ".join(f"{r['recall']:.1%}" for r in ours.values() if r["recall"] is not None),
             )
-        )  # fmt: skip
+        )
     titles = "run", "steps", "held-out loss by seed", "difference", "steps to goal", "far recall"
     return console.table(rows, titles)
 
@@ -319,8 +325,11 @@ def main() -> None:
     if options.priced:
         prices = {run.name: relative_price(work, run, runs[0]) for run in runs}
         print(", ".join(f"{name} costs {price:.3f}" for name, price in prices.items()))
-        runs += [replace(run, steps=round(run.steps / prices[run.name]), priced=True)
-                 for run in runs if prices[run.name] != 1]  # fmt: skip
+        runs += [
+            replace(run, steps=round(run.steps / prices[run.name]), priced=True)
+            for run in runs
+            if prices[run.name] != 1
+        ]
     path = ROOT / "docs" / "images" / f"{bench.get('picture', options.bench)}.json"
     published = compare.read_published(path, text_of(bench))
     known = {} if options.anew else published or {}

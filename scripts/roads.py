@@ -173,9 +173,10 @@ class Code:
             tree = self._tree[name]
             if isinstance(tree, ast.ClassDef):  # who makes one runs these
                 self._calls[name] |= {
-                    f"{name}.{node.name}" for node in tree.body
+                    f"{name}.{node.name}"
+                    for node in tree.body
                     if isinstance(node, ast.FunctionDef) and node.name.startswith("__")
-                }  # fmt: skip
+                }
                 bases = (self.find(name.partition(":")[0], ast.unparse(b)) for b in tree.bases)
                 self._calls[name] |= {base for base in bases if base in self._tree}
             else:

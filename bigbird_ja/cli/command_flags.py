@@ -150,8 +150,7 @@ def flags_of(command: Any) -> flags.FlagValues:
     if uses:
         define.path(
             "config",
-            "Preset (`bigbird-ja config` lists them) or YAML file of settings; with --help, that"
-            " shows its values.",
+            "Preset or YAML file of settings (`bigbird-ja config` lists and explains them).",
             none="the settings' defaults",
             form="NAME|FILE",
             uses=uses,

@@ -6,22 +6,17 @@ from typing import Any
 from absl import flags
 
 from bigbird_ja.cli.command_flags import declared, either, flags_of, own_flags, settings
-from bigbird_ja.settings.option import format_value
 
 _FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
 _COMMON = ("config", "set", "json", "help")
 
 
-def command_help(command: Any, name: str, config: str | None = None) -> str:
+def command_help(command: Any, name: str) -> str:
     """Formats `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
 
     Args:
         command: its module.
         name: as it is typed.
-        config: `--config`, whose values are shown in place of the defaults.
-
-    Raises:
-        BadInput: it cannot be read.
     """
     about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
     about[0] = f"bigbird-ja {name}: {about[0]}"
@@ -30,7 +25,7 @@ def command_help(command: Any, name: str, config: str | None = None) -> str:
     for heading, listed in sections(flags_of(command)).items():
         lines += ["", f"{heading}:"]
         for flag in listed:
-            default = default_text(flag, config)
+            default = default_text(flag)
             shown = default if declared(flag).required else f"default: {default}"
             text = meaning(flag) + (f" ({shown})" if default != "off" else "")
             lines.append(f"  {form(flag)}")
@@ -74,27 +69,15 @@ def meaning(flag: flags.Flag) -> str:
     return " ".join(option.help.split()) + (f" [{shown}]" if shown else "")
 
 
-def default_text(flag: flags.Flag, config: str | None = None) -> str:
-    """Words a flag's default for people, or `required`; with `--config`, the preset's value."""
+def default_text(flag: flags.Flag) -> str:
+    """Words a flag's default for people, or `required`."""
     option = declared(flag)
     if option.required:
         return f"required except with {either(option.unless)}" if option.unless else "required"
     if option.setting:
-        if config and (stated := _stated(config, option.setting)):
-            return stated
         option = settings()[option.setting]
     if option.default == []:
         return option.none or "none"
     if isinstance(option.default, bool):
         return "on" if option.default else "off"
     return option.default_text if option.default != "" else '""'
-
-
-def _stated(config: str, key: str) -> str:
-    """Words a preset's value, such as `300, from preset tiny-cpu`; empty where it states none."""
-    from bigbird_ja.settings.resolve import resolve_config
-    from bigbird_ja.settings.values import flatten
-
-    resolved, overrides = resolve_config(config)
-    source = next((o.source for o in overrides if o.key == key), "")
-    return f"{format_value(flatten(resolved)[key])}, from {source}" if source else ""

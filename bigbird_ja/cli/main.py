@@ -117,8 +117,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
     if args.help:
         from bigbird_ja.cli.help import command_help
 
-        config = command_flags.configs(args)[0] if "config" in args else None
-        return _show(lambda: command_help(command, arguments[0], config))
+        return _show(lambda: command_help(command, arguments[0]))
     with _results(wants_json) as results:
         return _run(command, args, results, signals)
 

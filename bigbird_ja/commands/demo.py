@@ -9,7 +9,6 @@ under 2 minutes on two cores.
 """
 
 import contextlib
-import importlib.util
 import json
 import shlex
 import signal
@@ -30,10 +29,9 @@ from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja demo --work_dir demo"
-NEEDS = ("tensorflow", "jax|tensorflow_estimator")
+NEEDS = ("tensorflow", "jax")
 
 _INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
-_PACKAGES = ("tensorflow", "jax")  # that some of the commands need, and that an extra installs
 _KILLED = "killed.json"  # in the work directory: what the run had logged when it was killed
 # One mask each, like the corpus and not in it: である, 年, った are what a reader expects.
 _TEXTS = (
@@ -55,13 +53,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     Raises:
         BadInput: the folder holds something that no demo made.
-        ModuleNotFoundError: a package is missing that a later command would miss.
         RuntimeError: the demo did not show what it promises; the message says what.
     """
     work_dir, steps = args.work_dir, args.num_train_steps
-    for name in _PACKAGES:
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(name, name=name)
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
     outputs.check_folder_place(work_dir, "--work_dir")

@@ -102,21 +102,30 @@ TASKS = {
         "jsts-train", {"JSTS": "jsts-valid"}, pair, lambda row: float(row["label"]), 1, similarity
     ),
     "jcommonsenseqa": Task(
-        "jcommonsenseqa-train", {"JCommonsenseQA": "jcommonsenseqa-valid"},
+        "jcommonsenseqa-train",
+        {"JCommonsenseQA": "jcommonsenseqa-valid"},
         lambda row, encode: [encode(row["question"], choice) for choice in row["choices"]],
-        lambda row: int(row["label"]), 1, accuracy,
+        lambda row: int(row["label"]),
+        1,
+        accuracy,
     ),
     "jcola": Task(
         "jcola-in_domain_train",
         {"JCoLA": "jcola-in_domain_valid", "JCoLA out of domain": "jcola-out_of_domain_valid"},
         lambda row, encode: [encode(row["sentence"])],
-        lambda row: int(row["label"]), 2, acceptability,
+        lambda row: int(row["label"]),
+        2,
+        acceptability,
     ),
     "jsick": Task(
-        "jsick-train", {"JSICK": "jsick-test"}, pair,
-        lambda row: JSICK_LABELS.index(row["label"]), 3, accuracy,
+        "jsick-train",
+        {"JSICK": "jsick-test"},
+        pair,
+        lambda row: JSICK_LABELS.index(row["label"]),
+        3,
+        accuracy,
     ),
-}  # fmt: skip
+}
 
 
 class Progress:
@@ -191,8 +200,9 @@ def kept(path: Path, settings: dict[str, Any], name: str, model: str) -> dict[st
     new = {"settings": settings, "models": {}}
     there = json.loads(path.read_text("utf-8")) if path.exists() else new
     if there["settings"] != settings:
-        raise SystemExit(f"{path} holds scores with {there['settings']}, not {settings}:"
-                         " choose another --output")  # fmt: skip
+        raise SystemExit(
+            f"{path} holds scores with {there['settings']}, not {settings}: choose another --output"
+        )
     if there["models"].setdefault(name, {"model": model, "scores": {}})["model"] != model:
         raise SystemExit(f"{path} holds scores of another model {name}: choose another --output")
     return dict(there)
@@ -272,13 +282,19 @@ def score(args: argparse.Namespace) -> dict[str, Any]:
         task, title = TASKS[task_name], f"{task_name}, seed {seed + 1} of {args.seeds}"
         transformers.set_seed(seed)
         model = load(
-            transformers.AutoModelForSequenceClassification, args.model, trust,
-            args.random_weights, num_labels=task.outputs,
-        )  # fmt: skip
+            transformers.AutoModelForSequenceClassification,
+            args.model,
+            trust,
+            args.random_weights,
+            num_labels=task.outputs,
+        )
         fit(
-            model, tokenizer, encoded[task_name, task.train], replace(settings, seed=seed),
+            model,
+            tokenizer,
+            encoded[task_name, task.train],
+            replace(settings, seed=seed),
             functools.partial(progress.add, title, 3),
-        )  # fmt: skip
+        )
         measured = {}
         for test, file in task.tests.items():
             examples = encoded[task_name, file]

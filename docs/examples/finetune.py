@@ -144,9 +144,12 @@ def longest(tokenizer: Any, folder: str, trust: bool) -> int:
 
 
 def fit(
-    model: Any, tokenizer: Any, examples: Sequence[Example], settings: Settings,
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    settings: Settings,
     progress: Callable[[Sequence[Example], float], None] = lambda batch, loss: None,
-) -> None:  # fmt: skip
+) -> None:
     """Train all weights; `progress` is called after each batch with it and its loss."""
     order = random.Random(settings.seed)
     steps = settings.epochs * math.ceil(len(examples) / settings.batch_size)
@@ -154,10 +157,12 @@ def fit(
     matrices = [weight for weight in model.parameters() if weight.ndim > 1]
     vectors = [weight for weight in model.parameters() if weight.ndim <= 1]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": settings.weight_decay},
-         {"params": vectors, "weight_decay": 0.0}],
+        [
+            {"params": matrices, "weight_decay": settings.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
+        ],
         lr=settings.learning_rate,
-    )  # fmt: skip
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warmup, (steps - step) / (steps - warmup + 1))
     )
@@ -176,9 +181,12 @@ def fit(
 
 @torch.inference_mode()
 def predict(
-    model: Any, tokenizer: Any, examples: Sequence[Example], batch_size: int,
+    model: Any,
+    tokenizer: Any,
+    examples: Sequence[Example],
+    batch_size: int,
     progress: Callable[[Sequence[Example], float], None] = lambda batch, loss: None,
-) -> tuple[float, list[Any]]:  # fmt: skip
+) -> tuple[float, list[Any]]:
     """Return the mean loss, and the answers in the order of the examples."""
     model.eval()
     total, answers = 0.0, [None] * len(examples)
@@ -280,8 +288,9 @@ def main() -> None:
     settings = Settings(args.epochs, args.learning_rate, args.batch_size)
     transformers.set_seed(settings.seed)
     kinds = (
-        transformers.AutoModelForSequenceClassification, transformers.AutoModelForQuestionAnswering
-    )  # fmt: skip
+        transformers.AutoModelForSequenceClassification,
+        transformers.AutoModelForQuestionAnswering,
+    )
     model = load(kinds[is_qa], args.model, trust, **config)
     done = 0
 

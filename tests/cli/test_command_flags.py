@@ -8,7 +8,6 @@ from bigbird_ja.cli import command_flags, help, main
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.commands import config as config_command
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 
 
@@ -155,16 +154,11 @@ def test_all_that_is_missing_is_named_at_once():
     assert names in refusal("launch")
 
 
-def test_help_shows_a_presets_values_and_what_is_required_first():
-    module = main.load_command("pretrain")
-    text = " ".join(help.command_help(module, "pretrain", "tiny-cpu").split())
-    steps = resolve_config("tiny-cpu")[0].training.num_train_steps
-    assert f"(default: {steps}, from preset tiny-cpu)" in text
+def test_help_shows_what_is_required_first():
+    text = " ".join(help.command_help(main.load_command("pretrain"), "pretrain").split())
     headings = ["Required:", "Flags:", "Several hosts:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
-    with pytest.raises(BadInput, match="no such preset"):
-        help.command_help(module, "pretrain", "no-such")
 
 
 def test_help_shows_range_unit_and_what_a_default_stands_for():
