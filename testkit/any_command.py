@@ -4,8 +4,6 @@
 streams, signals, statuses. WHAT names a function of this module; further words are flags.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import hashlib
@@ -15,8 +13,6 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable
-from typing import Any
 
 from bigbird_ja.cli import main as cli
 from bigbird_ja.process import children, console
@@ -25,7 +21,7 @@ from bigbird_ja.storage.disk import scratch_directory
 READY = "ready"
 
 
-def work() -> dict[str, Any]:
+def work():
     """Ends well."""
     print("a table")
     with contextlib.suppress(OSError):  # C does not ask
@@ -34,7 +30,7 @@ def work() -> dict[str, Any]:
     return {"count": 3}
 
 
-def odd_results() -> dict[str, Any]:
+def odd_results():
     """Results that JSON cannot hold as they are."""
     import numpy as np
 
@@ -42,18 +38,18 @@ def odd_results() -> dict[str, Any]:
     return {"nan": float("nan"), "array": array, "scalar": np.float32(1.5), "name": "\udcff"}
 
 
-def wait() -> dict[str, Any]:
+def wait():
     """Waits for a signal."""
     console.log(READY)
     return _forever()
 
 
-def _forever() -> dict[str, Any]:
+def _forever():
     while True:
         time.sleep(0.01)
 
 
-def swallow() -> dict[str, Any]:
+def swallow():
     """A library that catches everything, once."""
     with contextlib.suppress(BaseException):
         console.log(READY)
@@ -61,11 +57,11 @@ def swallow() -> dict[str, Any]:
     return _forever()
 
 
-def in_destructor() -> dict[str, Any]:
+def in_destructor():
     """An exception that comes up in a destructor is printed and forgotten by Python."""
 
     class Resource:
-        def __del__(self) -> None:
+        def __del__(self):
             console.log(READY)
             time.sleep(60)
 
@@ -73,7 +69,7 @@ def in_destructor() -> dict[str, Any]:
     return _forever()
 
 
-def translate() -> dict[str, Any]:
+def translate():
     """A library that makes an error of its own out of what it catches."""
     try:
         console.log(READY)
@@ -83,7 +79,7 @@ def translate() -> dict[str, Any]:
     return {}
 
 
-def native() -> dict[str, Any]:
+def native():
     """Native code that does not return, with a temporary file, a directory and a child open."""
     with (
         scratch_directory(prefix="any-command-") as directory,
@@ -99,26 +95,26 @@ def native() -> dict[str, Any]:
     return {}
 
 
-def thread() -> dict[str, Any]:
+def thread():
     """A thread that the interpreter waits for at its end."""
     threading.Thread(target=time.sleep, args=(600,)).start()
     return wait()
 
 
-def chatter() -> dict[str, Any]:
+def chatter():
     """Prints until its reader is gone."""
     while True:
         print("東京" * 100)
 
 
-def secret() -> dict[str, Any]:
+def secret():
     """Fails with a credential in the message."""
     raise RuntimeError("HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 was refused")
 
 
-def main() -> None:
+def main():
     """Runs the function as a command."""
-    what: Callable[[], dict[str, Any]] = globals()[sys.argv[1]]
+    what = globals()[sys.argv[1]]
     command = types.SimpleNamespace(
         __doc__="A command.",
         EXAMPLE="bigbird-ja demo",

@@ -4,35 +4,32 @@
 --max_train_minutes are over once that many steps were made by this process.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
 
 
 class Limits:
     """Time limits that are over when the test says so."""
 
-    def __init__(self) -> None:
-        self._timers: list[threading.Timer] = []
+    def __init__(self):
+        self._timers = []
 
-    def timer(self, seconds: float, act: Callable[[], None]) -> threading.Timer:
+    def timer(self, seconds, act):
         """In the place of `Dependencies.timer`."""
         timer = threading.Timer(threading.TIMEOUT_MAX, act)
         timer.daemon = True
         self._timers.append(timer)
         return timer
 
-    def end(self) -> None:
+    def end(self):
         """Ends those that run."""
         for timer in self._timers:
             if not timer.finished.is_set():
                 timer.function()
 
-    def give_to_pretrain(self, mark: Callable[..., None]) -> None:
+    def give_to_pretrain(self, mark):
         """From here on `pretrain` has these limits, and calls `mark` with its phases and steps."""
         from bigbird_ja.commands import pretrain
         from bigbird_ja.train.start import Dependencies
@@ -41,13 +38,13 @@ class Limits:
         pretrain.run = functools.partial(pretrain.run, deps=deps)
 
 
-def main() -> None:
+def main():
     """Runs the command of this process's arguments."""
     from bigbird_ja.cli import main as cli
 
     limits, marks = Limits(), 0
 
-    def mark(phase: str, step: int = 0) -> None:
+    def mark(phase, step=0):
         nonlocal marks
         marks += phase == "step"
         if marks == 1 + int(os.environ["ENDS_AT_STEP"]):  # the first is before the first step

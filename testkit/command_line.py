@@ -1,13 +1,10 @@
 """Runs `bigbird-ja`, or another module, in a child process, as a user's script would."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 from testkit import ROOT
 
@@ -21,20 +18,18 @@ class Ended:
     stderr: str
 
     @property
-    def json(self) -> dict[str, Any]:
+    def json(self):
         """Standard output, which `--json` makes one line with one object."""
         assert self.stdout.count("\n") == 1, self.stdout
         return json.loads(self.stdout)
 
 
-def run_cli(*arguments: object, env: dict[str, str] | None = None, timeout: float = 240.0) -> Ended:
+def run_cli(*arguments, env=None, timeout=240.0):
     """Runs `python -m bigbird_ja ARGUMENTS`; `env` is added to this process's environment."""
     return run_module("bigbird_ja", *arguments, env=env, timeout=timeout)
 
 
-def run_module(
-    module: str, *arguments: object, env: dict[str, str] | None = None, timeout: float = 240.0
-) -> Ended:
+def run_module(module, *arguments, env=None, timeout=240.0):
     """Runs `python -m MODULE ARGUMENTS`."""
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],

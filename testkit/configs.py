@@ -1,20 +1,15 @@
 """Makes the (Config, Data) of a run that has no data set."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
-from bigbird_ja.settings.data import Data, requested_data
+from bigbird_ja.settings.data import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.settings.schema import Config
 
 
-def fitted(preset: str | None = None, sets: Sequence[str] = ()) -> Config:
+def fitted(preset=None, sets=()):
     """Resolve settings, and fit them to the data that they ask `make-data` for."""
     config, overrides = resolve_config(preset, sets)
     return fit_to_data(config, requested_data(config), overrides)
 
 
-def with_data(config: Config) -> tuple[Config, Data]:
+def with_data(config):
     """Return a config with the data that it asks `make-data` for."""
     return config, requested_data(config)

@@ -4,9 +4,6 @@ A type is what `storage.decode` decodes into: a dataclass, `msgspec.Struct` or T
 are (name, changed object); a field that is added to a declaration is covered without a line here.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from typing import Any
 
 from msgspec import NODEFAULT, inspect
@@ -14,7 +11,7 @@ from msgspec import NODEFAULT, inspect
 Path = tuple[Any, ...]
 GONE = object()
 
-_OF_ANOTHER_TYPE: dict[type, tuple[Any, ...]] = {
+_OF_ANOTHER_TYPE = {
     inspect.IntType: ("3", 1.5, True, [], {}),
     inspect.FloatType: ("3", True, [], {}),
     inspect.StrType: (3, True, [], {}),
@@ -28,7 +25,7 @@ _OF_ANOTHER_TYPE: dict[type, tuple[Any, ...]] = {
 _OBJECTS = (inspect.DataclassType, inspect.StructType, inspect.TypedDictType)
 
 
-def wrong(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
+def wrong(kind, sample):
     """`sample`, changed in one place so that it is no `kind` any more, in every way.
 
     Args:
@@ -45,7 +42,7 @@ def wrong(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
                 yield f"without {at}.{name}", changed(sample, (*path, name), GONE)
 
 
-def utmost(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
+def utmost(kind, sample):
     """`sample` with one place at the edge of what `kind` takes there."""
     for path, node in _places(inspect.type_info(kind), sample, ()):
         at = ".".join(map(str, path))
@@ -53,7 +50,7 @@ def utmost(kind: Any, sample: Any) -> Iterator[tuple[str, Any]]:
             yield f"{at} is {value!r}", changed(sample, path, value)
 
 
-def changed(value: Any, path: Path, new: Any) -> Any:
+def changed(value, path, new):
     """A copy with one place replaced, or gone."""
     if not path:
         return new
@@ -67,7 +64,7 @@ def changed(value: Any, path: Path, new: Any) -> Any:
     return copy
 
 
-def _places(node: Any, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+def _places(node, value, path):
     """Every declared place and its type, of lists and maps the first item of the sample."""
     yield path, node
     inner = _without_none(node)
@@ -82,7 +79,7 @@ def _places(node: Any, value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         yield from _places(inner.item_type, value[0], (*path, 0))
 
 
-def _wrong_values(node: Any) -> Iterator[Any]:
+def _wrong_values(node):
     inner = _without_none(node)
     if isinstance(inner, (inspect.AnyType, inspect.UnionType)):
         return
@@ -103,7 +100,7 @@ def _wrong_values(node: Any) -> Iterator[Any]:
         yield 10**400
 
 
-def _utmost_values(node: Any) -> Iterator[Any]:
+def _utmost_values(node):
     inner = _without_none(node)
     if inner is not node:
         yield None
@@ -118,7 +115,7 @@ def _utmost_values(node: Any) -> Iterator[Any]:
         yield {}
 
 
-def _without_none(node: Any) -> Any:
+def _without_none(node):
     """The type beside None in a union of the two; `Annotated`'s extras aside."""
     while isinstance(node, inspect.Metadata):
         node = node.type

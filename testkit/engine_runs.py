@@ -6,8 +6,6 @@ JSON: how far losses and weights are apart. A process of its own, because JAX co
 once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -15,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +30,7 @@ TINY = (
 Run = tuple[dict[str, Any], list[float]]  # state, losses
 
 
-def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def compare(devices, cases):
     """Run the cases in a child process.
 
     Args:
@@ -57,7 +54,7 @@ def compare(devices: int, cases: Sequence[Mapping[str, Any]]) -> list[dict[str, 
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
-def environment(devices: int) -> dict[str, str]:
+def environment(devices):
     """Make the variables of a process with so many CPU devices, and a fast compiler."""
     return {
         **os.environ, **pods.environ(devices), "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
@@ -65,7 +62,7 @@ def environment(devices: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def main(devices: str, path: str) -> None:
+def main(devices, path):
     """Run in the child process."""
     with open(path, encoding="utf-8") as file:
         cases = json.load(file)
@@ -77,7 +74,7 @@ def main(devices: str, path: str) -> None:
     print(json.dumps(results))
 
 
-def _settings(case: Mapping[str, Any]) -> list[str]:
+def _settings(case):
     """Join `TINY` and the case's own; full attention and ModernBERT have no blocks."""
     own = case.get("settings", [])
     is_full = {"model.attention_type=original_full", "model.architecture=modernbert"} & set(own)
@@ -85,7 +82,7 @@ def _settings(case: Mapping[str, Any]) -> list[str]:
     return [*(item for item in TINY if item.partition("=")[0] not in blocks), *own]
 
 
-def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str, Any]:
+def _compare(case, directory, devices):
     from bigbird_ja.data import pipeline
     from bigbird_ja.settings.resolve import fit_to_data, resolve_config
     from bigbird_ja.train.warm_start import first_state
@@ -94,7 +91,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     config = resolve_config(None, _settings(case))[0]
     config = fit_to_data(config, manifest)
 
-    def batches(host: int, count: int, start_step: int = 0) -> Any:
+    def batches(host, count, start_step=0):
         return pipeline.batches(
             config, manifest, str(directory / "data"), start_step=start_step,
             num_hosts=count, host_index=host,
@@ -102,8 +99,8 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
 
     steps = config.training.num_train_steps
     ours = theirs = first_state(config, manifest, None, None)
-    our_losses: list[float] = []
-    their_losses: list[float] = []
+    our_losses = []
+    their_losses = []
     if case.get("reference") == "estimator":
         from bigbird_ja.train.engines.estimator import EstimatorEngine
 
@@ -126,7 +123,7 @@ def _compare(case: Mapping[str, Any], directory: Path, devices: int) -> dict[str
     return _difference((ours, our_losses), (theirs, their_losses))
 
 
-def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
+def _difference(ours_and_losses, theirs_and_losses):
     import numpy as np
 
     (ours, our_losses), (theirs, their_losses) = ours_and_losses, theirs_and_losses
@@ -139,7 +136,7 @@ def _difference(ours_and_losses: Run, theirs_and_losses: Run) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def apart(ours: Path, theirs: Path, step: int) -> float:
+def apart(ours, theirs, step):
     """Return the largest relative difference of any variable of two runs' checkpoints."""
     from bigbird_ja.run.variables import read_variables
 
@@ -147,7 +144,7 @@ def apart(ours: Path, theirs: Path, step: int) -> float:
     return max(_apart(left, right, [name for name in left if name != "global_step"]))
 
 
-def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
+def _apart(ours, theirs, names):
     """Measure how far each variable is off, relative to its own size.
 
     A bias of attention keys adds the same to all scores of a query, which a softmax does not see:
@@ -155,7 +152,7 @@ def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
     """
     import numpy as np
 
-    def size(value: Any) -> float:
+    def size(value):
         return float(np.sqrt(np.mean(np.square(value, dtype=np.float64))))
 
     kinds = {name: name.rpartition("/")[2] if "/adam_" in name else "" for name in names}
@@ -170,7 +167,7 @@ def _apart(ours: Any, theirs: Any, names: Sequence[str]) -> list[float]:
     ]
 
 
-def _pjrt(config: Any, data: Any, state: Any, batches: Any, count: int) -> Any:
+def _pjrt(config, data, state, batches, count):
     from bigbird_ja.train.engines import devices as devices_lib
     from bigbird_ja.train.engines.pjrt import PjrtEngine
 
@@ -180,11 +177,11 @@ def _pjrt(config: Any, data: Any, state: Any, batches: Any, count: int) -> Any:
     return PjrtEngine(config, data, lambda: state, batches, used)
 
 
-def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
+def run_engine(engine, steps):
     """Return the state after some steps, and the losses of all of them."""
     engine.begin()
     try:
-        metrics: dict[int, Any] = {}
+        metrics = {}
         step = 0
         while step < steps:
             done = engine.advance(steps)
@@ -198,9 +195,7 @@ def run_engine(engine: Any, steps: int) -> tuple[dict[str, Any], list[float]]:
     return state, [metrics[number]["loss"] for number in sorted(metrics)]
 
 
-def _replicas(
-    config: Any, data: Any, state: Mapping[str, Any], batches: Any, replicas: int, steps: range
-) -> Run:
+def _replicas(config, data, state, batches, replicas, steps):
     """Make the same steps by TensorFlow alone: one replica after another, sums between."""
     import tensorflow as tf
 
@@ -217,7 +212,7 @@ def _replicas(
     }
 
     @tf.function(autograph=False)
-    def part(params: Any, batch: Any, step: Any, replica: Any, weight: Any) -> Any:
+    def part(params, batch, step, replica, weight):
         return step_lib.replica_gradients(
             config,
             data,
@@ -230,7 +225,7 @@ def _replicas(
         )
 
     @tf.function(autograph=False)
-    def apply(params: Any, slots: Any, gradients: Any, sums: Any, step: Any) -> Any:
+    def apply(params, slots, gradients, sums, step):
         return step_lib.apply_gradients(config, data, params, slots, gradients, sums, step)
 
     losses = []

@@ -6,15 +6,13 @@ preempted, hang, crash and go mute; the supervisor is killed, detached, overtake
 comes back after minutes or days, or never. `verdict` says what a history has cost that it must not.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from dataclasses import dataclass, fields
 
 from bigbird_ja.launch.record import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.state import LONGEST, Phase, RunState
+from bigbird_ja.launch.state import LONGEST, Phase
 from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage.lease import LeaseLost
@@ -77,7 +75,7 @@ class History:
         service: `tpu` or `compute`.
     """
 
-    def __init__(self, seed: int, service: str) -> None:
+    def __init__(self, seed, service):
         self._rng = rng = random.Random(f"{service}/{seed}")
         mean = rng.uniform(2, 48) * HOUR
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
@@ -118,7 +116,7 @@ class History:
         self._turns, self._began, self._is_overtaken = 0, 0.0, False
         self._paused = 0.0
 
-    def _trouble(self) -> Trouble:
+    def _trouble(self):
         rng = self._rng
         start = rng.choice([0.0, rng.expovariate(1 / HOUR), rng.expovariate(1 / (5 * DAY))])
         length = rng.choice([60.0, rng.expovariate(1 / HOUR), rng.expovariate(1 / DAY), math.inf])
@@ -128,7 +126,7 @@ class History:
             rng.choice(ACTS), zone, start, start + length, rng.choice([1.0, rng.random()]), kind
         )
 
-    def _interfere(self, act: str, zone: str) -> None:
+    def _interfere(self, act, zone):
         at, (where, labels) = self._foreign_at, self._foreign
         if self.cloud.now >= at and all(node.zone != where for node in self.cloud.nodes):
             self.cloud.foreign[where], self._foreign_at = labels, math.inf
@@ -143,7 +141,7 @@ class History:
                 raise PermissionError(13, f"no {act}")
             raise StorageError(f"no {act}")
 
-    def run(self) -> Verdict:
+    def run(self):
         """Lives it through, then lets every lease run out."""
         unending = False
         # Minutes or days between supervisors; after the last one nobody comes any more.
@@ -164,7 +162,7 @@ class History:
         self.cloud.advance(self.cloud.now + longest)
         return self.verdict(unending)
 
-    def _meets(self, act: str, zone: str) -> list[Trouble]:
+    def _meets(self, act, zone):
         """The troubles in which an act may fail now."""
         return [
             one
@@ -172,7 +170,7 @@ class History:
             if act == one.act and one.zone in ("", zone) and one.start <= self.cloud.now < one.end
         ]
 
-    def _session(self, may_sleep: bool = True) -> RunState | None:
+    def _session(self, may_sleep=True):
         """One supervisor, to its end, or until it is killed or detached; None then."""
         rng, self._turns = self._rng, 0
         if self.cloud.state is None:  # nothing was stored yet: the run begins now
@@ -185,7 +183,7 @@ class History:
         # Each supervisor has a clock of its own, which may be wrong by hours.
         self.cloud.wall_offset = rng.choice([0.0, rng.uniform(-12, 12) * HOUR])
 
-        def sleep(seconds: float) -> None:
+        def sleep(seconds):
             self._turns += 1
             if self._turns > TURNS:
                 raise _Unending
@@ -197,7 +195,7 @@ class History:
                 self._session(may_sleep=False)
                 self._is_overtaken = True
 
-        def stop() -> Stop:
+        def stop():
             leaves = how == "detached" and self.cloud.now >= leaves_at
             return Stop.DETACH if leaves else Stop.NO
 
@@ -211,7 +209,7 @@ class History:
         finally:
             self._is_overtaken = False
 
-    def verdict(self, unending: bool) -> Verdict:
+    def verdict(self, unending):
         """What it must not have cost."""
         cloud, record = self.cloud, self.record
         nodes = [*cloud.past_nodes, *cloud.nodes]
@@ -241,7 +239,7 @@ class History:
         )
 
 
-def total(verdicts: list[Verdict]) -> dict[str, int]:
+def total(verdicts):
     """The table's row."""
     row = {"histories": len(verdicts)}
     for field in fields(Verdict):

@@ -3,24 +3,21 @@
 Damaged are all files in the folders that a command is given, so a new file needs no line here.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from testkit.declared import GONE, changed
-from testkit.runs import SETTINGS, SmallRun
+from testkit.runs import SETTINGS
 
 # A good invocation of each command that reads or writes files. {in} holds a small finished run,
 # {out} is an empty folder.
-GOOD: dict[str, str] = {
+GOOD = {
     "demo": "--work_dir={out}/demo",
     "sample": "--output={out}/sample.jsonl --documents=3",
     "tokenize": "--input={in}/corpus.jsonl --output_prefix={out}/ja --vocab_size=1200",
@@ -76,22 +73,22 @@ class Case:
     other_result: bool = False
 
 
-def good_arguments(command: str) -> list[str]:
+def good_arguments(command):
     """Returns the words of the good invocation."""
     return GOOD[command].split(" ")
 
 
-def sample_of(cases: Iterator[Case], share: int, seed: int) -> list[Case]:
+def sample_of(cases, share, seed):
     """Draws one in `share` of the cases, rounded up, by their names hashed with the seed."""
 
-    def place(case: Case) -> bytes:
+    def place(case):
         return hashlib.blake2b(f"{seed} {case.command} {case.name}".encode()).digest()
 
     drawn = sorted(cases, key=place)
     return drawn[: -(-len(drawn) // share)]
 
 
-def make_inputs(place: Path, run: SmallRun) -> Path:
+def make_inputs(place, run):
     """Copies a small run to `place`, with a config and preflight figures beside it."""
     place.mkdir(parents=True)
     shutil.copytree(run.data_dir, place / "data")
@@ -99,7 +96,7 @@ def make_inputs(place: Path, run: SmallRun) -> Path:
     shutil.copy(run.corpus, place / "corpus.jsonl")
     for suffix in (".model", ".vocab", ".json"):
         shutil.copy(Path(run.tokenizer).with_suffix(suffix), place / f"ja{suffix}")
-    sections: dict[str, dict[str, Any]] = {}
+    sections = {}
     for item in SETTINGS:
         key, _, value = item.removeprefix("--set=").partition("=")
         section, _, name = key.partition(".")
@@ -110,14 +107,14 @@ def make_inputs(place: Path, run: SmallRun) -> Path:
     return place
 
 
-def _flow(values: dict[str, Any]) -> str:
+def _flow(values):
     return ", ".join(f"{name}: {value}" for name, value in values.items())
 
 
 # --- damaged files ---
 
 
-def file_cases(inputs: Path) -> Iterator[Case]:
+def file_cases(inputs):
     """Damages each file that lies in `inputs` now and that a command is given."""
     for command in GOOD.keys() - LONG:
         words = tuple(good_arguments(command))
@@ -137,7 +134,7 @@ def file_cases(inputs: Path) -> Iterator[Case]:
                 )
 
 
-def _files_of(command: str, inputs: Path) -> Iterator[Path]:
+def _files_of(command, inputs):
     """Lists files that the good invocation names, and those in folders that it names."""
     for word in good_arguments(command):
         place = word.split("=", 1)[-1]
@@ -146,50 +143,50 @@ def _files_of(command: str, inputs: Path) -> Iterator[Path]:
             yield from sorted(filter(Path.is_file, path.rglob("*"))) if path.is_dir() else [path]
 
 
-def _apply(name: str, damage: Callable[[Path], None], inputs: Path, outputs: Path) -> None:
+def _apply(name, damage, inputs, outputs):
     damage(inputs / name)
 
 
-def _replaced(data: bytes) -> Callable[[Path], None]:
-    def replace(path: Path) -> None:
+def _replaced(data):
+    def replace(path):
         path.unlink()
         path.write_bytes(data)
 
     return replace
 
 
-def _truncated(path: Path) -> None:
+def _truncated(path):
     os.truncate(path, path.stat().st_size * 2 // 3)
 
 
-def _flipped(path: Path) -> None:
+def _flipped(path):
     data = bytearray(path.read_bytes())
     if data:
         data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
 
 
-def _folder(path: Path) -> None:
+def _folder(path):
     path.unlink()
     path.mkdir()
 
 
-def _fifo(path: Path) -> None:
+def _fifo(path):
     path.unlink()
     os.mkfifo(path)
 
 
-def _link(to: str | None) -> Callable[[Path], None]:
+def _link(to):
     """Puts a symbolic link in its place; None: to itself."""
 
-    def link(path: Path) -> None:
+    def link(path):
         path.unlink()
         path.symlink_to(to or path.name)
 
     return link
 
 
-_DAMAGES: dict[str, Callable[[Path], None]] = {
+_DAMAGES = {
     "missing": Path.unlink,
     "empty": _replaced(b""),
     "truncated": _truncated,
@@ -208,7 +205,7 @@ _DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
-def _damages_of_json(file: Path) -> Iterator[tuple[str, Callable[[Path], None]]]:
+def _damages_of_json(file):
     """Removes each key at the top, or gives it a value of another type."""
     if file.suffix not in (".json", ".jsonl"):
         return
@@ -226,7 +223,7 @@ def _damages_of_json(file: Path) -> Iterator[tuple[str, Callable[[Path], None]]]
 # --- folders of other tools ---
 
 # Folder -> its files. Their content matters little: no command may believe a name.
-FOLDERS: dict[str, str] = {
+FOLDERS = {
     "TensorFlow 1": "checkpoint graph.pbtxt model.ckpt-1000.index model.ckpt-1000.meta"
     " model.ckpt-1000.data-00000-of-00001 events.out.tfevents.1",
     "Estimator": "checkpoint model.ckpt-500.index model.ckpt-500.data-00000-of-00001"
@@ -251,7 +248,7 @@ _FILE_FLAGS = ("--output", "--output_prefix")
 _OVERWRITE = frozenset({"make-data", "pretrain", "export", "sample", "tokenize"})
 
 
-def folder_cases() -> Iterator[Case]:
+def folder_cases():
     """Gives folders of other tools as each output, MODEL_DIR and DATA_DIR."""
     for tool, names in FOLDERS.items():
         prepare = functools.partial(_make_folder, tool)
@@ -273,7 +270,7 @@ def folder_cases() -> Iterator[Case]:
                             yield Case(name, command, words, statuses, prepare)
 
 
-def _with(command: str, flag: str, value: str, overwrite: bool = True) -> Iterator[tuple[str, ...]]:
+def _with(command, flag, value, overwrite=True):
     """Gives the good invocation another value of a flag, also with --overwrite where it has it."""
     kept = [word for word in good_arguments(command) if not word.startswith(f"{flag}=")]
     yield (*kept, f"{flag}={value}")
@@ -281,7 +278,7 @@ def _with(command: str, flag: str, value: str, overwrite: bool = True) -> Iterat
         yield (*kept, f"{flag}={value}", "--overwrite")
 
 
-def _make_folder(tool: str, inputs: Path, outputs: Path) -> None:
+def _make_folder(tool, inputs, outputs):
     for name in FOLDERS[tool].split():
         path = outputs / "there" / name
         path.parent.mkdir(parents=True, exist_ok=True)

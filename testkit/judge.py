@@ -1,20 +1,15 @@
 """Runs hostile cases as real processes, each in a fresh copy of good inputs, and judges the end."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import shutil
 import stat
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bigbird_ja.process.errors import STATUS_OF_REASON
 from testkit.hostile import Case, good_arguments
-from testkit.zygote import Ended, Zygote
 
 # A case that takes longer hangs; far longer than any takes, even on a machine that is busy.
 PATIENCE_SECONDS = 120.0
@@ -36,14 +31,14 @@ class Judge:
         scratch: a folder to make, for the cases.
     """
 
-    def __init__(self, zygote: Zygote, inputs: Path, scratch: Path) -> None:
+    def __init__(self, zygote, inputs, scratch):
         self._zygote, self._inputs, self._scratch = zygote, inputs, scratch
         self._count = 0
-        self._good: dict[str, Any] = {}
+        self._good = {}
         self._environ = {"HOME": str(scratch / "home")}
         (scratch / "home").mkdir(parents=True)
 
-    def good_result(self, command: str) -> Any:
+    def good_result(self, command):
         """Returns the results of the good invocation, without what differs from run to run."""
         if command not in self._good:
             with self._place() as place:
@@ -52,7 +47,7 @@ class Judge:
                 self._good[command] = _steady(ended.result)
         return self._good[command]
 
-    def try_case(self, case: Case, *, same_result: bool = False) -> str | None:
+    def try_case(self, case, *, same_result=False):
         """Runs one case and returns what was wrong, or None.
 
         Args:
@@ -74,7 +69,7 @@ class Judge:
         return problem
 
     @contextlib.contextmanager
-    def _place(self) -> Iterator[Path]:
+    def _place(self):
         self._count += 1
         place = self._scratch / str(self._count)
         place.mkdir()
@@ -85,7 +80,7 @@ class Judge:
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def _run(self, case: Case, place: Path) -> Ended:
+    def _run(self, case, place):
         words = [word.replace("{in}", "in").replace("{out}", "out") for word in case.arguments]
         command = self._zygote.start(
             case.command,
@@ -98,7 +93,7 @@ class Judge:
         )
         return command.wait(PATIENCE_SECONDS)
 
-    def _problem(self, case: Case, ended: Ended, place: Path, before: dict[str, Any]) -> str | None:
+    def _problem(self, case, ended, place, before):
         last = (ended.err.rstrip().splitlines() or [""])[-1]
         if ended.status is None:
             return f"hangs: {last}"
@@ -109,7 +104,7 @@ class Judge:
         return _badly_reported(ended, last) or _touched(before, _listing(place), ended.status)
 
 
-def _badly_reported(ended: Ended, last: str) -> str | None:
+def _badly_reported(ended, last):
     """Returns what is wrong with the lines that a command which failed has printed, or None."""
     if ended.status == 0:
         return None
@@ -126,13 +121,13 @@ def _badly_reported(ended: Ended, last: str) -> str | None:
     return None
 
 
-def _listing(place: Path) -> dict[str, Any]:
+def _listing(place):
     """Lists every path below: what it is, size, time, and of small files a checksum."""
     listing = {}
     for folder, names, files in os.walk(place):
         for path in (Path(folder, name) for name in [*names, *files]):
             about = path.lstat()
-            content: tuple[int, ...] = ()
+            content = ()
             if stat.S_ISREG(about.st_mode):
                 content = (about.st_size, about.st_mtime_ns)
                 if about.st_size < _HASHED and os.access(path, os.R_OK):
@@ -141,7 +136,7 @@ def _listing(place: Path) -> dict[str, Any]:
     return listing
 
 
-def _touched(before: dict[str, Any], after: dict[str, Any], status: int) -> str | None:
+def _touched(before, after, status):
     """Returns what was changed that must not be, or None.
 
     A command that was refused may change nothing; any other may only add, but for what `evaluate`
@@ -155,7 +150,7 @@ def _touched(before: dict[str, Any], after: dict[str, Any], status: int) -> str 
     return f"left behind: {', '.join(new[:4])}" if new else None
 
 
-def _steady(value: Any) -> Any:
+def _steady(value):
     """Removes what differs between two good runs, such as `plan`'s row of this machine."""
     if isinstance(value, dict):
         return {key: _steady(item) for key, item in value.items() if key not in _VOLATILE}

@@ -1,24 +1,17 @@
 """Tiny runs to kill, and the soak: real processes, killed again and again at random instants."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
-import random
 import signal
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import yaml
 
 from bigbird_ja.storage.ownership import MARK
 from testkit import pods, synthetic
-from testkit.zygote import Ended, Zygote
 
 # A mark of `train.start.Dependencies`, how often it may come at most, and the seconds after it in
 # which to kill: 0 is between two files exactly.
@@ -33,7 +26,7 @@ PHASES = {
 }
 _OF_THE_WRITER = ("save", "between-files")
 _GONE = 76  # `errors.Stalled`
-CONFIG: dict[str, dict[str, Any]] = {
+CONFIG = {
     "model": {
         "hidden_size": 32, "num_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
         "block_size": 16, "num_random_blocks": 1,
@@ -49,7 +42,7 @@ CONFIG: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def write_inputs(directory: Path, seq_length: int = 64) -> tuple[Path, Path]:
+def write_inputs(directory, seq_length=64):
     """A tiny config and a tiny data set; their paths."""
     config, data = directory / "tiny.yaml", directory / "data"
     directory.mkdir(parents=True, exist_ok=True)
@@ -78,7 +71,7 @@ class Tally:
     most_seconds_to_end: float = 0.0
     failure: str = ""
 
-    def results(self, store: str) -> dict[str, Any]:
+    def results(self, store):
         """As JSON."""
         median = round(statistics.median(self.seconds_to_resume or [0.0]), 2)
         return {
@@ -88,9 +81,9 @@ class Tally:
 
 
 def soak(
-    zygote: Zygote, arguments: Sequence[str], place: str, processes: int, kills: int,
-    rng: random.Random,
-) -> Tally:  # fmt: skip
+    zygote, arguments, place, processes, kills,
+    rng,
+):  # fmt: skip
     """Trains into one MODEL_DIR after another, killing one process all the while.
 
     Each run must end with the weights of one that was left alone.
@@ -126,9 +119,9 @@ def soak(
 
 
 def _is_killed(
-    zygote: Zygote, arguments: Sequence[str], model_dir: str, processes: int, phase: str,
-    rng: random.Random, tally: Tally,
-) -> bool:  # fmt: skip
+    zygote, arguments, model_dir, processes, phase,
+    rng, tally,
+):  # fmt: skip
     """Kills one process at some instant of a phase; False where all have ended before it came."""
     from bigbird_ja.run.checkpoints import CheckpointStore
 
@@ -163,7 +156,7 @@ def _is_killed(
     return True
 
 
-def judge(model_dir: str, ended: Sequence[Ended], expected: str) -> str:
+def judge(model_dir, ended, expected):
     """Describe what is wrong with a run that came to its end; "" if nothing is."""
     from bigbird_ja import storage
     from bigbird_ja.run import log as run_log
@@ -187,7 +180,7 @@ def judge(model_dir: str, ended: Sequence[Ended], expected: str) -> str:
     return f"temporary files are left: {hidden}" if hidden else ""
 
 
-def digest(model_dir: str) -> str:
+def digest(model_dir):
     """SHA-256 over step and files' checksums of the newest checkpoint, optimiser state and all."""
     from bigbird_ja.run.checkpoints import CheckpointStore
 

@@ -1,13 +1,7 @@
 """A machine that shows some devices and has some packages."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pytest
 
 from bigbird_ja.train.engines import devices
 
@@ -17,18 +11,16 @@ _ENGINES = {"tensorflow_estimator", "jax", "libtpu", "jax_cuda12_plugin", "jax_c
 class PretendedMachine:
     """What a machine has installed (name to version) and shows; real lookups otherwise."""
 
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, packages: Mapping[str, str], files: Sequence[str]
-    ) -> None:
+    def __init__(self, monkeypatch, packages, files):
         self.packages, self.files, self._patch = dict(packages), files, monkeypatch
         real = importlib.util.find_spec
 
-        def find_spec(name: str, *rest: Any) -> Any:
+        def find_spec(name, *rest):
             if name in _ENGINES:
                 return object() if name in self.packages else None
             return real(name, *rest)
 
-        def version(name: str) -> str:
+        def version(name):
             if name not in self.packages:
                 raise importlib.metadata.PackageNotFoundError(name)
             return self.packages[name]
@@ -37,7 +29,7 @@ class PretendedMachine:
         monkeypatch.setattr(importlib.metadata, "version", version)
         monkeypatch.setattr(devices, "is_there", lambda files: files == self.files)
 
-    def tpu(self, kind: str) -> None:
+    def tpu(self, kind):
         """It has a TPU such as "v3-8"."""
         self.files = devices.TPU_FILES
         self._patch.setenv("TPU_ACCELERATOR_TYPE", kind)

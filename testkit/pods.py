@@ -1,31 +1,23 @@
 """Start the processes of a pod, with two virtual CPU devices each."""
 
-from __future__ import annotations
-
 import socket
-from collections.abc import Sequence
-from typing import Any
-
-from testkit.zygote import Command, Ended, Zygote
 
 PATIENCE = 150.0  # more than `pod.HEARTBEAT_SECONDS`, for a machine that has other work
 
 
-def environ(devices: int = 2) -> dict[str, str]:
+def environ(devices=2):
     """Make the variables of a process with virtual CPU devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
     return {"XLA_FLAGS": f"{flags} --xla_llvm_disable_expensive_passes=true"}
 
 
-def free_address() -> str:
+def free_address():
     """Find a free HOST:PORT on this machine."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
-def start(
-    zygote: Zygote, processes: int, *arguments: str, hang: dict[int, Any] | None = None
-) -> list[Command]:
+def start(zygote, processes, *arguments, hang=None):
     """Start `bigbird-ja ARGUMENTS` as all processes of a pod.
 
     Args:
@@ -42,14 +34,14 @@ def start(
     ]  # fmt: skip
 
 
-def place(address: str, processes: int, index: int) -> list[str]:
+def place(address, processes, index):
     """Make the flags of one process of a pod."""
     return [
         f"--coordinator_address={address}", f"--num_processes={processes}", f"--process_id={index}",
     ]  # fmt: skip
 
 
-def wait(commands: Sequence[Command], *statuses: int) -> list[Ended]:
+def wait(commands, *statuses):
     """Wait for all, and check the statuses where any are given; one that does not end has None."""
     ended = [command.wait(PATIENCE) for command in commands]
     assert not statuses or [e.status for e in ended] == list(statuses), [e.err for e in ended]

@@ -1,11 +1,9 @@
 """Processes that set something of their own before the command in them begins."""
 
-from __future__ import annotations
-
 import sys
 
 
-def python(setup: str) -> list[str]:
+def python(setup):
     """Words before the arguments of a Python that does `setup`, statements, at first.
 
     Not by `preexec_fn`: that runs between fork and exec, where gRPC's threads, which are not in the
@@ -15,7 +13,7 @@ def python(setup: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
-def dispositions(default: tuple[int, ...], ignored: tuple[int, ...] = ()) -> str:
+def dispositions(default, ignored=()):
     """A setup: signals as a terminal gives them, and those that a parent ignores."""
     return (
         f"import signal; [signal.signal(n, signal.SIG_DFL) for n in {list(map(int, default))}];"

@@ -1,7 +1,5 @@
 """Takes from root what lets it read and write whatever it likes."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 
@@ -10,7 +8,7 @@ _CAPBSET_DROP = 24  # of linux/prctl.h
 _VERSION_3 = 0x20080522
 
 
-def obey_permissions() -> None:
+def obey_permissions():
     """From now on, modes of files bind this process and its children, root's too.
 
     It stays the same user: another one could not read an interpreter in root's home. Whoever is

@@ -1,10 +1,7 @@
 """Make a small finished run by the commands, once for all tests that look at one."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -33,12 +30,12 @@ class SmallRun:
     corpus: str
 
     @classmethod
-    def of(cls, directory: Path, corpus: str, tokenizer: str) -> SmallRun:
+    def of(cls, directory, corpus, tokenizer):
         """Name what `make` leaves in a directory."""
         return cls(str(directory / "data"), str(directory / "model"), tokenizer, corpus)
 
 
-def make(directory: Path, corpus: str, tokenizer: str, *sets: str) -> SmallRun:
+def make(directory, corpus, tokenizer, *sets):
     """Run make-data and pretrain: sequences of 256, 6 steps, checkpoints at 2, 4 and 6."""
     run = SmallRun.of(directory, corpus, tokenizer)
     for arguments in (

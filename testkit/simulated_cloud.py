@@ -4,10 +4,8 @@ It stands behind the same interfaces as the real service, so the tests run the s
 `launch` runs. Scripts make it misbehave: see `SimulatedCloud.script`.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,11 +53,11 @@ class Node:
     exit_status: int | None = None  # the trainer ends so, as soon as it has started
 
     @property
-    def ends_at(self) -> float:
+    def ends_at(self):
         """Return when nothing of it is billed any more."""
         return min(self.dies_at, self.deleted_at)
 
-    def billed(self, until: float) -> tuple[float, float]:
+    def billed(self, until):
         """Return from when to when it is billed, as far as virtual time has come."""
         return self.ready_at, max(self.ready_at, min(until, self.ends_at))
 
@@ -111,18 +109,18 @@ class SimulatedCloud:
     report: ExitReport | None = None
     last_heartbeat: TrainerBeat | None = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.script = [*self.script]  # used up here; the list of a test's parameters stays
 
     # --- Clock -------------------------------------------------------------------------------
 
-    def steady(self) -> float:
+    def steady(self):
         return self.now
 
-    def wall(self) -> float:
+    def wall(self):
         return START + self.now + self.wall_offset
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds):
         until = self.now + seconds
         if self.fast:
             points = (*self._turning_points(), *self.wake)
@@ -134,7 +132,7 @@ class SimulatedCloud:
 
     # --- Time --------------------------------------------------------------------------------
 
-    def advance(self, until: float) -> None:
+    def advance(self, until):
         """Let virtual time run to `until` (virtual seconds)."""
         for node in list(self.nodes):
             goes = self._goes_at(node)
@@ -148,14 +146,14 @@ class SimulatedCloud:
                 self.past_nodes.append(node)
         self.now = until
 
-    def _turning_points(self) -> Iterable[float]:
+    def _turning_points(self):
         """When something happens to a machine by itself; and when its lease is to be renewed."""
         for node in self.nodes:
             yield from (node.deleted_at, node.ready_at, node.dies_at, self._goes_at(node))
             yield from (self._finish_time(node), node.ready_at + self.trainer.restart_seconds)
             yield max(node.renewed_at, node.ready_at) + self.lease / 4
 
-    def _goes_at(self, node: Node) -> float:
+    def _goes_at(self, node):
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
         of the old service stays listed, unbilled)."""
         ready = node.ready_at
@@ -173,7 +171,7 @@ class SimulatedCloud:
             return min(watched, node.created + node.limit + self.delete_seconds, node.dies_at)
         return watched if watched <= node.dies_at else math.inf
 
-    def _progress(self, node: Node, at: float) -> tuple[float, float]:
+    def _progress(self, node, at):
         """Step in memory and step in the newest checkpoint at time `at`."""
         model = self.trainer
         trained = at - node.ready_at - model.restart_seconds
@@ -186,13 +184,13 @@ class SimulatedCloud:
             return model.target_step, model.target_step
         return min(step, model.target_step), min(saved, model.target_step)
 
-    def _finish_time(self, node: Node) -> float:
+    def _finish_time(self, node):
         model = self.trainer
         seconds = max(0.0, model.target_step - node.base_step) / model.steps_per_second
         saves = math.floor(seconds / model.checkpoint_interval) + 1
         return node.ready_at + model.restart_seconds + seconds + saves * model.save_seconds
 
-    def _train(self, node: Node, until: float) -> None:
+    def _train(self, node, until):
         if until < node.ready_at:
             return
         step, saved = self._progress(node, until)
@@ -214,7 +212,7 @@ class SimulatedCloud:
 
     # --- Tpus --------------------------------------------------------------------------------
 
-    def list(self, zone: str) -> Sequence[Tpu]:
+    def list(self, zone):
         self.interfere("list", zone)
         self.answered_at = self.now
         shown = [] if self.blinks(zone, self.now) else self.nodes
@@ -223,7 +221,7 @@ class SimulatedCloud:
             *(self._as_foreign(z) for z in self.foreign if zone in (z, "-")),
         ]
 
-    def _as_foreign(self, zone: str) -> Tpu:
+    def _as_foreign(self, zone):
         """Another's machine of the run's name."""
         name = self.run.name
         return Tpu(
@@ -236,19 +234,19 @@ class SimulatedCloud:
             resource=f"projects/p/zones/{zone}/{name}",
         )
 
-    def find(self, zone: str, name: str) -> Tpu | None:
+    def find(self, zone, name):
         self.interfere("find", zone)
         self.answered_at = self.now
         if zone in self.foreign:
             return self._as_foreign(zone)
         return next((self._as_tpu(node) for node in self.nodes if node.zone == zone), None)
 
-    def time(self) -> float:
+    def time(self):
         if self.now - self.answered_at > 3600:
             raise ServiceFault(Kind.UNAVAILABLE, "has not answered")
         return START + self.now
 
-    def _as_tpu(self, node: Node) -> Tpu:
+    def _as_tpu(self, node):
         presence, state = Presence.READY, "READY"
         if node.deleted_at < math.inf:
             presence, state = Presence.DELETING, "DELETING"
@@ -265,9 +263,7 @@ class SimulatedCloud:
             created=START + node.created,
         )
 
-    def create(
-        self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
-    ) -> str:
+    def create(self, run, zone, attempt, metadata, limit):
         self.run = run
         self.interfere("create", zone)
         word = self.script.pop(0) if self.script else "ok"
@@ -281,7 +277,7 @@ class SimulatedCloud:
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
         return self._operation(self.create_seconds, None)
 
-    def _add_node(self, run: LaunchedRun, zone: str, attempt: int, word: str, limit: float) -> None:
+    def _add_node(self, run, zone, attempt, word, limit):
         self.creations += 1
         self.rented_finished += self.saved_step >= self.trainer.target_step
         delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
@@ -299,12 +295,12 @@ class SimulatedCloud:
         self.nodes.append(node)
         self.most_at_once = max(self.most_at_once, len(self.nodes))
 
-    def _operation(self, seconds: float, fault: ServiceFault | None) -> str:
+    def _operation(self, seconds, fault):
         name = f"operations/{len(self.operations)}"
         self.operations[name] = (self.now + seconds, fault)
         return name
 
-    def delete(self, tpu: Tpu) -> str:
+    def delete(self, tpu):
         self.interfere("delete", tpu.zone)
         word = self.delete_script.pop(0) if self.delete_script else "ok"
         _raise_scripted(word, "permission", "unavailable")
@@ -320,53 +316,53 @@ class SimulatedCloud:
                 node.deleted_at = self.now + self.delete_seconds
         return self._operation(self.delete_seconds, None)
 
-    def operation(self, name: str) -> Operation:
+    def operation(self, name):
         self.interfere("operation", "")
         over, fault = self.operations[name]
         return Operation(self.now >= over, fault if self.now >= over else None)
 
     # --- RunFiles ----------------------------------------------------------------------------
 
-    def heartbeat(self) -> TrainerBeat | None:
+    def heartbeat(self):
         self.interfere("read", "")
         return self.last_heartbeat
 
-    def exit_report(self) -> ExitReport | None:
+    def exit_report(self):
         self.interfere("read", "")
         return self.report
 
-    def log_tail(self) -> str:
+    def log_tail(self):
         self.interfere("read", "")
         return "the last line of the log"
 
-    def checkpoint_step(self) -> int:
+    def checkpoint_step(self):
         self.interfere("read", "")
         return int(self.saved_step) or -1
 
-    def load_state(self) -> RunState | None:
+    def load_state(self):
         self.interfere("read", "")
         return None if self.state is None else decode.convert(self.state, RunState, "state")
 
-    def save_state(self, state: RunState) -> None:
+    def save_state(self, state):
         self.interfere("write", "")
         self.state = msgspec.to_builtins(state)
 
-    def append_event(self, event: Mapping[str, Any]) -> None:
+    def append_event(self, event):
         self.interfere("write", "")
         self.events.append(dict(event))
 
-    def renew_machine(self, attempt: int, wall: float) -> None:
+    def renew_machine(self, attempt, wall):
         self.interfere("write", "")
         for node in self.nodes:
             if node.attempt == attempt and node.dies_at > self.now:
                 node.renewed_at = self.now
 
-    def beat(self) -> None:
+    def beat(self):
         """Keeps the lock."""
         self.interfere("beat", "")
 
 
-def _raise_scripted(word: str, *faults: str) -> None:
+def _raise_scripted(word, *faults):
     if word in faults:
         raise ServiceFault(Kind(word), f"scripted {word}")
 

@@ -1,11 +1,6 @@
 """Small data sets made straight from random tokens: no corpus, no tokenizer."""
 
-from __future__ import annotations
-
 import hashlib
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,19 +14,14 @@ NAMES = (
 SPECIAL_IDS = {name: i for i, name in enumerate(NAMES)}
 
 
-def write(
-    directory: Path,
-    train_counts: Sequence[int] = (4, 4, 3, 3),
-    eval_counts: Sequence[int] = (3,),
-    **changed: Any,
-) -> manifest_lib.Manifest:
+def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
     """Writes a data set whose record i begins with [CLS] and three tokens that spell i.
 
     Args:
         changed: fields of the manifest that have other values than here.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    values: dict[str, Any] = {
+    values = {
         "seq_length": 64, "max_predictions_per_seq": 12, "masked_lm_prob": 0.15,
         "masking": "dynamic", "mask_unit": "whole_word", "word_boundaries": "script", "nsp": False,
         "vocab_size": 200, "special_ids": SPECIAL_IDS, "dupe_factor": 1, "input_mask": False,
@@ -62,15 +52,13 @@ def write(
     return result
 
 
-def save(manifest: manifest_lib.Manifest, directory: str) -> None:
+def save(manifest, directory):
     """Writes `manifest.json`."""
     path = storage.join(directory, manifest_lib.FILE_NAME)
     storage.write_text(path, manifest_lib.to_json(manifest))
 
 
-def random_records(
-    rng: np.random.Generator, count: int, seq_length: int, vocab_size: int
-) -> tuple[np.ndarray, np.ndarray]:
+def random_records(rng, count, seq_length, vocab_size):
     """tokens int32 [n, S] of two packed pieces and some padding; word starts bool [n, S]."""
     tokens = rng.integers(len(NAMES), vocab_size, (count, seq_length)).astype(np.int32)
     ids = np.arange(count)
@@ -86,13 +74,13 @@ def random_records(
     return tokens, starts
 
 
-def record_number(tokens: np.ndarray, vocab_size: int) -> int:
+def record_number(tokens, vocab_size):
     """Which record it is, from the unmasked tokens of `random_records`."""
     base = vocab_size - len(NAMES)
     return sum(int(tokens[1 + digit] - len(NAMES)) * base**digit for digit in range(3))
 
 
-def _encode(tokens: np.ndarray, starts: np.ndarray, values: dict[str, Any]) -> list[bytes]:
+def _encode(tokens, starts, values):
     count = len(tokens)
     middle = np.full(count, values["seq_length"] // 3 + 1)
     labels = np.arange(count) % 2

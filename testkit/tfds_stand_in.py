@@ -4,17 +4,14 @@ Layout and metadata follow TFDS's "external format" (`tfds.folder_dataset.write_
 features and version are those of TFDS's own `wiki40b/ja` 1.3.0.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 NAME, CONFIG, VERSION = "wiki40b", "ja", "1.3.0"
 SHARD_SIZE = 7  # documents
 
 
-def write(data_dir: str, documents: Sequence[str], split_sizes: dict[str, int]) -> None:
+def write(data_dir, documents, split_sizes):
     """Writes documents under `data_dir` as splits of the given sizes, one after the other."""
     import tensorflow as tf
     import tensorflow_datasets as tfds

@@ -1,13 +1,8 @@
 """Hugging Face folders with tokenizers of every kind that people have, trained on a text in
 seconds and saved by transformers."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import tokenizers
 import transformers
@@ -24,7 +19,7 @@ _ROBERTA = {
 _VOCABULARY = 3000
 
 
-def _template(backend: tokenizers.Tokenizer, first: str, last: str) -> processors.PostProcessor:
+def _template(backend, first, last):
     """Make the template that puts two pieces around a text."""
     return processors.TemplateProcessing(
         single=f"{first} $A {last}",
@@ -33,13 +28,11 @@ def _template(backend: tokenizers.Tokenizer, first: str, last: str) -> processor
     )
 
 
-def _save(
-    backend: tokenizers.Tokenizer, folder: Path, kind: str = "PreTrainedTokenizerFast", **parts: Any
-) -> None:
+def _save(backend, folder, kind="PreTrainedTokenizerFast", **parts):
     getattr(transformers, kind)(tokenizer_object=backend, **parts).save_pretrained(folder)
 
 
-def byte_level_bpe(folder: Path, texts: Sequence[str]) -> None:
+def byte_level_bpe(folder, texts):
     """As ModernBERT's: BERT's special pieces at the end, unused ones, and a gap before them."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -54,7 +47,7 @@ def byte_level_bpe(folder: Path, texts: Sequence[str]) -> None:
     _save(backend, folder, **_BERT)
 
 
-def roberta_bpe(folder: Path, texts: Sequence[str]) -> None:
+def roberta_bpe(folder, texts):
     """As RoBERTa's: <s> and </s> stand where BERT has [CLS] and [SEP]; padding is id 1."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -70,7 +63,7 @@ def roberta_bpe(folder: Path, texts: Sequence[str]) -> None:
     _save(backend, folder, add_prefix_space=True, **_ROBERTA)
 
 
-def wordpiece(folder: Path, texts: Sequence[str]) -> None:
+def wordpiece(folder, texts):
     """As multilingual BERT's: every kanji a word of its own, `##` where a word goes on."""
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
@@ -84,7 +77,7 @@ def wordpiece(folder: Path, texts: Sequence[str]) -> None:
     _save(backend, folder, "BertTokenizerFast", do_lower_case=False, **_BERT)
 
 
-def unigram_with_bytes(folder: Path, texts: Sequence[str]) -> None:
+def unigram_with_bytes(folder, texts):
     """As llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes; what stands
     around a text is neither cls nor sep."""
     parts = {**_ROBERTA, "cls_token": "<cls>", "sep_token": "<sep>"}
@@ -108,7 +101,7 @@ def unigram_with_bytes(folder: Path, texts: Sequence[str]) -> None:
     _save(backend, folder, **parts)
 
 
-def mecab_wordpiece(folder: Path, texts: Sequence[str]) -> None:
+def mecab_wordpiece(folder, texts):
     """As tohoku-nlp's: MeCab's words with unidic-lite, then WordPiece of a vocab.txt."""
     import fugashi
 
@@ -129,7 +122,7 @@ def mecab_wordpiece(folder: Path, texts: Sequence[str]) -> None:
     ).save_pretrained(folder)  # fmt: skip
 
 
-KINDS: dict[str, Callable[[Path, Sequence[str]], None]] = {
+KINDS = {
     "byte-level BPE": byte_level_bpe,
     "RoBERTa's BPE": roberta_bpe,
     "WordPiece": wordpiece,

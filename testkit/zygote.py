@@ -5,8 +5,6 @@
 must not fork: other tests have used TensorFlow in it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json
@@ -16,10 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from testkit import ROOT
 from testkit.clocked import Limits
@@ -38,7 +34,7 @@ class Ended:
     err: str
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self):
         """The `--json` results: all that there is on standard output."""
         assert self.out.count("\n") == 1, self.out
         return json.loads(self.out)
@@ -53,28 +49,28 @@ class Command:
         directory: holds its `out` and `err`.
     """
 
-    def __init__(self, zygote: Zygote, pid: int, directory: Path) -> None:
+    def __init__(self, zygote, pid, directory):
         self._zygote, self.pid, self._directory = zygote, pid, directory
         self.hung = directory / "hung"
 
-    def wait(self, patience: float | None = None) -> Ended:
+    def wait(self, patience=None):
         """Waits for its end; kills it and its children after `patience` seconds."""
         status = self._zygote.ask({"wait": self.pid, "patience": patience})["status"]
         return Ended(status, self.read("out"), self.read("err"))
 
-    def read(self, stream: str) -> str:
+    def read(self, stream):
         """Read what it has printed to `out` or `err` so far."""
         return (self._directory / stream).read_text(errors="replace")
 
-    def is_over(self) -> bool:
+    def is_over(self):
         """Tell whether it has ended; it may be waited for still."""
         return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
-    def send(self, number: int) -> None:
+    def send(self, number):
         """Sends a signal."""
         os.kill(self.pid, number)
 
-    def wait_for(self, file: Path, text: str = "", seconds: float = 120.0) -> None:
+    def wait_for(self, file, text="", seconds=120.0):
         """Waits until a file exists and contains a text."""
         deadline = time.monotonic() + seconds
         while not (file.exists() and text in file.read_text(errors="replace")):
@@ -90,10 +86,10 @@ class Zygote:
         environ: of the process that imports TensorFlow.
     """
 
-    def __init__(self, directory: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, directory, environ):
         self._directory, self._environ, self._count = directory, dict(environ), 0
 
-    def __enter__(self) -> Zygote:
+    def __enter__(self):
         self._process = subprocess.Popen(
             [sys.executable, "-m", "testkit.zygote"],
             stdin=subprocess.PIPE,
@@ -105,18 +101,18 @@ class Zygote:
         )
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._process.stdin.close()
         self._process.wait(timeout=60)
         self._process.stdout.close()
 
-    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def ask(self, request):
         """One request, one answer."""
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
-    def start(self, *arguments: str, **how: Any) -> Command:
+    def start(self, *arguments, **how):
         """Starts `bigbird-ja ARGUMENTS`.
 
         Args:
@@ -133,12 +129,12 @@ class Zygote:
         request = {"arguments": arguments, "directory": str(directory), **how}
         return Command(self, self.ask(request)["pid"], directory)
 
-    def run(self, *arguments: str, **how: Any) -> Ended:
+    def run(self, *arguments, **how):
         """Starts a command and waits for its end."""
         return self.start(*arguments, **how).wait()
 
 
-def main() -> None:
+def main():
     """The process that forks."""
     import_trainer()
     for line in sys.stdin:
@@ -152,7 +148,7 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def import_trainer() -> None:
+def import_trainer():
     """Imports what a trainer needs, without running any of it."""
     from bigbird_ja.data import prepare_tensorflow
 
@@ -170,7 +166,7 @@ def import_trainer() -> None:
         from bigbird_ja.train.engines import pjrt  # noqa: F401
 
 
-def _wait(pid: int, patience: float | None) -> int | None:
+def _wait(pid, patience):
     """The exit status of a child; None where it was killed after `patience` seconds."""
     if patience is None:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -186,14 +182,8 @@ def _wait(pid: int, patience: float | None) -> int | None:
 
 
 def _command(
-    arguments: Sequence[str],
-    directory: str,
-    hang_at: tuple[str, int] | None = None,
-    limits: Mapping[str, int] | None = None,
-    cwd: str | None = None,
-    obeys_permissions: bool = False,
-    environ: Mapping[str, str] | None = None,
-) -> None:
+    arguments, directory, hang_at=None, limits=None, cwd=None, obeys_permissions=False, environ=None
+):
     status = 1
     with contextlib.suppress(BaseException):
         os.environ.update(environ or {})
@@ -217,13 +207,13 @@ def _command(
     os._exit(status)
 
 
-def _run(arguments: Sequence[str], directory: str, hang_at: tuple[str, int] | None) -> int:
+def _run(arguments, directory, hang_at):
     from bigbird_ja.cli import main as cli
 
     count = 0
     limits = Limits()
 
-    def mark(phase: str, step: int = 0) -> None:
+    def mark(phase, step=0):
         nonlocal count
         assert hang_at is not None
         with open(f"{directory}/marks", "a", encoding="ascii") as file:

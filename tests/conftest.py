@@ -37,7 +37,7 @@ class _Ran:
 
     def __init__(self, path):
         self._path = path
-        self._names: set[str] = set()
+        self._names = set()
 
     def pytest_runtest_logreport(self, report):
         if report.when == "call" and not report.skipped:
@@ -79,7 +79,7 @@ def _longest_first(items):
     Two workers share the files (`make test`): what takes minutes and begins last keeps one of them
     busy while the other has nothing left.
     """
-    seconds: collections.Counter[Path] = collections.Counter()
+    seconds = collections.Counter()
     for item in items:
         timeout = item.get_closest_marker("timeout")
         seconds[item.path] = max(seconds[item.path], timeout.args[0] if timeout else 0)

@@ -27,7 +27,7 @@ _EXPORT = "export --model_dir={w}/model --output_dir={o}"
 _LAUNCH = "launch --dry_run --name=a --data_dir=gs://b/d --zones=us-central1-a --bucket=gs://b"
 # Command and flags, and words of the message. {t} holds bad files, {w} good ones, {o} is a path
 # that nothing must write to.
-CASES: tuple[tuple[str, str], ...] = (
+CASES = (
     ("plan --config=base-409", "the presets are base-4096, "),
     ("plan --data_dir={t}/none", "run `bigbird-ja make-data`"),
     ("plan --price_file={t}/none.yaml", "none.yaml: no such file"),

@@ -1,12 +1,9 @@
 """A real browser for the tests of pages: Chromium from npm, where npm and its registry are."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +14,7 @@ _HOME = ROOT / ".browser"  # what npm installs; ignored by git, kept between run
 _FILES = ("package.json", "package-lock.json", "render.mjs", "fonts.conf")
 
 
-def render(page: Path, picture: Path, width: int = 1280, colors: str = "light") -> dict[str, Any]:
+def render(page, picture, width=1280, colors="light"):
     """Draws a page.
 
     Args:
@@ -36,11 +33,11 @@ def render(page: Path, picture: Path, width: int = 1280, colors: str = "light") 
         cwd=home, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    drawn: dict[str, Any] = json.loads(done.stdout)
+    drawn = json.loads(done.stdout)
     return drawn
 
 
-def _installed() -> Path:
+def _installed():
     """Where the browser is; skips the test that asks for it where it cannot be had."""
     missing = [name for name in ("npm", "node") if shutil.which(name) is None]
     if missing:
@@ -61,7 +58,7 @@ def _installed() -> Path:
     return _HOME
 
 
-def _unpack_font(home: Path) -> None:
+def _unpack_font(home):
     """The package's font as a plain file: fontconfig finds no others."""
     from fontTools.ttLib import TTFont
 

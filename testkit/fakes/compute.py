@@ -4,11 +4,7 @@ Assumed, from Google's pages: texts of errors.
 That the service ends a VM by itself at its limit is simulated in `testkit.simulated_cloud`.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
-from testkit.fakes.service import Answer, FakeMachine, Service, error, kill, lookup, now
+from testkit.fakes.service import FakeMachine, Service, error, kill, lookup, now
 
 ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
 ERRORS = {
@@ -25,34 +21,32 @@ class FakeCompute(Service):
 
     operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
 
-    def __init__(
-        self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
-    ) -> None:
+    def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
-        self.vms: dict[Key, FakeMachine] = {}
-        self.created: list[dict[str, Any]] = []  # what was asked for
+        self.vms = {}
+        self.created = []  # what was asked for
 
     # --- what tests do and ask ---------------------------------------------------------------
 
-    def node_names(self) -> list[str]:
+    def node_names(self):
         """List zone/name of all VMs."""
         with self._lock:
             return sorted("/".join(key) for key in self.vms)
 
-    def is_ready(self, name: str) -> bool:
+    def is_ready(self, name):
         """Tell whether a VM is running."""
         with self._lock:
             states = {key[1]: vm.resource["status"] for key, vm in self.vms.items()}
             return states.get(name) == "RUNNING"
 
-    def preempt(self, name: str, grace: float = 0.0) -> None:
+    def preempt(self, name, grace=0.0):
         """Takes a VM away: TERM, a grace, KILL, and deletes it, as its termination action says."""
         (key,) = [key for key in self.vms if key[1] == name]
         self._end(key, grace)
 
     # --- lives of VMs ------------------------------------------------------------------------
 
-    def start(self, zone: str, resource: dict[str, Any]) -> None:
+    def start(self, zone, resource):
         """Boot a VM."""
         resource |= {"status": "RUNNING", "creationTimestamp": now(), "zone": self._link(zone)}
         metadata = {item["key"]: item["value"] for item in resource["metadata"]["items"]}
@@ -60,7 +54,7 @@ class FakeCompute(Service):
         self.vms[zone, resource["name"]] = FakeMachine(resource, process)
         self.most_at_once = max(self.most_at_once, len(self.vms))
 
-    def _end(self, key: Key, grace: float) -> None:
+    def _end(self, key, grace):
         """Ends a VM, and forgets it; another of its name stays."""
         vm = self.vms.get(key)
         if vm is None:
@@ -73,7 +67,7 @@ class FakeCompute(Service):
 
     # --- the API -----------------------------------------------------------------------------
 
-    def answer(self, method: str, path: str, body: Any) -> Answer:
+    def answer(self, method, path, body):
         """Answer one request."""
         parts = path.partition("?")[0].strip("/").split("/")[4:]  # below the project
         self.requests.append(f"{method} {'/'.join(parts)}")
@@ -87,7 +81,7 @@ class FakeCompute(Service):
                 case _, [*_, "operations", name]:
                     return lookup(self._operations.get(name), name)
                 case "GET", ["aggregated", "instances"]:
-                    scopes: dict[str, Any] = {}
+                    scopes = {}
                     for (zone, _), vm in self.vms.items():
                         scopes.setdefault(zone, {"instances": []})["instances"].append(vm.resource)
                     return self.refusal(self.list_script) or (200, {"items": scopes})
@@ -104,7 +98,7 @@ class FakeCompute(Service):
                     return self.operation(lambda: self._end((zone, name), 0.2))
             return lookup(None, path)
 
-    def _create(self, zone: str, body: dict[str, Any]) -> Answer:
+    def _create(self, zone, body):
         if (zone, body["name"]) in self.vms:
             return 409, error(409, f"The resource {body['name']} already exists")
         if self.script:
@@ -114,5 +108,5 @@ class FakeCompute(Service):
         self.start(zone, body)
         return self.operation()
 
-    def _link(self, zone: str) -> str:
+    def _link(self, zone):
         return f"{self.url}/compute/v1/projects/p/zones/{zone}"

@@ -9,8 +9,6 @@ Run as `python -m testkit.fakes.gcs CA_FILE`: prints its port, and ends when its
 closes, so that no kill of a test leaves it behind. `gcs_process.FakeGcs` starts it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -22,15 +20,13 @@ import ssl
 import struct
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import trustme
 
-from testkit.fakes.gcs_store import Reply, Request, Store, error_reply, json_reply
+from testkit.fakes.gcs_store import Request, Store, error_reply, json_reply
 
 _CHUNK = 64 << 10
 _STALL_SECONDS = 9.0
@@ -68,47 +64,47 @@ class FakeServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, ca_file: str) -> None:
+    def __init__(self, ca_file):
         super().__init__(("127.0.0.1", 0), Handler)
         authority = trustme.CA()
         authority.cert_pem.write_to_path(ca_file)
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("*.googleapis.com", "storage.googleapis.com").configure_cert(self.tls)
         self.store = Store()
-        self.requests: list[dict[str, Any]] = []
-        self._rules: list[Rule] = []
+        self.requests = []
+        self._rules = []
         self._random = random.Random(0)
         self.cleared = threading.Event()  # ends every stall at once
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request, client_address):
         """Clients that go away are what we are here for; anything else is our own fault."""
         if not isinstance(sys.exc_info()[1], (OSError, _Abort)):
             super().handle_error(request, client_address)
 
-    def fault(self, **values: Any) -> None:
+    def fault(self, **values):
         """Adds a rule; the first that strikes is the one."""
         rule = Rule(**values)
         assert rule.do in {*_AT_A_BYTE, "status", "lost_reply"}, rule
         self._rules.append(rule)
 
-    def clear(self) -> None:
+    def clear(self):
         """Forgets all rules and releases requests that are being delayed."""
         self._rules = []
         self.cleared.set()
         self.cleared = threading.Event()
 
-    def log(self, clear: bool) -> list[dict[str, Any]]:
+    def log(self, clear):
         """The requests so far."""
         logged = list(self.requests)
         if clear:
             self.requests.clear()
         return logged
 
-    def names(self, bucket: str, prefix: str) -> list[str]:
+    def names(self, bucket, prefix):
         """Of all objects below a prefix."""
         return sorted(name for name in self.store.objects(bucket) if name.startswith(prefix))
 
-    def strike(self, request: str, first: int, last: float) -> Rule | None:
+    def strike(self, request, first, last):
         """The rule that this request meets, counted down.
 
         Args:
@@ -137,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
     server: FakeServer
     tls_host = ""
 
-    def do_CONNECT(self) -> None:
+    def do_CONNECT(self):
         """Opens the TLS door on this very socket."""
         host = self.path.rsplit(":", 1)[0]
         if not host.endswith(".googleapis.com"):
@@ -149,7 +145,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile = socketserver._SocketWriter(self.connection)  # type: ignore[attr-defined]
         self.tls_host, self.close_connection = host, False
 
-    def _serve(self) -> None:
+    def _serve(self):
         parts = urlsplit(self.path)
         # Split before unquoting: an object's name arrives as one segment, a%2Fb.
         segments = [unquote(segment) for segment in parts.path.split("/")[1:]]
@@ -164,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815
 
-    def _answer(self, segments: list[str], query: dict[str, str]) -> None:
+    def _answer(self, segments, query):
         host = self.tls_host or self.headers["Host"]
         request = f"{self.command} {host}{unquote(self.path)}"
         start, last = _bytes_moved(self.headers)
@@ -187,7 +183,7 @@ class Handler(BaseHTTPRequestHandler):
             self._reset()
         self._send(reply, rule)
 
-    def _read_body(self, rule: Rule | None, start: int) -> tuple[bytes, bool]:
+    def _read_body(self, rule, start):
         """The request's body, and whether it broke off before its end."""
         body = bytearray()
         limit = rule.bytes - start if rule and rule.do in ("reset", "stall") else None
@@ -203,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
             return bytes(body), True
         return bytes(body), False
 
-    def _chunks(self) -> Iterator[bytes]:
+    def _chunks(self):
         """The body as it arrives. Transfer-Encoding wins: TensorFlow sends both."""
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
             while size := int(self.rfile.readline().split(b";")[0], 16):
@@ -217,13 +213,13 @@ class Handler(BaseHTTPRequestHandler):
             left -= len(chunk)
             yield chunk
 
-    def _exactly(self, count: int) -> bytes:
+    def _exactly(self, count):
         data = self.rfile.read(count)
         if len(data) < count:
             raise ConnectionResetError
         return data
 
-    def _send(self, reply: Reply, rule: Rule | None) -> None:
+    def _send(self, reply, rule):
         """The answer; of media as much as a fault lets pass."""
         if rule and reply.is_media:
             body = _damaged(reply.body, rule, reply.first_byte)
@@ -247,18 +243,18 @@ class Handler(BaseHTTPRequestHandler):
         except OSError as error:
             raise _Abort from error
 
-    def _reset(self) -> None:
+    def _reset(self):
         """A true RST, as a broken network sends it."""
         with contextlib.suppress(OSError):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             os.close(self.connection.detach())
         raise _Abort
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, format, *args):
         """`FakeServer.requests` has them."""
 
 
-def _bytes_moved(headers: Any) -> tuple[int, float]:
+def _bytes_moved(headers):
     """First and last byte of the object that a request sends or asks for."""
     stated = headers.get("Content-Range") or headers.get("Range") or ""
     if "*/" in stated:  # asks how much has arrived
@@ -269,7 +265,7 @@ def _bytes_moved(headers: Any) -> tuple[int, float]:
     return int(result.group(1)), float(result.group(2) or "inf")
 
 
-def _damaged(data: bytes, rule: Rule | None, start: int) -> bytes:
+def _damaged(data, rule, start):
     """The bytes from `start` on, as a fault leaves them."""
     at = rule.bytes - start if rule else -1
     if rule and rule.do == "short":
@@ -279,7 +275,7 @@ def _damaged(data: bytes, rule: Rule | None, start: int) -> bytes:
     return data
 
 
-def main() -> None:
+def main():
     """Serves until standard input closes."""
     server = FakeServer(sys.argv[1])
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()

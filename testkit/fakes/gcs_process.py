@@ -1,7 +1,5 @@
 """Starts the fake bucket as its own process and tells child processes how to find it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -9,7 +7,6 @@ import sys
 import tempfile
 import urllib.request
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from testkit import ROOT
@@ -28,7 +25,7 @@ class FakeGcs:
     so give it to a child, not to this process.
     """
 
-    def __enter__(self) -> FakeGcs:
+    def __enter__(self):
         self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
         ca_file = str(Path(self._directory.name) / "ca.pem")
         self._process = subprocess.Popen(
@@ -41,61 +38,61 @@ class FakeGcs:
         self.create_bucket("bucket")
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
         self._directory.cleanup()
 
-    def environ(self, **more: str) -> dict[str, str]:
+    def environ(self, **more):
         """The whole environment of a child process."""
         return {**os.environ, **self.env, **more}
 
-    def fault(self, match: str, do: str, **how: Any) -> None:
+    def fault(self, match, do, **how):
         """Orders a fault: see `gcs.Rule`. `times` is 1 where it is not given; -1 is for ever."""
         self._call("fault", match=match, do=do, **how)
 
-    def clear(self) -> None:
+    def clear(self):
         """Takes all faults back."""
         self._call("clear")
 
-    def log(self, clear: bool = False) -> list[dict[str, Any]]:
+    def log(self, clear=False):
         """Requests so far: request ("METHOD host/path?query"), fault, received (bytes)."""
         return self._call("log", clear=clear)
 
-    def create_bucket(self, name: str) -> None:
+    def create_bucket(self, name):
         """Makes a bucket; fine where it exists."""
         self._request("POST", "/storage/v1/b", json.dumps({"name": name}).encode())
 
-    def names(self, bucket: str, prefix: str = "") -> list[str]:
+    def names(self, bucket, prefix=""):
         """Names of all objects under a prefix."""
         return self._call("names", bucket=bucket, prefix=prefix)
 
-    def get(self, path: str) -> bytes:
+    def get(self, path):
         """The content of gs://bucket/name."""
         return self._request("GET", f"{_object_path(path)}?alt=media")
 
-    def put(self, path: str, data: bytes) -> None:
+    def put(self, path, data):
         """Stores gs://bucket/name, as another program would."""
         bucket, _, name = path.removeprefix("gs://").partition("/")
         query = f"uploadType=media&name={quote(name, safe='')}"
         self._request("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", data)
 
-    def remove(self, path: str) -> None:
+    def remove(self, path):
         """Deletes gs://bucket/name, as another program would."""
         self._request("DELETE", _object_path(path))
 
-    def _call(self, act: str, **values: Any) -> Any:
+    def _call(self, act, **values):
         return json.loads(self._request("POST", f"/_fake/{act}", json.dumps(values).encode()))
 
-    def _request(self, method: str, path: str, data: bytes | None = None) -> bytes:
+    def _request(self, method, path, data=None):
         request = urllib.request.Request(self.url + path, data=data, method=method)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=30) as response:
             return response.read()
 
 
-def environment(url: str, ca_file: str) -> dict[str, str]:
+def environment(url, ca_file):
     """Everything that sends a process to the fake at `url` instead of to Google."""
     return {
         "https_proxy": url,
@@ -120,6 +117,6 @@ def environment(url: str, ca_file: str) -> dict[str, str]:
     }
 
 
-def _object_path(path: str) -> str:
+def _object_path(path):
     bucket, _, name = path.removeprefix("gs://").partition("/")
     return f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}"

@@ -3,8 +3,6 @@
 Generations, preconditions, pages of listings, resumable uploads. No sockets here.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import json
@@ -70,11 +68,11 @@ class StoredObject:
     updated: str = field(default_factory=now)
 
     @property
-    def crc32c(self) -> str:
+    def crc32c(self):
         """As metadata states it: base64 of the big-endian checksum."""
         return base64.b64encode(google_crc32c.value(self.data).to_bytes(4, "big")).decode()
 
-    def resource(self) -> dict[str, Any]:
+    def resource(self):
         """The JSON resource."""
         return {
             "bucket": self.bucket, "name": self.name, "size": str(len(self.data)),
@@ -98,13 +96,13 @@ class Upload:
 class Store:
     """All buckets, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.lock = threading.RLock()
-        self.buckets: dict[str, dict[str, StoredObject]] = {}
-        self.uploads: dict[str, Upload] = {}
+        self.buckets = {}
+        self.uploads = {}
         self._generations = itertools.count(int(time.time() * 1e6))
 
-    def serve(self, request: Request) -> Reply:
+    def serve(self, request):
         """The answer to one request."""
         try:
             with self.lock:
@@ -112,7 +110,7 @@ class Store:
         except HttpError as error:
             return error_reply(*error.args)
 
-    def _route(self, request: Request) -> Reply:
+    def _route(self, request):
         query = request.query
         if "upload_id" in query:
             return self._continue_upload(query["upload_id"], request)
@@ -145,13 +143,13 @@ class Store:
                 return _media(self.get(bucket, "/".join(names), query), request)
         raise HttpError(404, "Not Found")
 
-    def objects(self, bucket: str) -> dict[str, StoredObject]:
+    def objects(self, bucket):
         """Name to object."""
         if bucket not in self.buckets:
             raise HttpError(404, "The specified bucket does not exist.")
         return self.buckets[bucket]
 
-    def get(self, bucket: str, name: str, conditions: dict[str, str]) -> StoredObject:
+    def get(self, bucket, name, conditions):
         """The current object, if it satisfies `generation` and `ifGenerationMatch`."""
         stored = self.objects(bucket).get(name)
         wanted = conditions.get("generation")
@@ -161,9 +159,9 @@ class Store:
         return stored
 
     def _put(
-        self, bucket: str, name: str, data: bytes,
-        resource: dict[str, Any], conditions: dict[str, str],
-    ) -> StoredObject:  # fmt: skip
+        self, bucket, name, data,
+        resource, conditions,
+    ):  # fmt: skip
         """Stores a new generation, after its preconditions and its stated checksum."""
         objects = self.objects(bucket)
         _check(objects.get(name), conditions)
@@ -174,11 +172,11 @@ class Store:
         objects[name] = made
         return made
 
-    def _list(self, bucket: str, query: dict[str, str]) -> dict[str, Any]:
+    def _list(self, bucket, query):
         """One page of names below a prefix, folded at the delimiter."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
         most = int(query.get("maxResults") or PAGE)
-        entries: dict[str, StoredObject | None] = {}
+        entries = {}
         for name, stored in self.objects(bucket).items():
             if not name.startswith(prefix):
                 continue
@@ -190,13 +188,13 @@ class Store:
         after = base64.b64decode(query.get("pageToken", "")).decode()
         names = [name for name in sorted(entries) if name > after]
         shown = [entries[name] for name in names[:most]]
-        page: dict[str, Any] = {"items": [entry.resource() for entry in shown if entry]}
+        page = {"items": [entry.resource() for entry in shown if entry]}
         page["prefixes"] = [name for name in names[:most] if entries[name] is None]
         if len(names) > most:
             page["nextPageToken"] = base64.b64encode(names[most - 1].encode()).decode()
         return page
 
-    def _upload(self, bucket: str, request: Request) -> Reply:
+    def _upload(self, bucket, request):
         query, kind = request.query, request.query["uploadType"]
         if kind == "resumable":
             resource = json.loads(request.body or b"{}")
@@ -213,7 +211,7 @@ class Store:
         name = query.get("name") or resource["name"]
         return json_reply(self._put(bucket, name, data, resource, query).resource())
 
-    def _continue_upload(self, upload_id: str, request: Request) -> Reply:
+    def _continue_upload(self, upload_id, request):
         """Adds a chunk, or only says how much is there; completes the upload at its total.
 
         A broken request keeps the whole 256 KiB multiples of what arrived.
@@ -241,19 +239,19 @@ class Store:
         return Reply(308, b"", {"Range": f"bytes=0-{size - 1}"} if size else {})
 
 
-def error_reply(status: int, message: str) -> Reply:
+def error_reply(status, message):
     """An answer that is not success, in Google's form."""
     detail = {"message": message, "domain": "global", "reason": "fake"}
     return json_reply({"error": {"code": status, "message": message, "errors": [detail]}}, status)
 
 
-def json_reply(value: Any, status: int = 200) -> Reply:
+def json_reply(value, status=200):
     """An answer in JSON."""
     kind = {"Content-Type": "application/json; charset=UTF-8"}
     return Reply(status, json.dumps(value).encode(), kind)
 
 
-def _check(stored: StoredObject | None, conditions: dict[str, str]) -> None:
+def _check(stored, conditions):
     """Raises 412 where a precondition on the generation does not hold."""
     current = stored.generation if stored else 0
     wanted = conditions.get("ifGenerationMatch")
@@ -261,7 +259,7 @@ def _check(stored: StoredObject | None, conditions: dict[str, str]) -> None:
         raise HttpError(412, "At least one of the pre-conditions you specified did not hold.")
 
 
-def _media(stored: StoredObject, request: Request) -> Reply:
+def _media(stored, request):
     size = len(stored.data)
     answer = {
         "Content-Type": "application/octet-stream",
@@ -279,7 +277,7 @@ def _media(stored: StoredObject, request: Request) -> Reply:
     return Reply(206, stored.data[start : end + 1], answer, is_media=True, first_byte=start)
 
 
-def _parts(request: Request) -> tuple[dict[str, Any], bytes]:
+def _parts(request):
     """Metadata and content of a multipart/related body.
 
     Cut by hand: the email package would touch line ends in binary content.

@@ -3,16 +3,12 @@
 tests/storage/test_bucket.py runs it case by case; scripts/bench_faults.py counts it by kind.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import StorageError
-from testkit.fakes.gcs_process import FakeGcs
 
 MiB = 1 << 20
 SMALL, LARGE = os.urandom(100_000), os.urandom(17 * MiB)  # one request; two pieces
@@ -39,17 +35,17 @@ class Case:
     ends: type[Exception] | None = None
 
     @property
-    def seconds(self) -> float:
+    def seconds(self):
         """The deadline to run it with: a lasting fault is waited out in full."""
         return 0.3 if self.ends is StorageError else 3.0
 
     @property
-    def name(self) -> str:
+    def name(self):
         """For a test's id."""
         return f"{self.kind} | {self.operation}".replace(" ", "_")
 
 
-def run_case(case: Case, fake: FakeGcs, base: str, scratch: str) -> None:
+def run_case(case, fake, base, scratch):
     """Runs one case on an empty directory `base` of the bucket.
 
     Raises:
@@ -78,18 +74,18 @@ def run_case(case: Case, fake: FakeGcs, base: str, scratch: str) -> None:
     _expect(not left, "left a temporary file")
 
 
-def _expect(condition: bool, otherwise: str = "the data differ") -> None:
+def _expect(condition, otherwise="the data differ"):
     if not condition:
         raise WrongEndError(otherwise)
 
 
-def _upload(base: str, scratch: str) -> None:
+def _upload(base, scratch):
     source = os.path.join(scratch, "source")
     storage.write_bytes(source, LARGE)
     storage.upload(source, f"{base}/f")
 
 
-def _download(base: str, scratch: str) -> None:
+def _download(base, scratch):
     target = os.path.join(scratch, "target")
     storage.delete(target)
     try:
@@ -100,28 +96,28 @@ def _download(base: str, scratch: str) -> None:
     _expect(storage.read_bytes(target) == LARGE)
 
 
-def _stream(base: str, scratch: str) -> None:
+def _stream(base, scratch):
     with storage.open_read(f"{base}/f") as file:
         _expect(file.read() == LARGE)
 
 
-def _delete_if(base: str, scratch: str) -> None:
+def _delete_if(base, scratch):
     _expect(storage.delete_if(f"{base}/f", storage.stat(f"{base}/f").token))
 
 
-def _create(base: str, scratch: str) -> None:
+def _create(base, scratch):
     _expect(storage.create_exclusive(f"{base}/f", SMALL))
     _expect(not storage.create_exclusive(f"{base}/f", SMALL))
 
 
-def _swap(base: str, scratch: str) -> None:
+def _swap(base, scratch):
     token = storage.stat(f"{base}/f").token
     _expect(storage.replace_if(f"{base}/f", b"new", token) is not None)
     _expect(storage.replace_if(f"{base}/f", b"newer", token) is None)
 
 
 # Operation -> the object before, the object after (None: none), what it does and checks.
-OPERATIONS: dict[str, tuple[bytes | None, bytes | None, Callable[[str, str], None]]] = {
+OPERATIONS = {
     "write small": (None, SMALL, lambda base, s: storage.write_bytes(f"{base}/f", SMALL)),
     "write large": (None, LARGE, lambda base, s: storage.write_bytes(f"{base}/f", LARGE)),
     "upload": (None, LARGE, _upload),
@@ -145,18 +141,16 @@ _PIECE = "PUT .*upload_id"
 _ANY = r"/b/b-"
 
 
-def _rule(match: str, do: str, **how: Any) -> dict[str, Any]:
+def _rule(match, do, **how):
     return {"match": match, "do": do, **how}
 
 
-def _of(
-    kind: str, operations: tuple[str, ...], *rules: dict[str, Any], ends: Any = None
-) -> list[Case]:
+def _of(kind, operations, *rules, ends=None):
     """The cases of one fault, for all operations that meet it."""
     return [Case(kind, operation, rules, ends) for operation in operations]
 
 
-def cases() -> list[Case]:
+def cases():
     """The whole matrix."""
     return [
         *_of("503 burst", _ALL, _rule(_ANY, "status", code=503, times=3)),

@@ -4,8 +4,6 @@ A machine is `bash` running its start-up script in a process group of its own; p
 SIGTERM, a grace, SIGKILL. The door also is the metadata server of the machines.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json
@@ -14,7 +12,6 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -52,50 +49,48 @@ class Service:
     running: dict[str, Any]
     over: dict[str, Any]
 
-    def __init__(
-        self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
-    ) -> None:
+    def __init__(self, work_dir, environ=None, keep_disk=False):
         self.work_dir, self._environ, self._keep_disk = work_dir, environ, keep_disk
         self._lock = threading.RLock()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._operations: dict[str, dict[str, Any]] = {}
-        self.script: list[str] = []  # answers to creations, in order; then all succeed
-        self.delete_script: list[str] = []
-        self.list_script: list[str] = []
-        self.http_script: list[int] = []  # statuses for what machines ask of themselves
-        self.requests: list[str] = []
+        self._processes = []
+        self._operations = {}
+        self.script = []  # answers to creations, in order; then all succeed
+        self.delete_script = []
+        self.list_script = []
+        self.http_script = []  # statuses for what machines ask of themselves
+        self.requests = []
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
         self.url = f"http://{self.address}"
 
-    def __enter__(self) -> Any:
+    def __enter__(self):
         in_background(lambda: self._http.serve_forever(0.02))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         for process in self._processes:
             kill(process, 0.0)
         self._http.shutdown()
         self._http.server_close()
 
-    def answer(self, method: str, path: str, body: Any) -> Answer:
+    def answer(self, method, path, body):
         """One request to the service."""
         raise NotImplementedError
 
-    def refusal(self, script: list[str]) -> Answer | None:
+    def refusal(self, script):
         """The script's next answer where it is a refusal."""
         if not script or script[0] not in REFUSALS:
             return None
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
 
-    def operation(self, work: Callable[[], None] | None = None, **values: Any) -> Answer:
+    def operation(self, work=None, **values):
         """An operation that is over; or, with work in the background, that is once this is done."""
         name = f"{self.operation_prefix}{len(self._operations)}"
         operation = self._operations[name] = {"name": name, **self.over, **values}
 
-        def finish(work: Callable[[], None]) -> None:
+        def finish(work):
             work()
             operation.update(self.over)
 
@@ -104,7 +99,7 @@ class Service:
             in_background(lambda: finish(work))
         return 200, operation
 
-    def boot(self, script: str) -> subprocess.Popen[bytes] | None:
+    def boot(self, script):
         """A machine's process."""
         if self._environ is None:
             return None
@@ -124,30 +119,30 @@ class Service:
         return process
 
 
-def in_background(work: Callable[[], None]) -> None:
+def in_background(work):
     """Does something in a thread of its own."""
     threading.Thread(target=work, daemon=True).start()
 
 
-def now() -> str:
+def now():
     """The time as both services write it."""
     moment = datetime.datetime.now(datetime.timezone.utc)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def error(code: int, message: str, status: str = "") -> dict[str, Any]:
+def error(code, message, status=""):
     """The body of a refusal."""
     details = {"code": code, "message": message, "errors": [{"message": message}]}
     return {"error": {**details, **({"status": status} if status else {})}}
 
 
-def lookup(resource: Any, name: str) -> Answer:
+def lookup(resource, name):
     """A resource that was asked for by its name, or None."""
     missing = (404, error(404, f"{name} was not found", "NOT_FOUND"))
     return missing if resource is None else (200, resource)
 
 
-def kill(process: subprocess.Popen[bytes] | None, grace: float) -> None:
+def kill(process, grace):
     """Ends a process group that a fake started."""
     if process is None:
         return
@@ -160,9 +155,9 @@ def kill(process: subprocess.Popen[bytes] | None, grace: float) -> None:
     process.wait()
 
 
-def _door(service: Service) -> type[BaseHTTPRequestHandler]:
+def _door(service):
     class Door(BaseHTTPRequestHandler):
-        def serve(self) -> None:
+        def serve(self):
             size = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(size)) if size else None
             status, reply = self._answer(body)
@@ -175,7 +170,7 @@ def _door(service: Service) -> type[BaseHTTPRequestHandler]:
 
         do_GET = do_POST = do_DELETE = serve  # noqa: N815
 
-        def _answer(self, body: Any) -> Answer:
+        def _answer(self, body):
             if re.fullmatch("/computeMetadata/.*/token", self.path):
                 is_asked_well = self.headers.get("Metadata-Flavor") == "Google"
                 return (200, {"access_token": TOKEN}) if is_asked_well else (403, {})
@@ -187,7 +182,7 @@ def _door(service: Service) -> type[BaseHTTPRequestHandler]:
                     return service.http_script.pop(0), {}
             return service.answer(self.command, self.path, body)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, format, *args):
             pass
 
     return Door

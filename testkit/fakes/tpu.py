@@ -4,12 +4,9 @@ The text of a stock-out is the one that people have reported of the real service
 NOT_FOUND texts are assumed.
 """
 
-from __future__ import annotations
-
-from typing import Any
 from urllib.parse import parse_qs
 
-from testkit.fakes.service import Answer, FakeMachine, Service, error, kill, lookup, now
+from testkit.fakes.service import FakeMachine, Service, error, kill, lookup, now
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
@@ -23,37 +20,35 @@ class FakeTpu(Service):
 
     operation_prefix, running, over = "operations/", {"done": False}, {"done": True}
 
-    def __init__(
-        self, work_dir: str, environ: dict[str, str] | None = None, keep_disk: bool = False
-    ) -> None:
+    def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
-        self._machines: dict[str, FakeMachine] = {}
-        self.queued: dict[str, dict[str, Any]] = {}
-        self.unreachable: list[str] = []  # locations that a listing leaves out
-        self.created: list[str] = []
+        self._machines = {}
+        self.queued = {}
+        self.unreachable = []  # locations that a listing leaves out
+        self.created = []
 
     # --- what tests do and ask ---------------------------------------------------------------
 
-    def node_names(self) -> list[str]:
+    def node_names(self):
         """Full names of all nodes, dead ones too."""
         with self._lock:
             return sorted(self._machines)
 
-    def queued_names(self) -> list[str]:
+    def queued_names(self):
         with self._lock:
             return sorted(self.queued)
 
-    def machine(self, node_id: str) -> FakeMachine | None:
+    def machine(self, node_id):
         """The newest machine of this id, in whatever zone."""
         with self._lock:
             machines = [m for name, m in self._machines.items() if name.endswith(f"/{node_id}")]
             return machines[-1] if machines else None
 
-    def is_ready(self, node_id: str) -> bool:
+    def is_ready(self, node_id):
         machine = self.machine(node_id)
         return machine is not None and machine.resource["state"] == "READY"
 
-    def preempt(self, node_id: str, grace: float = 0.0, state: str = "PREEMPTED") -> None:
+    def preempt(self, node_id, grace=0.0, state="PREEMPTED"):
         """Takes a machine away: TERM, a grace, KILL; it stays listed."""
         machine = self.machine(node_id)
         assert machine is not None
@@ -63,7 +58,7 @@ class FakeTpu(Service):
 
     # --- the API -----------------------------------------------------------------------------
 
-    def answer(self, method: str, path: str, body: Any) -> Answer:
+    def answer(self, method, path, body):
         path, _, query = path.removeprefix("/v2/").partition("?")
         parts = path.split("/")
         self.requests.append(f"{method} {parts[-1] if method == 'POST' else parts[-2]}")
@@ -94,14 +89,14 @@ class FakeTpu(Service):
                     return self._delete(node, path)
         return lookup(None, path)
 
-    def _create_queued(self, name: str, body: dict[str, Any]) -> Answer:
+    def _create_queued(self, name, body):
         if name in self.queued:
             return 409, error(409, f"{name} already exists", "ALREADY_EXISTS")
         spec = body["tpu"]["nodeSpec"][0]
         queued = {**body, "name": name, "createTime": now(), "state": {"state": "ACTIVE"}}
         return self._create(f"{spec['parent']}/nodes/{spec['nodeId']}", spec["node"], queued)
 
-    def _create(self, name: str, node: dict[str, Any], queued: dict[str, Any] | None) -> Answer:
+    def _create(self, name, node, queued):
         refused = self.refusal(self.script)
         if refused:
             return refused
@@ -127,7 +122,7 @@ class FakeTpu(Service):
             return 503, error(503, "the reply was lost")
         return self.operation()
 
-    def _delete(self, node: str, queued: str) -> Answer:
+    def _delete(self, node, queued):
         refused = self.refusal(self.delete_script)
         if refused:
             return refused
@@ -137,7 +132,7 @@ class FakeTpu(Service):
         if machine is not None:
             machine.resource["state"] = "DELETING"
 
-        def end() -> None:
+        def end():
             kill(machine.process if machine else None, 0.2)
             with self._lock:
                 self._machines.pop(node, None)
@@ -149,7 +144,7 @@ class FakeTpu(Service):
 QUEUES = "/queuedResources/"
 
 
-def _inside(listing: str, resources: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def _inside(listing, resources):
     """The resources below an address; of all zones, where its zone is `-`."""
     parent, _, kind = listing.rpartition("/")
     start = parent.removesuffix("/-")

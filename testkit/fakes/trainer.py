@@ -4,8 +4,6 @@
 and is the real Python for all else, so that the start-up script itself runs unchanged.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -19,7 +17,7 @@ STEP_SECONDS = 0.004
 SAVE_EVERY = 25  # steps
 
 
-def python(directory: str) -> str:
+def python(directory):
     """Path of the stand-in."""
     path = Path(directory, "python-of-the-vm")
     path.write_text(
@@ -33,14 +31,14 @@ def python(directory: str) -> str:
     return str(path)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments):
     """Trains to `training.num_train_steps`."""
     flags = dict(a[2:].split("=", 1) for a in arguments if "=" in a)
     with open(flags["config"], encoding="utf-8") as file:
         target = int(yaml.safe_load(file)["training"]["num_train_steps"])
     model_dir = flags["model_dir"]
     os.makedirs(model_dir, exist_ok=True)
-    stopped: list[int] = []
+    stopped = []
     signal.signal(signal.SIGTERM, lambda number, frame: stopped.append(number))
     step = _read(os.path.join(model_dir, "checkpoint.json")).get("step", 0)
     beat(model_dir, step, "starting")
@@ -57,7 +55,7 @@ def main(arguments: list[str]) -> int:
     return 0 if step >= target else 75
 
 
-def beat(model_dir: str, step: int, state: str, reason: str | None = None) -> None:
+def beat(model_dir, step, state, reason=None):
     """Writes heartbeat.json."""
     values = {
         "run": "fake", "global_step": step, "time": time.time(), "state": state, "reason": reason,
@@ -66,19 +64,19 @@ def beat(model_dir: str, step: int, state: str, reason: str | None = None) -> No
     _write(os.path.join(model_dir, "heartbeat.json"), values)
 
 
-def _save(model_dir: str, step: int) -> None:
+def _save(model_dir, step):
     """A sidecar is what makes a checkpoint."""
     _write(os.path.join(model_dir, f"model.ckpt-{step}.json"), {"step": step})
     _write(os.path.join(model_dir, "checkpoint.json"), {"step": step})
 
 
-def _write(path: str, values: dict[str, object]) -> None:
+def _write(path, values):
     with open(f"{path}.tmp", "w", encoding="utf-8") as file:
         json.dump(values, file)
     os.replace(f"{path}.tmp", path)
 
 
-def _read(path: str) -> dict[str, int]:
+def _read(path):
     try:
         with open(path, encoding="utf-8") as file:
             return dict(json.load(file))

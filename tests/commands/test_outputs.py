@@ -13,10 +13,7 @@ from testkit import synthetic
 from tests.report import fake_run
 
 # Command line, {o} the output; what is refused is refused before anything else is looked at.
-FILES = (
-    "report --model_dir={m} --output={o}",
-    "preflight --output={o}",
-)
+FILES = ("report --model_dir={m} --output={o}", "preflight --output={o}")
 FOLDERS = (
     "preflight --dump_hlo={o}",
     "export --model_dir={m} --output_dir={o}",

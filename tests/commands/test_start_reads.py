@@ -58,7 +58,7 @@ def test_a_start_opens_no_file_twice(zygote, inputs, tmp_path, capsys):
     flags += ["--engine=pjrt", "--num_train_steps=2"]
     ended = zygote.run(*flags)
     assert ended.status == 0, ended.err
-    opened: collections.Counter[str] = collections.Counter()
+    opened = collections.Counter()
     is_counted = True
 
     def note(event, arguments):

@@ -10,7 +10,6 @@ import shutil
 import string
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -34,7 +33,7 @@ def cells(name, kind):
 def parameters(name):
     """The values of the cell that users change."""
     (cell,) = [c for c in read(name)["cells"] if c["metadata"].get("tags") == ["parameters"]]
-    values: dict[str, Any] = {}
+    values = {}
     exec("".join(cell["source"]), values)
     del values["__builtins__"]
     return values

@@ -20,8 +20,8 @@ class Scripted:
 
     def __init__(self, *listings, fails=()):
         self.listings, self.fails = list(listings), list(fails)
-        self.deleted: list[str] = []
-        self.pauses: list[float] = []
+        self.deleted = []
+        self.pauses = []
 
     def list(self, zone):
         shown = self.listings.pop(0) if self.listings[1:] else self.listings[0]

@@ -27,7 +27,7 @@ from tests.launch.test_supervisor import RECORD, TRAINER, lifetimes, run
 
 HOUR = 3600.0
 STORIES = sorted(Path(__file__).parent.glob("stories/*.txt"))
-FAULTS: dict[str, Exception] = {
+FAULTS = {
     "403": PermissionError(13, "permission denied (403)", "gs://b/run/supervisor/lock.json"),
     "no credentials": Refused("no credentials"),
     "fails": StorageError("the bucket fails"),

@@ -1,7 +1,5 @@
 """Which implementation computes attention, and what is reported where there are no kernels."""
 
-from typing import Any
-
 import pytest
 
 from bigbird_ja.model import implementation
@@ -19,7 +17,7 @@ def _config(*settings):
 
 @pytest.fixture
 def versions(monkeypatch):
-    result: dict[str, Any] = {"jax": (0, 7), "tensorflow": (2, 20)}
+    result = {"jax": (0, 7), "tensorflow": (2, 20)}
     monkeypatch.setattr(implementation, "_version", result.get)
     return result
 

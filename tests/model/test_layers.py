@@ -51,7 +51,7 @@ def test_in_bfloat16_it_is_the_rounded_gradient(keeps_slope):
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
 def test_same_values_and_gradients_with_the_function_run_twice(mode):
     x, w = (tf.constant(np.random.default_rng(i).standard_normal((3, 3))) for i in range(2))
-    calls: list[int] = []
+    calls = []
 
     def function(x, w, unused):
         calls.append(1)

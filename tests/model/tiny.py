@@ -1,7 +1,5 @@
 """Configs and batches small enough for tests of the model."""
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -10,7 +8,7 @@ from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 from testkit.configs import with_data
 
-_TINY: dict[str, Any] = {
+_TINY = {
     "tokenize.vocab_size": 60,
     "make_data.max_predictions_per_seq": 8,
     "model.hidden_size": 32,

@@ -2,7 +2,6 @@
 
 import datetime
 import math
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ NOW = datetime.datetime(2026, 11, 22, 12, 0, tzinfo=datetime.timezone(datetime.t
 
 
 def row(name, hours, usd, **more):
-    values: dict[str, Any] = {
+    values = {
         "pricing": "spot", "zone": "us-central1-a", "tokens_per_second": 1.0, "rate_source": "",
         "usd_per_hour": 1.0, "training_hours": 1.0, "preemptions": 0.0, "compute_usd": usd,
         "storage_usd": 0.0, "egress_usd": 0.0, "fits": None, "divides": True, "unproven": "",

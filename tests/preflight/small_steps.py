@@ -36,7 +36,7 @@ TINY = (
     *("tokenize.vocab_size=1024", "make_data.seq_length=1024"),
     "make_data.max_predictions_per_seq=64",
 )
-STEPS: dict[str, tuple[str, ...]] = {
+STEPS = {
     "default": (),
     "independent": ("model.random_pattern=independent",),
     "checkpointed": ("training.gradient_checkpointing=true", "model.hidden_dropout_prob=0.0"),

@@ -14,7 +14,7 @@ class Memory:
 
     def __init__(self, limit, base, per_sequence, knows=True):
         self.limit, self.base, self.per_sequence, self.knows = limit, base, per_sequence, knows
-        self.tried: list[int] = []
+        self.tried = []
 
     def __call__(self, batch):
         assert batch not in self.tried

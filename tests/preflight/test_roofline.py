@@ -198,7 +198,7 @@ ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of 
 
 def _written(words):
     """The lines of a program, numbered: the n-th end is that of the n-th start."""
-    seen: Counter[str] = Counter()
+    seen = Counter()
     lines = []
     for word in words.split():
         seen[word] += 1

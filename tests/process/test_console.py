@@ -83,7 +83,7 @@ def test_a_warning_is_coloured_on_a_terminal_alone(capsys):
 
 
 def test_what_takes_long_is_logged_again_and_again():
-    lines: list[str] = []
+    lines = []
     third = threading.Event()
 
     def log(text):

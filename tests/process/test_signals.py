@@ -12,8 +12,8 @@ class Listening(StopRequest):
 
     def __init__(self, patience=60.0):
         super().__init__(self._record, self._left, patience)
-        self.logged: list[str] = []
-        self.last_words: list[str] = []
+        self.logged = []
+        self.last_words = []
         self.was_asked, self.has_left = threading.Event(), threading.Event()
 
     def _record(self, text):

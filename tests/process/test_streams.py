@@ -76,7 +76,7 @@ def test_a_text_that_cannot_be_read(arguments, words):
 
 
 def test_a_full_disk_is_no_reason_to_stop_and_the_stream_is_restored():
-    gone: list[int] = []
+    gone = []
     before = sys.stderr
     with open("/dev/full", "w", buffering=1) as stream:
         sys.stderr = stream

@@ -25,7 +25,7 @@ class Run:
 
     def __init__(self, place, scratch):
         self.place, self.scratch = place, scratch
-        self.reports: list[tuple[str, int, str]] = []
+        self.reports = []
 
         def report(event, step, text):
             self.reports.append((event, step, text))
@@ -286,8 +286,8 @@ def test_a_second_damaged_checkpoint_does_not_replace_the_first(run):
     st.sampled_from([0, 50, 100]),
 )
 def test_retention_keeps_the_last_and_one_per_window(steps, keep_last, every):
-    kept: list[int] = []
-    firsts: dict[int, int] = {}
+    kept = []
+    firsts = {}
     for step in steps:  # as saving goes: one more each time
         kept = [*kept, step]
         kept = [old for old in kept if old not in to_remove(kept, keep_last, every)]

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ def test_every_recipe_is_made_of_settings_that_there_are(name):
 
 
 def test_a_recipe_inherits_from_the_one_that_it_is_compared_with():
-    runs: dict[str, Any] = {
+    runs = {
         "a": {"sets": ["x=1"]},
         "b": {"sets": ["x={share:0.5}"], "price": ["y=1"], "seeds": 2},
         "c": {"from": "b", "sets": ["z=1"]},

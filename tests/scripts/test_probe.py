@@ -4,7 +4,6 @@ which a small model learns to copy."""
 import json
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -68,7 +67,7 @@ def test_right_tokens_are_counted_by_distance(records, tokenizer):
     piece = np.bincount(np.concatenate([case.ids for case in cases])).argmax()
     rows = probe.measure(Constant(piece, tokenizer.vocab_size), tokenizer, cases, batch_size=8)
     assert len(cases) == sum(row["count"] for row in rows)
-    shares: dict[int, list[Any]] = {row["from"]: [] for row in rows}
+    shares = {row["from"]: [] for row in rows}
     for case in cases:
         start = max(start for start in shares if start <= case.distance)
         shares[start].append((case.ids == piece).mean())

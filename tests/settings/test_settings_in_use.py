@@ -22,7 +22,7 @@ HANDLING_FUNCTIONS = {"varied", "flatten"}
 @pytest.fixture
 def read(monkeypatch):
     """The keys of the settings that anything reads of any config."""
-    result: set[str] = set()
+    result = set()
 
     def watch(section, kind):
         def reading(self, name):

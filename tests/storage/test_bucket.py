@@ -106,7 +106,7 @@ def test_a_lasting_fault_ends_in_bounded_time_after_growing_delays(bucket, fake_
     monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "200")
     monkeypatch.setenv("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", "0.5")
     fake_gcs.fault(".*", "status", times=-1)
-    slept: list[float] = []
+    slept = []
     blob = gcs.blob(f"{bucket}/x")
     with pytest.raises(StorageError, match=f"{bucket}/x: 503"):
         gcs.run(f"{bucket}/x", lambda n: blob.reload(retry=None), lambda: sum(slept), slept.append)

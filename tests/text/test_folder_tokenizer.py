@@ -7,9 +7,7 @@ import json
 import pickle
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -119,7 +117,7 @@ def test_the_folder_that_is_handed_back_loads_and_gives_the_same_ids(
     assert our_ids(again, texts) == our_ids(ours, texts)
 
 
-TEMPLATES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, str]]] = {
+TEMPLATES = {
     "a template and flags": ({"add_bos_token": False, "add_eos_token": True}, {}, ("<s>", "</s>")),
     "flags alone": (
         {"add_bos_token": True, "add_eos_token": True},
@@ -289,7 +287,7 @@ def changed(folder, name, **values):
     (folder / "special_tokens_map.json").unlink(missing_ok=True)
 
 
-BAD: dict[str, tuple[str, Callable[[Path], object], str]] = {
+BAD = {
     "cut short": (
         "WordPiece",
         lambda f: (f / "tokenizer.json").write_bytes((f / "tokenizer.json").read_bytes()[:999]),

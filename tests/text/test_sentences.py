@@ -82,7 +82,7 @@ def test_long_runs_are_read_in_linear_time(unit):
 
 
 def test_real_text_loses_not_one_character(real_text_path):
-    lengths: list[int] = []
+    lengths = []
     for text in corpus.open_corpus([real_text_path]).texts():
         pieces = sentences.split(text)
         assert "".join(pieces) == text

@@ -6,12 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
 
-from bigbird_ja.process.errors import BadInput, CommandError, Diverged, Stalled, StorageError
+from bigbird_ja.process.errors import BadInput, Diverged, Stalled, StorageError
 from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.pod import Pod
 from testkit import pods
@@ -31,7 +30,7 @@ class Store:
     """What a pod uses of JAX's client; one for all processes."""
 
     def __init__(self):
-        self._values: dict[str, Any] = {}
+        self._values = {}
         self._changed = threading.Condition()
 
     def key_value_set(self, key, value, allow_overwrite=False):
@@ -63,8 +62,8 @@ class Member:
     """One process."""
 
     def __init__(self, index, count, store):
-        self.asked: list[str] = []
-        self.left: list[CommandError] = []
+        self.asked = []
+        self.left = []
         self.pod = Pod(index, count, "host", self.asked.append)
         self.pod.leave = self._leave  # type: ignore[method-assign]
         self.pod._client = store

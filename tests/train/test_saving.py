@@ -36,7 +36,7 @@ def make(tmp_path, may_publish=lambda: None, **how):
     scratch = tmp_path / ".scratch"
     scratch.mkdir()
     store = CheckpointStore(str(tmp_path), owned=Owned.create(str(tmp_path), "run"))
-    saved: list[int] = []
+    saved = []
 
     def on_saved(meta, seconds, waited):
         saved.append(meta.step)
@@ -78,7 +78,7 @@ def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path):
 )
 def test_the_watchdog_acts_after_its_limit_and_zero_is_off(limit, at, silences):
     now, called = [0.0], threading.Event()
-    seen: list[float] = []
+    seen = []
 
     def on_stall(silence):
         seen.append(silence)

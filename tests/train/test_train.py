@@ -203,7 +203,7 @@ def test_words_of_an_unknown_exception_stay_out_of_the_files_of_the_run(training
 
 
 def test_each_batch_of_an_evaluation_ticks_the_watchdog(training, monkeypatch):
-    threads: list[str] = []
+    threads = []
     monkeypatch.setattr(Watchdog, "tick", lambda _: threads.append(current_thread().name))
     training.config = varied(training.config, {"training.eval_max_batches": 3})
     training.run(evaluates=True)

@@ -1,7 +1,5 @@
 """The step on JAX's runtime against TPUEstimator and against TensorFlow alone."""
 
-from typing import Any
-
 import pytest
 import tensorflow as tf
 
@@ -11,7 +9,7 @@ pytest.importorskip("jax")
 pytestmark = pytest.mark.both
 
 SHORT = "training.num_train_steps=10"
-CASES: dict[str, dict[str, Any]] = {
+CASES = {
     "as it is": {},
     "accumulation, checkpointing, next sentence": {
         "settings": [
@@ -69,8 +67,7 @@ def test_muon_on_several_devices_moves_as_on_as_many_replicas():
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("devices", "name"),
-    [(8, "as it is"), (4, list(CASES)[2]), (2, "muon"), (8, "muon")],
+    ("devices", "name"), [(8, "as it is"), (4, list(CASES)[2]), (2, "muon"), (8, "muon")]
 )
 def test_on_other_numbers_of_devices_too(devices, name):
     check(devices, CASES[name])
