@@ -281,20 +281,10 @@ def score(args: argparse.Namespace) -> dict[str, Any]:
     for task_name, seed in todo:
         task, title = TASKS[task_name], f"{task_name}, seed {seed + 1} of {args.seeds}"
         transformers.set_seed(seed)
-        model = load(
-            transformers.AutoModelForSequenceClassification,
-            args.model,
-            trust,
-            args.random_weights,
-            num_labels=task.outputs,
-        )
-        fit(
-            model,
-            tokenizer,
-            encoded[task_name, task.train],
-            replace(settings, seed=seed),
-            functools.partial(progress.add, title, 3),
-        )
+        classifier = transformers.AutoModelForSequenceClassification
+        model = load(classifier, args.model, trust, args.random_weights, num_labels=task.outputs)
+        examples, after = encoded[task_name, task.train], functools.partial(progress.add, title, 3)
+        fit(model, tokenizer, examples, replace(settings, seed=seed), after)
         measured = {}
         for test, file in task.tests.items():
             examples = encoded[task_name, file]
