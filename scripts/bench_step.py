@@ -20,8 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.accelerators import prices
-from bigbird_ja.accelerators.hardware import CHIPS
+from bigbird_ja.accelerators import CHIPS, prices
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan.hours import REACHED
 from bigbird_ja.process.console import log, table

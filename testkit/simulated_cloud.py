@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch.machine.watcher import CREATION_SECONDS, STALLED_SECONDS
 from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
+from bigbird_ja.launch.watcher import CREATION_SECONDS, STALLED_SECONDS
 from bigbird_ja.storage import decode
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds

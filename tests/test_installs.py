@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch import startup
 from testkit import ROOT
 
 if sys.version_info >= (3, 11):

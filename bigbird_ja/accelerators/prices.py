@@ -10,9 +10,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from bigbird_ja import storage
-from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.hardware import CHIPS, region_of
+from bigbird_ja import accelerators, storage
+from bigbird_ja.accelerators import CHIPS, region_of
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.paths import split_remote
@@ -63,7 +62,7 @@ class Prices:
         Raises:
             BadInput: no such machine.
         """
-        machine = hardware.find(accelerator)
+        machine = accelerators.find(accelerator)
         offers: list[tuple[str, float | None]] = []
         for zone, offer in self.chips.get(machine.chip, {}).items():
             price = offer.on_demand if pricing == "on_demand" else offer.spot
@@ -108,7 +107,7 @@ class Prices:
             known = sorted({name for offers in self.chips.values() for name in offers})
             what = "no TPU is offered"
         else:
-            known = list(self.chips.get(hardware.find(accelerator).chip, {}))
+            known = list(self.chips.get(accelerators.find(accelerator).chip, {}))
             what = f"{accelerator} is not offered"
         if zone not in known:
             near = ", ".join(_nearest_zones(zone, known)) or "none is known"
@@ -203,7 +202,7 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
     scalars = {name: price for name in _SCALARS if (price := getattr(table, name)) is not None}
     for name, free in (table.free or {}).items():
         try:
-            hardware.find(free.machine)
+            accelerators.find(free.machine)
         except BadInput as error:
             raise BadInput(f"{where}: free.{name}.machine: {error}") from error
     offers = {chip: dict(by_zone) for chip, by_zone in base.chips.items()}

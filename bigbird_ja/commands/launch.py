@@ -26,8 +26,8 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.launch.machine.startup import Emulation
     from bigbird_ja.launch.record import LaunchedRun, Tpus
+    from bigbird_ja.launch.startup import Emulation
     from bigbird_ja.launch.state import RunState
     from bigbird_ja.launch.supervise import World
     from bigbird_ja.launch.terminal import Interrupts
@@ -103,8 +103,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
     from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.launch import backends, prepare
-    from bigbird_ja.launch.machine import startup
+    from bigbird_ja.launch import backends, prepare, startup
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.rules import config_warnings
 
@@ -145,9 +144,8 @@ def _supervise(
     Raises:
         BadInput: another `launch` watches the run, or took it over.
     """
-    from bigbird_ja.launch import supervise
+    from bigbird_ja.launch import startup, supervise
     from bigbird_ja.launch.files import RunFiles, supervisor_lease
-    from bigbird_ja.launch.machine import startup
     from bigbird_ja.launch.terminal import Interrupts
     from bigbird_ja.process import streams
     from bigbird_ja.process.console import log
@@ -180,8 +178,8 @@ def _world(
     run: LaunchedRun, vm: Emulation, tpus: Tpus, lease: Lease, interrupts: Interrupts
 ) -> World:
     """Put together what the supervisor looks at and acts through."""
+    from bigbird_ja.launch import startup
     from bigbird_ja.launch.files import RunFiles
-    from bigbird_ja.launch.machine import startup
     from bigbird_ja.launch.supervise import World, service_clock
     from bigbird_ja.launch.terminal import LogFollower, progress_lines, steady_clock
     from bigbird_ja.process.console import log

@@ -79,7 +79,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
     import datetime
 
-    from bigbird_ja.accelerators import hardware, prices
+    from bigbird_ja import accelerators
+    from bigbird_ja.accelerators import prices
     from bigbird_ja.plan import comparison
     from bigbird_ja.plan.hours import Overheads
     from bigbird_ja.plan.rows import add_rows
@@ -107,8 +108,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     print(comparison.verdict(made, chosen, args.finish_by, args.max_cost))
     print(comparison.comparison(runs, made, overheads, age))
     offered = {row.accelerator for row in made}
-    wanted = args.accelerator_type or hardware.USUAL
-    if absent := [name for name in wanted if hardware.find(name).name not in offered]:
+    wanted = args.accelerator_type or accelerators.USUAL
+    if absent := [name for name in wanted if accelerators.find(name).name not in offered]:
         print(f"not offered in {', '.join(args.zones)}: {', '.join(absent)}")
     return result
 

@@ -4,9 +4,9 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
 from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.state import LONGEST, SHORTEST, Observation, Phase, RunState, View
+from bigbird_ja.launch.watcher import STALLED_SECONDS
 
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.hardware import generation_of
+from bigbird_ja import accelerators
+from bigbird_ja.accelerators import generation_of
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.files import find_runs, read_run
 from bigbird_ja.launch.record import Presence, Tpu, Tpus
@@ -55,7 +55,7 @@ def check_rentable(accelerator_type: str, engine: str = "auto", queued: bool = F
             of one, a generation that the engine is known to fail on, or no queue there.
     """
     try:
-        machine = hardware.find(accelerator_type)
+        machine = accelerators.find(accelerator_type)
     except BadInput as error:
         raise BadInput(f"--accelerator_type: {error}") from error
     if compute.serves(accelerator_type):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja.accelerators import hardware
+from bigbird_ja import accelerators
 from bigbird_ja.launch.record import (
     RUN_DIR_KEY,
     RUN_LABEL,
@@ -78,7 +78,7 @@ _CODES = {
 
 def serves(accelerator_type: str) -> bool:
     """Tell whether Compute Engine rents this type: v5e and later, but no v5e of several hosts."""
-    machine = hardware.find(accelerator_type)
+    machine = accelerators.find(accelerator_type)
     return machine.chip in MACHINE_TYPES and (machine.hosts == 1 or machine.chip != "v5e")
 
 
@@ -88,11 +88,11 @@ def machine_type(accelerator_type: str) -> str:
     Raises:
         BadInput: a size that there is not, or a slice of several hosts.
     """
-    machine = hardware.find(accelerator_type)
+    machine = accelerators.find(accelerator_type)
     known = MACHINE_TYPES[machine.chip]
     if machine.chips in known:
         return known[machine.chips]
-    sizes = ", ".join(hardware.of_chips(machine.chip, chips).name for chips in known)
+    sizes = ", ".join(accelerators.of_chips(machine.chip, chips).name for chips in known)
     if machine.hosts > 1:
         raise BadInput(
             f"--accelerator_type {accelerator_type}: `launch` rents slices of several hosts up to"
@@ -107,7 +107,7 @@ def machine_type(accelerator_type: str) -> str:
 
 def image(accelerator_type: str) -> str:
     """Name the image that such a machine boots."""
-    return f"{IMAGES}/{_FAMILIES.get(hardware.find(accelerator_type).chip, _FAMILY)}"
+    return f"{IMAGES}/{_FAMILIES.get(accelerators.find(accelerator_type).chip, _FAMILY)}"
 
 
 def creation(

@@ -8,15 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from bigbird_ja import storage
-from bigbird_ja.accelerators import hardware
+from bigbird_ja import accelerators, storage
 from bigbird_ja.accelerators.prices import Prices
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
-from bigbird_ja.launch import backends, compute, tpu_api
+from bigbird_ja.launch import backends, compute, startup, tpu_api
 from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.files import LOCK, read_run
-from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.record import LaunchedRun, Tpus
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import RunState
@@ -198,7 +196,7 @@ def dry_run(
     package = startup.build_package()
     run = replace(run, package=package.path_on(run.bucket), package_sha256=package.sha256)
     cost = cost_plan(run, config, table)
-    machine = hardware.find(run.accelerator_type)
+    machine = accelerators.find(run.accelerator_type)
     queue = ", in the queue" if run.queued else ""
     print(
         "dry run: nothing was asked for, nothing is billed\n"

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from bigbird_ja import storage
-from bigbird_ja.accelerators import hardware
+from bigbird_ja import accelerators, storage
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.storage.decode import Amount, Count
 
@@ -55,7 +54,7 @@ class LaunchedRun:
     @property
     def hosts(self) -> int:
         """Count the virtual machines of one slice."""
-        return hardware.find(self.accelerator_type).hosts
+        return accelerators.find(self.accelerator_type).hosts
 
     @property
     def run_dir(self) -> str:

@@ -5,7 +5,7 @@ A slice of several hosts is one node, with all hosts or none.
 
 from collections.abc import Mapping, Sequence
 
-from bigbird_ja.accelerators import hardware
+from bigbird_ja import accelerators
 from bigbird_ja.launch.record import (
     RUN_DIR_KEY,
     LaunchedRun,
@@ -53,14 +53,14 @@ _QUEUE_PRESENCE = {
 
 def image(accelerator_type: str) -> str:
     """Name the image that a TPU of this type boots."""
-    is_v5e = hardware.generation_of(accelerator_type) == 5
+    is_v5e = accelerators.generation_of(accelerator_type) == 5
     return V5E_RUNTIME_VERSION if is_v5e else RUNTIME_VERSION
 
 
 def creation(run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str]) -> Json:
     """Make the request for a node, or for a queued resource that holds one of its name."""
     node: Json = {
-        "acceleratorType": hardware.launch_type(hardware.find(run.accelerator_type)),
+        "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
         "runtimeVersion": run.runtime_version,
         "labels": {**labels_of(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),

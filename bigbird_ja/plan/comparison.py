@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
-from bigbird_ja.accelerators import hardware
+from bigbird_ja import accelerators
 from bigbird_ja.accelerators.prices import PRICINGS
 from bigbird_ja.plan.hours import Overheads, best_interval
 from bigbird_ja.plan.rows import Row
@@ -86,7 +86,7 @@ def verdict(
         return textwrap.fill(text, 79, subsequent_indent="  ")
     how = "fastest" if limit is not None and not finish_by else "cheapest"
     doubt = ", ".join(filter(None, ("estimated", chosen.unproven and "unproven", chosen.note)))
-    machine = hardware.launch_type(hardware.find(chosen.accelerator))
+    machine = accelerators.launch_type(accelerators.find(chosen.accelerator))
     text = f"{how}{limits}: {_outcome(chosen)}, {doubt}"
     return (
         textwrap.fill(text, 79, subsequent_indent="  ") + "\n"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.hardware import Accelerator
+from bigbird_ja import accelerators
+from bigbird_ja.accelerators import Accelerator
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.settings.data import Data
 from bigbird_ja.settings.schema import Config
@@ -67,12 +67,12 @@ def rate_of(
 def _rate(
     machine: Accelerator, config: Config, data: Data, figures: Figures, mfu: float | None
 ) -> Rate:
-    entries = [e for e in figures.slices if hardware.of_topology(str(e["topology"])) == machine]
+    entries = [e for e in figures.slices if accelerators.of_topology(str(e["topology"])) == machine]
     entries += [e for e in figures.chips if e["chip"] == machine.chip]
     fits = bool(entries[0].get("fits", True)) if entries else None
     if entries and (rate := _compiled_rate(entries[0], machine.units)):
         return rate
-    code_mfu = hardware.CODE_MFU[config.model.architecture].get(machine.chip)
+    code_mfu = accelerators.CODE_MFU[config.model.architecture].get(machine.chip)
     by_code = code_mfu is not None and not mfu
     share = mfu or (REACHED * code_mfu if code_mfu else machine.priced_mfu)
     flops = model_flops(config, data, 1) / data.seq_length  # per token

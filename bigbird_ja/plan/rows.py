@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from bigbird_ja.accelerators import hardware
-from bigbird_ja.accelerators.hardware import Accelerator
+from bigbird_ja import accelerators
+from bigbird_ja.accelerators import Accelerator
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.model.params import count_state
 from bigbird_ja.plan.hours import (
@@ -132,12 +132,12 @@ def make_rows(run: Plan, names: Sequence[str] = ()) -> list[Row]:
     Raises:
         BadInput: no machine has that name.
     """
-    machines = [hardware.find(name) for name in names or hardware.USUAL]
+    machines = [accelerators.find(name) for name in names or accelerators.USUAL]
     rows = []
     if not names:
-        machines += [hardware.of_topology(str(one["topology"])) for one in run.figures.slices]
+        machines += [accelerators.of_topology(str(one["topology"])) for one in run.figures.slices]
         rows = [
-            _row(run, hardware.find(free.machine), provider, None, 0.0, free.note)
+            _row(run, accelerators.find(free.machine), provider, None, 0.0, free.note)
             for provider, free in run.prices.free.items()
         ]
         if run.here:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.hardware import Chip
+from bigbird_ja.accelerators import Chip
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline

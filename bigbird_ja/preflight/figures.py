@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypedDict
 
 from msgspec import Meta
 
-from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE, TRAINABLE, Chip
+from bigbird_ja.accelerators import CHIPS, MEGACORE, TRAINABLE, Chip
 from bigbird_ja.preflight.costs import link_bytes
 from bigbird_ja.process.console import human_bytes, human_count, table
 from bigbird_ja.process.errors import BadInput

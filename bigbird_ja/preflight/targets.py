@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE, Chip
+from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest

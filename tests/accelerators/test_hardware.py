@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.accelerators import hardware
+from bigbird_ja import accelerators
 from bigbird_ja.process.errors import BadInput
 
 
@@ -23,22 +23,22 @@ from bigbird_ja.process.errors import BadInput
 def test_names_topologies_and_sizes(
     name, known_as, topology, chips, units, devices, hosts, peak_flops
 ):
-    machine = hardware.find(name)
-    assert machine == hardware.of_topology(topology)
+    machine = accelerators.find(name)
+    assert machine == accelerators.of_topology(topology)
     assert (machine.name, machine.chips, machine.units) == (known_as, chips, units)
     assert (machine.devices, machine.hosts) == (devices, hosts)
     assert machine.peak_flops == peak_flops
     launched_as = known_as.replace("v5e", "v5litepod")
-    assert hardware.launch_type(machine) == launched_as
+    assert accelerators.launch_type(machine) == launched_as
 
 
 @pytest.mark.parametrize("name", ["v3", "A100", "v9-8", "v5e-7", "v3-7", "v3-4", "v5e-0", "v5e-24"])
 def test_unknown_machines_are_refused(name):
     with pytest.raises(BadInput, match=f"'{name}'"):
-        hardware.find(name)
+        accelerators.find(name)
 
 
 @pytest.mark.parametrize("name", ["v5e", "v5e:", "v5e:8", "v9:2x2", "v5e:0x4", "v5e:2x4x2x2"])
 def test_unknown_topologies_are_refused(name):
     with pytest.raises(BadInput, match="no topology"):
-        hardware.of_topology(name)
+        accelerators.of_topology(name)

@@ -4,8 +4,7 @@ import datetime
 
 import pytest
 
-from bigbird_ja.accelerators import prices
-from bigbird_ja.accelerators.hardware import CHIPS
+from bigbird_ja.accelerators import CHIPS, prices
 from bigbird_ja.process.errors import BadInput
 
 TABLE = prices.load()

@@ -18,9 +18,9 @@ from bigbird_ja.cli import main
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.machine.startup import VM_VARIABLE
 from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.rest import Rest
+from bigbird_ja.launch.startup import VM_VARIABLE
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.tpu_api import TpuNodes
 from testkit import synthetic

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.launch import startup
 from bigbird_ja.launch.files import RunFiles, find_runs, read_run
-from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.prepare import check_name
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.accelerators import hardware
+from bigbird_ja import accelerators
 from bigbird_ja.launch import backends, compute
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
@@ -33,7 +33,7 @@ def test_a_machine_of_one_host_is_rented_from_compute_engine(name, machine):
 
 @pytest.mark.parametrize("name", ["v5e-16", "v4-32", "v2-32"])
 def test_slices_of_several_hosts_are_rented_from_the_cloud_tpu_api(name):
-    assert hardware.find(name).hosts > 1 and backends.service_of(name) == "tpu"
+    assert accelerators.find(name).hosts > 1 and backends.service_of(name) == "tpu"
     (warning,) = backends.check_rentable(name, "pjrt")
     assert "slice of" in warning
 

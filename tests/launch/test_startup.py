@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch.machine import startup
-from bigbird_ja.launch.machine.startup import Emulation
+from bigbird_ja.launch import startup
 from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.startup import Emulation
 from bigbird_ja.process.errors import BadInput
 from tests.launch.support import wait_until, write_tool
 

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bigbird_ja.accelerators import hardware, prices
+from bigbird_ja import accelerators
+from bigbird_ja.accelerators import prices
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
@@ -37,7 +38,7 @@ def test_rates_come_from_preflight_where_it_was_run():
     figures = hours.Figures(chips)
 
     def rate(name, mfu=None):
-        return hours.rate_of(hardware.find(name), *with_data(CONFIG), figures, mfu)
+        return hours.rate_of(accelerators.find(name), *with_data(CONFIG), figures, mfu)
 
     assert rate("v3-8") == hours.Rate(80_000.0, "preflight, one chip, priced cycles", True)
     assert rate("v2-8").source == "MFU 34%, priced cycles"
@@ -59,7 +60,7 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, 
     entry = dict(zip(keys, (80e3, 150e6, coverage and 75e6, coverage), strict=True))
     whole = entry | {"topology": "v5e:2x4", "chip": "v5e"}
     rate = hours.rate_of(
-        hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures((), [whole]), None
+        accelerators.find("v5e-8"), *with_data(CONFIG), hours.Figures((), [whole]), None
     )
     expected = pytest.approx(80e3 * factor)
     assert rate == hours.Rate(expected, f"preflight v5e:2x4, {basis}", True)
@@ -67,26 +68,26 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, 
 
 def test_tables_rates_are_by_machine_code_too():
     """v5e's 63 % are counted by machine code."""
-    rate = hours.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures(), None)
+    rate = hours.rate_of(accelerators.find("v5e-8"), *with_data(CONFIG), hours.Figures(), None)
     assert rate.source == "MFU 38%, 0.6 x machine code"
-    whole = hours.rate_of(hardware.find("v5e-8"), *with_data(CONFIG), hours.Figures(), 0.63)
+    whole = hours.rate_of(accelerators.find("v5e-8"), *with_data(CONFIG), hours.Figures(), 0.63)
     assert whole.tokens_per_second == pytest.approx(rate.tokens_per_second / 0.6)
 
 
 def test_each_architecture_has_its_own_share_of_the_peak():
     modern = fitted("modernbert-8192")
-    machine = hardware.find("v5e-8")
+    machine = accelerators.find("v5e-8")
     rate = hours.rate_of(machine, *with_data(modern), hours.Figures(), None)
     reached = (
         rate.tokens_per_second * model_flops(*with_data(modern), 1) / 8192 / machine.peak_flops
     )
-    assert reached == pytest.approx(0.6 * hardware.CODE_MFU["modernbert"]["v5e"])
-    assert reached < 0.6 * hardware.CODE_MFU["bigbird"]["v5e"]
+    assert reached == pytest.approx(0.6 * accelerators.CODE_MFU["modernbert"]["v5e"])
+    assert reached < 0.6 * accelerators.CODE_MFU["bigbird"]["v5e"]
 
 
 def test_no_step_is_shorter_than_a_host_takes_to_start_it():
     tiny = fitted("tiny-cpu")
-    rate = hours.rate_of(hardware.find("v6e-8"), *with_data(tiny), hours.Figures(), None)
+    rate = hours.rate_of(accelerators.find("v6e-8"), *with_data(tiny), hours.Figures(), None)
     assert rate == hours.Rate(
         hours.tokens_per_step(*with_data(tiny)) / 0.005, "5 ms a step, assumed"
     )

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.accelerators.hardware import CHIPS
+from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.preflight import compile_child, costs, hlo, machine_code, roofline
 from tests.preflight import small_steps
 

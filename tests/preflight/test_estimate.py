@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.accelerators.hardware import CHIPS, MEGACORE
+from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.preflight import estimate, targets
 from bigbird_ja.preflight.compile_child import Place
 from bigbird_ja.process.errors import BadInput

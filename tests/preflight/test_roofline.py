@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from bigbird_ja.accelerators.hardware import CHIPS
+from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.preflight import breakdown, costs, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.accelerators.hardware import CHIPS
+from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config

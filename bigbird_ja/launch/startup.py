@@ -20,9 +20,9 @@ from typing import Any
 
 import bigbird_ja
 from bigbird_ja import storage
+from bigbird_ja.launch import watcher
 from bigbird_ja.launch.backends import MODULES, engine_on, service_of
 from bigbird_ja.launch.files import RunFiles, read_run
-from bigbird_ja.launch.machine import watcher
 from bigbird_ja.launch.record import RUN_DIR_KEY, LaunchedRun
 from bigbird_ja.launch.state import CREATE_TIMEOUT
 from bigbird_ja.process.errors import BadInput
@@ -249,7 +249,7 @@ def template() -> str:
 
 
 def _packaged(name: str) -> str:
-    return importlib.resources.files("bigbird_ja.launch.machine").joinpath(name).read_text("utf-8")
+    return importlib.resources.files("bigbird_ja.launch").joinpath(name).read_text("utf-8")
 
 
 def quote(value: str, name: str) -> str:
