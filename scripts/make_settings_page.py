@@ -9,7 +9,7 @@ import msgspec
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli import main as cli
-from bigbird_ja.settings.data import DATA_KEYS
+from bigbird_ja.settings import DATA_KEYS
 from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS, Config
 from scripts.make_command_docs import write

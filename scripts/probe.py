@@ -25,7 +25,7 @@ from bigbird_ja.evaluation.trained_model import load_model
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
-from bigbird_ja.run.variables import write_variables
+from bigbird_ja.run.model import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus

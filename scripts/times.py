@@ -14,7 +14,7 @@ import yaml
 from bigbird_ja.accelerators import prices
 from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
-from bigbird_ja.settings.data import requested_data
+from bigbird_ja.settings import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 
 ROOT = Path(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,6 +1,6 @@
 """Makes the (Config, Data) of a run that has no data set."""
 
-from bigbird_ja.settings.data import requested_data
+from bigbird_ja.settings import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 
 

@@ -16,7 +16,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, in_words, near, suggestion
 
 if TYPE_CHECKING:
-    from bigbird_ja.settings.data import Data
+    from bigbird_ja.settings import Data
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 

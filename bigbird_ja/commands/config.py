@@ -37,8 +37,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.cli.main import load_command
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import preset_names, resolve_config
-    from bigbird_ja.settings.rules import config_warnings
-    from bigbird_ja.settings.values import flatten
+    from bigbird_ja.settings.values import config_warnings, flatten
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
     uses = load_command(args.command).SETTINGS if args.command else SETTINGS

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bigbird_ja.launch.state import RunState
     from bigbird_ja.launch.supervise import World
     from bigbird_ja.launch.terminal import Interrupts
-    from bigbird_ja.settings.data import Data
+    from bigbird_ja.settings import Data
     from bigbird_ja.settings.schema import Config
     from bigbird_ja.storage.lease import Lease
 
@@ -105,7 +105,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.cli import command_flags
     from bigbird_ja.launch import backends, prepare, startup
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.rules import config_warnings
+    from bigbird_ja.settings.values import config_warnings
 
     config, overrides = command_flags.resolve(args)
     vm, table = startup.emulation(), prices.load(args.price_file)

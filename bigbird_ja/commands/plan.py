@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bigbird_ja.accelerators.prices import Prices
     from bigbird_ja.plan.hours import Figures
     from bigbird_ja.plan.rows import DataFacts, Row
-    from bigbird_ja.settings.data import Data
+    from bigbird_ja.settings import Data
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
@@ -212,9 +212,9 @@ def _read(
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.plan import rows
-    from bigbird_ja.settings.data import requested_data
+    from bigbird_ja.settings import requested_data
     from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.rules import config_warnings
+    from bigbird_ja.settings.values import config_warnings
 
     config, overrides = command_flags.resolve(args, config_name=name)
     set_keys = {override.key for override in overrides if override.source == "--set"}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bigbird_ja.preflight.compile import CompileOptions
     from bigbird_ja.preflight.estimate import Traced
     from bigbird_ja.preflight.targets import Target
-    from bigbird_ja.settings.data import Data
+    from bigbird_ja.settings import Data
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
@@ -71,7 +71,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures, targets
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.data import requested_data
+    from bigbird_ja.settings import requested_data
     from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.settings.values import config_fingerprint, flatten
     from bigbird_ja.storage import outputs

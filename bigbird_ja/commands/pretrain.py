@@ -190,8 +190,7 @@ def _settings(
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.settings.resolve import Override, fit_to_data
-    from bigbird_ja.settings.rules import config_warnings
-    from bigbird_ja.settings.values import flatten
+    from bigbird_ja.settings.values import config_warnings, flatten
     from bigbird_ja.train.hf_folder import adopted_settings
 
     manifest, guard = verify.fast_check(args.data_dir)

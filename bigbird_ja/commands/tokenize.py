@@ -17,7 +17,7 @@ from bigbird_ja.commands import corpus_input
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.settings.data import TokenizeConfig
+    from bigbird_ja.settings import TokenizeConfig
     from bigbird_ja.storage.lease import Lease
     from bigbird_ja.text.corpus import Corpus
     from bigbird_ja.text.tokenizer_files import ModelFiles, ModelRecord

@@ -12,7 +12,7 @@ from msgspec import Meta, structs
 from bigbird_ja.data import tfrecords
 from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import Data, Id, MakeDataConfig, Positive, predictions_of
+from bigbird_ja.settings import Data, Id, MakeDataConfig, Positive, predictions_of
 
 if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus

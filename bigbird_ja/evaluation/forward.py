@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.heads import encode
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import varied
 

@@ -16,10 +16,9 @@ from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.settings.data import Data, requested_data
-from bigbird_ja.settings.rules import validate_config
+from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.schema import OPTIONS, Config
-from bigbird_ja.settings.values import varied
+from bigbird_ja.settings.values import validate_config, varied
 from bigbird_ja.storage import decode
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.interface import Tokenizer

@@ -16,7 +16,7 @@ from bigbird_ja.evaluation.forward import inference_config, padded_length
 from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.model import heads, pattern
 from bigbird_ja.model.heads import encode
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
 _IDS = tf.TensorSpec([None, None], tf.int32)

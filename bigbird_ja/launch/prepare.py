@@ -22,7 +22,7 @@ from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import Data, requested_data
+from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config
 

@@ -26,7 +26,7 @@ from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import RUN_DIR_KEY, LaunchedRun
 from bigbird_ja.launch.state import CREATE_TIMEOUT
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_to_yaml

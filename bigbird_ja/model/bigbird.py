@@ -7,7 +7,7 @@ from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
 from bigbird_ja.model.params import SEGMENTS, WORDS, layer_parameter_names
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
 # Where dropout is applied, for its random stream: the embeddings, then two places in each layer.

@@ -8,7 +8,7 @@ from bigbird_ja.model import bigbird, modernbert
 from bigbird_ja.model.implementation import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import WORDS
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
 

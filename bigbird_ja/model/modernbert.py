@@ -17,7 +17,7 @@ from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
 from bigbird_ja.model.params import WORDS, layer_parameter_names
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
 # Cosines and sines, float32 [tiles, 1, size / 2, rows].

@@ -8,7 +8,7 @@ from typing import Any
 from bigbird_ja import accelerators
 from bigbird_ja.accelerators import Accelerator
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
 SECONDS_PER_HOUR = 3600.0

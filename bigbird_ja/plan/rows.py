@@ -22,7 +22,7 @@ from bigbird_ja.plan.hours import (
     tokens_per_step,
 )
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
 HOURS_PER_MONTH = 730.0

@@ -12,7 +12,7 @@ from bigbird_ja.preflight.compile import Compiled, CompileOptions, compile_for
 from bigbird_ja.preflight.targets import Target
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned

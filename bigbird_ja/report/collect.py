@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.records import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 

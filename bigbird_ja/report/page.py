@@ -11,7 +11,7 @@ from bigbird_ja import __version__
 from bigbird_ja.process.console import human_time
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart, timeline
 from bigbird_ja.report.collect import RunLogs
-from bigbird_ja.run.records import Example
+from bigbird_ja.run import Example
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
 

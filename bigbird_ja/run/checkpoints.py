@@ -28,7 +28,7 @@ import msgspec
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run.records import Time
+from bigbird_ja.run import Time
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
 from bigbird_ja.storage.ownership import Made, Owned
@@ -239,13 +239,6 @@ class CheckpointStore:
             return []
         steps = re.findall(r'^all_model_checkpoint_paths: "model\.ckpt-(\d+)"', text, re.MULTILINE)
         return sorted({int(step) for step in steps})
-
-    def without_sidecar(self) -> list[int]:
-        """List the steps of which there are files and no sidecar, ascending.
-
-        They are being written, or a kill has left them, or somebody has removed the sidecar.
-        """
-        return sorted(step for step, parts in self._parts().items() if ".json" not in parts)
 
     @property
     def _ours(self) -> Owned:

@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.process.streams import json_line
-from bigbird_ja.run.records import EvalLine, Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
+from bigbird_ja.run import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.storage import decode
 
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
@@ -143,14 +143,9 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     Raises:
         BadInput: a line of `eval.jsonl` is none, and nothing else that belongs there.
     """
-    path = storage.join(model_dir, EVAL)
-    return [
-        _whole(
-            line, decode.decode_json(line, Evaluation, f"{path}: step {record['step']}", _ADVICE)
-        )
-        for line, record in _lines(path, EvalLine)
-        if "masked_lm_loss" in record  # other lines: the probe's of earlier versions
-    ]
+    # Other lines are the probe's of earlier versions.
+    kept = {"masked_lm_loss", "masked_lm_accuracy"}
+    return [line for line in _read(model_dir, EVAL, Evaluation) if kept <= line.keys()]
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
@@ -169,12 +164,8 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
 
 def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
     path = storage.join(model_dir, name)
-    return [_whole(line, record) for line, record in _lines(path, kind)]
-
-
-def _lines(path: str, kind: type[T]) -> Iterator[tuple[bytes, T]]:
-    """Read lines with their records, without what kills leave (`decode.numbered_lines`)."""
-    return decode.numbered_lines(_data(path), kind, path, _ADVICE)
+    lines = decode.numbered_lines(_data(path), kind, path, _ADVICE)
+    return [_whole(line, record) for line, record in lines]
 
 
 def _data(path: str) -> bytes:

@@ -1,5 +1,8 @@
 """Load the model of a MODEL_DIR: its parameters, with the config and tokenizer that belong to them.
 
+The variables of a checkpoint (parameters, the optimizer's slots, the step) are read and written
+here too.
+
 The checkpoint's sidecar says which config and which tokenizer it was trained with; files beside it
 that are not those are refused, because everything that reads the model would go wrong silently.
 """
@@ -8,15 +11,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bigbird_ja import storage
-from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.console import shortened
+from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-from bigbird_ja.run.variables import parameters_of, read_checkpoint
-from bigbird_ja.settings.data import Data
+from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore, Damaged, Meta
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
     from bigbird_ja.text.interface import Tokenizer
 
+T = TypeVar("T")
+
+STEP = "global_step"
+SLOTS = ("m", "v")  # see `model.params.slot_parameters`
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 CONTINUED = "continued_with"  # the event of a run whose settings were changed
 
@@ -53,11 +59,6 @@ def load_parameters(
     if step is not None and step not in steps:
         raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
     step = steps[-1] if step is None else step
-    if step == steps[-1] and (newer := [n for n in store.without_sidecar() if n > step]):
-        log(
-            f"note: {model_dir}: checkpoint {newer[-1]} is not used, as it has no sidecar"
-            f" (model.ckpt-{newer[-1]}.json): it is being written, or not whole; taken is {step}"
-        )
     config, data = _load_config(model_dir, store.read_meta(step))
     with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
@@ -162,3 +163,83 @@ def _other_tokenizer(path: str, sha256: str, expected: str) -> BadInput:
 def _short(steps: Sequence[int]) -> str:
     texts = [str(step) for step in steps]
     return ", ".join(texts if len(texts) <= 8 else [*texts[:3], "…", *texts[-3:]])
+
+
+def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """Read every variable of a checkpoint of ours.
+
+    Raises:
+        Damaged: a variable holds no finite numbers, or it is of another step than its sidecar.
+    """
+    import numpy as np
+
+    values, meta = read_variables(checkpoint.prefix), checkpoint.meta
+    advice = "restore the checkpoint from a copy, or remove its files to use the one before"
+    for name, value in values.items():
+        if np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value).all():
+            raise Damaged(
+                f"{checkpoint.prefix}: {name} holds text, NaN or infinite numbers: {advice}"
+            )
+    step = int(values.get(STEP, -1))
+    if step != meta.step:
+        raise Damaged(
+            f"{checkpoint.prefix}: its {STEP} is {step} and its sidecar states {meta.step}:"
+            f" {advice}"
+        )
+    return values
+
+
+def read_variables(prefix: str) -> dict[str, np.ndarray]:
+    """Read every variable of a TensorFlow checkpoint in local files.
+
+    Raises:
+        Damaged: files are missing, cut off, or not of a checkpoint.
+    """
+    import tensorflow as tf
+
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        why = shortened(str(error), 200)
+        raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
+
+
+def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
+    """Write a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
+
+    Runs outside any graph, so it must be called in a thread of its own while a session trains.
+
+    Raises:
+        StorageError: the disk is full, or fails.
+    """
+    import tensorflow as tf
+
+    names = sorted(values)
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.convert_to_tensor(values[name]) for name in names],
+        )
+    except tf.errors.OpError as error:
+        # As an exception of ours: a session takes OutOfRangeError, which is what TensorFlow makes
+        # of EFBIG, for the end of the data, and ends as if all were well.
+        known = classify(error)
+        raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """Name the variable that holds one of a parameter's slots."""
+    return f"{parameter}/adam_{slot}"
+
+
+def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
+    """Select the parameters among a checkpoint's variables."""
+    endings = tuple(slot_name("", slot) for slot in SLOTS)
+    return {
+        name: value
+        for name, value in variables.items()
+        if name != STEP and not name.endswith(endings)
+    }

@@ -14,11 +14,10 @@ from typing import Any
 
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import DATA_KEYS, PAD_ID, Data, data_entries, requested_data
+from bigbird_ja.settings import DATA_KEYS, PAD_ID, Data, data_entries, requested_data
 from bigbird_ja.settings.option import in_words, nearest, shortened
-from bigbird_ja.settings.rules import validate_config, validate_on_data
 from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config
-from bigbird_ja.settings.values import flatten, varied
+from bigbird_ja.settings.values import flatten, validate_config, validate_on_data, varied
 
 _LONGEST = 1024  # characters of a text
 # Settings of earlier versions, or one value of a setting: the value at which a file may still hold

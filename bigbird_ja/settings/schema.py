@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from bigbird_ja.settings.data import SEED, MakeDataConfig, TokenizeConfig
+from bigbird_ja.settings import SEED, MakeDataConfig, TokenizeConfig
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, between, has, options_of
 
 _BIGBIRD = "model.architecture=bigbird"

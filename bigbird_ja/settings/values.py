@@ -1,20 +1,25 @@
-"""Read, vary, compare, hash and word a config; what follows from its values."""
+"""Read, vary, compare, hash, check and word a config; what follows from its values."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bigbird_ja.settings.data import DATA_KEYS, PAD_ID, Data, data_entries, places_for
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import DATA_KEYS, PAD_ID, Data, data_entries, places_for
 from bigbird_ja.settings.option import format_value
 from bigbird_ja.settings.schema import OPTIONS, Config
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
+
+_USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
+_FAR_OFF = 30
 
 
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
@@ -141,3 +146,81 @@ def echo_settings(
         source = "the data" if by_data else override.source
         lines.append(f"  {key} = {format_value(final[key])}  ({whose} {shown}; from {source})")
     return "\n".join(lines) if lines else "  (all defaults)"
+
+
+def validate_config(config: Config) -> None:
+    """Check what must hold between settings, whatever the data.
+
+    Raises:
+        BadInput: naming the key and what is allowed.
+    """
+    model, training = config.model, config.training
+    if model.hidden_size % model.num_attention_heads:
+        raise BadInput(
+            f"model.hidden_size={model.hidden_size} is not divisible by"
+            f" model.num_attention_heads={model.num_attention_heads}"
+        )
+    if model.initializer == "subspaces" and (
+        model.num_attention_heads < 2 or model.hidden_size // model.num_attention_heads % 2
+    ):
+        raise BadInput(
+            f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
+            f" needs 2 or more, and an even part of model.hidden_size={model.hidden_size} for each"
+        )
+    last = training.final_masked_lm_prob
+    if last is not None and training.masked_lm_prob is None:
+        raise BadInput(
+            f"training.final_masked_lm_prob={last} has no effect without training.masked_lm_prob:"
+            " set that too, or leave it out"
+        )
+    if training.global_batch_size % training.gradient_accumulation_steps:
+        raise BadInput(
+            f"training.global_batch_size={training.global_batch_size} is not divisible by"
+            f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
+        )
+
+
+def validate_on_data(config: Config, data: Data) -> None:
+    """Check what must hold between a run's settings and its data.
+
+    Raises:
+        BadInput: naming the settings and what to do.
+    """
+    model = config.model
+    if (model.max_position_embeddings or 0) < data.seq_length:
+        raise BadInput(
+            f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
+            f" the data's sequences of {data.seq_length}: raise it or leave it out"
+        )
+    if data.nsp and model.architecture == "modernbert":
+        raise BadInput(
+            "model.architecture=modernbert has no segments, and the data set's records are pairs of"
+            " them (nsp): make the data without --nsp, or train a bigbird"
+        )
+    if data.nsp and not model.attend_across_documents:
+        raise BadInput(
+            "model.attend_across_documents=false hides segment B from segment A: there is no next"
+            " sentence to predict: leave it at true, or make the data without --nsp"
+        )
+
+
+def config_warnings(config: Config) -> list[str]:
+    """Warn of settings that are legal but suspicious, one line each."""
+    training = config.training
+    lines = []
+    if training.warmup_steps >= training.num_train_steps:
+        reached = training.num_train_steps / training.warmup_steps
+        lines.append(
+            f"training.warmup_steps={training.warmup_steps:,} is not below"
+            f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
+            f" {reached:.1%} of training.learning_rate at the end, and never decays"
+        )
+    rate, usual = training.learning_rate, _USUAL_RATE * math.sqrt(768 / config.model.hidden_size)
+    if not usual / _FAR_OFF < rate < usual * _FAR_OFF:
+        side = "above" if rate > usual else "below"
+        lines.append(
+            f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} what models of"
+            f" this width usually take, {usual:.1g}, with AdamW and with Muon, whose updates are"
+            " scaled to AdamW's here (rates of 0.02 are for Muon without that scale)"
+        )
+    return lines

@@ -17,7 +17,7 @@ from msgspec import structs
 from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import TokenizeConfig
+from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import FILES, Owned

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput, classify
-from bigbird_ja.settings.data import TokenizeConfig
+from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import model_proto, sentences
 from bigbird_ja.text.corpus import Corpus

@@ -17,11 +17,11 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
-from bigbird_ja.run.records import EventRecord
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import (

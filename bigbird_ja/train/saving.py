@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta
-from bigbird_ja.run.variables import write_variables
+from bigbird_ja.run.model import write_variables
 from bigbird_ja.settings.schema import CheckpointsConfig
 from bigbird_ja.train.single_process import SingleProcess
 

@@ -16,7 +16,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.process import console
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import Checkpoint
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines import Engine, devices, memory

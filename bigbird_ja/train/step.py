@@ -10,7 +10,7 @@ import tensorflow as tf
 from bigbird_ja.model.dropout import fold_in, make_key
 from bigbird_ja.model.heads import pretraining_metrics
 from bigbird_ja.model.params import muon_matrices, parameter_specs
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import (
     NamedTensors,

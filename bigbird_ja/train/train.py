@@ -35,8 +35,7 @@ from bigbird_ja.process.errors import (
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-from bigbird_ja.run.model import TOKENIZER, check_tokenizer
-from bigbird_ja.run.variables import parameters_of, read_checkpoint
+from bigbird_ja.run.model import TOKENIZER, check_tokenizer, parameters_of, read_checkpoint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train.engines import Engine, StepResult

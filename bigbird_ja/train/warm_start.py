@@ -33,9 +33,15 @@ from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
-from bigbird_ja.run.model import CONFIG, load_parameters
-from bigbird_ja.run.variables import STEP, read_checkpoint, read_variables, slot_name
-from bigbird_ja.settings.data import Data
+from bigbird_ja.run.model import (
+    CONFIG,
+    STEP,
+    load_parameters,
+    read_checkpoint,
+    read_variables,
+    slot_name,
+)
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train import hf_folder

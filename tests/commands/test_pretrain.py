@@ -9,8 +9,7 @@ from bigbird_ja.cli import main
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import load_parameters
-from bigbird_ja.run.variables import read_variables
+from bigbird_ja.run.model import load_parameters, read_variables
 from bigbird_ja.storage.ownership import MARK
 from testkit import command_line, engine_runs, killing
 from tests.commands.pretraining import EVALUATES, STEPS, events, resumed_at_last

@@ -15,8 +15,7 @@ from bigbird_ja.cli import main
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import load_parameters
-from bigbird_ja.run.variables import read_variables, write_variables
+from bigbird_ja.run.model import load_parameters, read_variables, write_variables
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train import train as train_lib
 from testkit import killing, synthetic

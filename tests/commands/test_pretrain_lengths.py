@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bigbird_ja.run.variables import parameters_of, read_variables
+from bigbird_ja.run.model import parameters_of, read_variables
 from bigbird_ja.train import warm_start
 from testkit import killing, synthetic
 

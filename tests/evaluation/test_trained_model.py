@@ -12,7 +12,7 @@ from bigbird_ja.evaluation import trained_model
 from bigbird_ja.export import huggingface, model_card
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.variables import STEP, read_variables, write_variables
+from bigbird_ja.run.model import STEP, read_variables, write_variables
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data

@@ -11,7 +11,7 @@ from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import requested_data
+from bigbird_ja.settings import requested_data
 from testkit.configs import fitted, with_data
 
 CONFIG = fitted("base-4096")

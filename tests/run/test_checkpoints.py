@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bigbird_ja import storage
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Damaged, Meta, to_remove
-from bigbird_ja.run.variables import parameters_of, read_variables, write_variables
+from bigbird_ja.run.model import parameters_of, read_variables, write_variables
 from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 

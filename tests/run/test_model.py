@@ -15,7 +15,7 @@ from bigbird_ja.cli import main
 from bigbird_ja.data import manifest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
-from bigbird_ja.run.variables import read_variables, write_variables
+from bigbird_ja.run.model import read_variables, write_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import config_to_yaml, varied
 from testkit.runs import SETTINGS
@@ -159,10 +159,3 @@ def test_wrong_variables_under_a_right_sidecar_are_refused(
     status, err = _run(_commands(copy, tmp_path / "out")[command], capsys)
     (line,) = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]
     assert status == 2 and name in line and words in line and not (tmp_path / "out").exists()
-
-
-def test_a_newer_checkpoint_without_its_sidecar_is_named(copy, capsys):
-    Path(copy.model_dir, "model.ckpt-6.json").unlink()
-    assert model.load_parameters(copy.model_dir)[3].step == 4
-    err = capsys.readouterr().err
-    assert "checkpoint 6 is not used" in err and "taken is 4" in err

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja.run.variables import read_variables
+from bigbird_ja.run.model import read_variables
 from bigbird_ja.text import articles
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from scripts import probe

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import Data, predictions_of, requested_data
+from bigbird_ja.settings import Data, predictions_of, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, read_config, resolve_config
-from bigbird_ja.settings.rules import config_warnings
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 from bigbird_ja.settings.values import (
     changes,
     config_fingerprint,
     config_to_yaml,
+    config_warnings,
     echo_settings,
     flatten,
     is_free,

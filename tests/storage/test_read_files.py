@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bigbird_ja import run
 from bigbird_ja.commands import status
 from bigbird_ja.evaluation import evaluator
 from bigbird_ja.export import model_card
@@ -21,7 +22,6 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts, collect
 from bigbird_ja.report.page import page
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.train import hf_folder
@@ -77,12 +77,12 @@ _FIGURES = {"chips": [{"chip": "v3", **_RATE}]}
 
 _READERS = {
     "heartbeat": _Reader(
-        "heartbeat.json", records.HeartbeatRecord, _BEAT, run_log.read_heartbeat
+        "heartbeat.json", run.HeartbeatRecord, _BEAT, run_log.read_heartbeat
     ),
-    "events": _Reader("events.jsonl", records.EventRecord, _EVENT, run_log.read_events),
-    "metrics": _Reader("metrics.jsonl", records.MetricsRecord, _STEP, run_log.read_metrics),
+    "events": _Reader("events.jsonl", run.EventRecord, _EVENT, run_log.read_events),
+    "metrics": _Reader("metrics.jsonl", run.MetricsRecord, _STEP, run_log.read_metrics),
     "evaluations": _Reader(
-        "eval.jsonl", records.Evaluation, _EVALUATION,
+        "eval.jsonl", run.Evaluation, _EVALUATION,
         partial(_or_refused, run_log.read_evaluations),
     ),
     "sidecar": _Reader(
@@ -144,7 +144,7 @@ def test_a_report_of_the_utmost_that_the_type_takes(name, tmp_path, monkeypatch)
 
 
 def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes():
-    for what, value in declared.utmost(records.Evaluation, _EVALUATION):
+    for what, value in declared.utmost(run.Evaluation, _EVALUATION):
         assert "held-out sequences" in evaluator.as_text(value), what
         assert "on held-out text" in model_card.results(None, value), what
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.data import TokenizeConfig
+from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.text import tokenizer_training
 from bigbird_ja.text.corpus import open_corpus
 
@@ -80,7 +80,7 @@ def test_a_model_that_the_disk_does_not_take(tmp_path):
     corpus = corpus_of(tmp_path, "\n".join(chr(0x4E00 + i) * 3 for i in range(600)))
     program = (
         "import resource\n"
-        "from bigbird_ja.settings.data import TokenizeConfig\n"
+        "from bigbird_ja.settings import TokenizeConfig\n"
         "from bigbird_ja.text import corpus, tokenizer_training\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         f"corpus = corpus.open_corpus({corpus.sources!r})\n"

@@ -22,8 +22,8 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.process.errors import BadInput, StorageError, classify
-from bigbird_ja.run.variables import parameters_of
-from bigbird_ja.settings.data import Data
+from bigbird_ja.run.model import parameters_of
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines.choose import resolve_tpu

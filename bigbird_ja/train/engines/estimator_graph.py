@@ -11,8 +11,8 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs, slot_parameters
-from bigbird_ja.run.variables import STEP, slot_name
-from bigbird_ja.settings.data import Data
+from bigbird_ja.run.model import STEP, slot_name
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.step import train_step
 

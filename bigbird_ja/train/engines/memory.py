@@ -10,7 +10,7 @@ from pathlib import Path
 from bigbird_ja.model.params import count_parameters, count_state
 from bigbird_ja.process.console import human_bytes
 from bigbird_ja.process.errors import OutOfMemory
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
 _CGROUP = Path("/sys/fs/cgroup")

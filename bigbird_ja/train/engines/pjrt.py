@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.model import implementation
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, memory
 from bigbird_ja.train.engines.devices import Devices

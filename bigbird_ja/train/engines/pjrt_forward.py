@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.evaluation.forward import inference_config, padded
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.settings.data import Data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.lowering import program

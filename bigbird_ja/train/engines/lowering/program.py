@@ -30,8 +30,8 @@ from bigbird_ja.evaluation import forward
 from bigbird_ja.model import heads
 from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.variables import slot_name
-from bigbird_ja.settings.data import Data
+from bigbird_ja.run.model import slot_name
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import optimizer
