@@ -10,7 +10,7 @@ import pytest
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.model.state_dict import to_hugging_face
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import variables
+from bigbird_ja.run import model
 from bigbird_ja.text import tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
@@ -43,7 +43,7 @@ def _google(params, config, code="BigBird"):
 def google(tmp_path):
     config = tiny_config(96)
     params = initial_parameters(*with_data(config), seed=3)
-    variables.write_variables(str(tmp_path / "bigbr.ckpt-0"), _google(params, config))
+    model.write_variables(str(tmp_path / "bigbr.ckpt-0"), _google(params, config))
     return str(tmp_path / "bigbr.ckpt-0"), params
 
 
@@ -52,7 +52,7 @@ def test_google_s_checkpoint(google, code):
     prefix, params = google
     config = tiny_config(96)
     params = {name: value + number for number, (name, value) in enumerate(params.items())}
-    variables.write_variables(prefix, _google(params, config, code))
+    model.write_variables(prefix, _google(params, config, code))
     for given in (prefix, f"{prefix}.index", prefix.rpartition("/")[0]):
         first = load_initial(given, *with_data(config))
         values, table = first.values, first.table
@@ -75,7 +75,7 @@ def test_what_stays_random_is_a_warning(tmp_path):
     config = tiny_config(96)
     params = initial_parameters(*with_data(config), seed=3)
     some = {name: value for name, value in params.items() if "transform" not in name}
-    variables.write_variables(str(tmp_path / "model.ckpt-0"), _google(some, config))
+    model.write_variables(str(tmp_path / "model.ckpt-0"), _google(some, config))
     text = load_initial(str(tmp_path / "model.ckpt-0"), *with_data(config)).table
     warning = text.splitlines()[-1]
     assert warning.startswith(f"warning: 4 of {len(params)} variables keep random first values: ")
@@ -178,7 +178,7 @@ def test_a_source_with_text_or_nan_in_a_variable_or_cut_data_is_refused(google):
     values = _google(params, config)
     nan = np.full_like(values[name], np.nan)
     for wrong, message in ((np.array(["text"], object), "no numbers"), (nan, "NaN or infinite")):
-        variables.write_variables(prefix, values | {name: wrong})
+        model.write_variables(prefix, values | {name: wrong})
         with pytest.raises(BadInput, match=f"{name} holds {message}"):
             load_initial(prefix, *with_data(config))
     data = Path(f"{prefix}.data-00000-of-00001")
