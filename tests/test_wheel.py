@@ -16,7 +16,7 @@ from testkit import ROOT
 
 
 def test_the_package_for_a_vm_holds_every_preset():
-    with zipfile.ZipFile(io.BytesIO(startup.build_package().content)) as archive:
+    with zipfile.ZipFile(io.BytesIO(startup.build_package())) as archive:
         held = set(archive.namelist())
     presets = {f"bigbird_ja/settings/presets/{name}.yaml" for name in preset_names()}
     assert presets and presets <= held

@@ -7,19 +7,18 @@ asks, deletes them, and waits until they are gone. Data and checkpoints on the b
 minute or two per TPU. What a living `launch` watches is refused: it would create it again.
 """
 
-from __future__ import annotations
-
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags as absl_flags
 
+from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.launch.backends import NAMES, connect_all, delete_all, list_ours
+from bigbird_ja.launch.files import watched_by
+from bigbird_ja.launch.record import Tpu
 from bigbird_ja.process.errors import BadInput, StorageError
-
-if TYPE_CHECKING:
-    from bigbird_ja.launch.record import Tpu
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 
@@ -28,10 +27,7 @@ def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.text("project", "Id of the Google Cloud project.", required=True)
     flags.text("name", "One run.", none="all of `launch`'s")
-    flags.words("zones", ["-"], "Zones to look in (-: every zone).")
-    flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`: knows runs without a TPU.")
     flags.switch("yes", "Does not ask.")
-    flags.switch("dry_run", "Shows, deletes nothing.")
     flags.number(
         "timeout_minutes", 15.0, "Waits so long for deletion.", unit="minutes", low=0, high=1e5
     )
@@ -39,29 +35,28 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """List, ask, delete."""
-    from bigbird_ja.launch.backends import NAMES, connect_all, delete_all, list_ours
-
-    listed, now = list_ours(args.project, args.zones, args.bucket)
+    services = connect_all(args.project)
+    listed, now = list_ours(services, args.project)
     tpus = [tpu for tpu in listed if args.name is None or tpu.run == args.name]
     for tpu in tpus:
         print(
             f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, {NAMES[tpu.service]}:"
             f" {tpu.resource} (run {tpu.run_dir or tpu.run}, id {tpu.run_id})"
         )
-    _check_unwatched(args.bucket, args.name, tpus, now)
+    _check_unwatched(tpus, now)
+    if listed and not tpus:
+        runs = ", ".join(sorted({tpu.run for tpu in listed}))
+        raise BadInput(
+            f"--name {args.name}: no TPU of that run is listed; runs with one: {runs}: check the"
+            " name"
+        )
     if not tpus:
-        if args.name:
-            _check_known(args, listed)
         print("nothing is left")
         return {"deleted": [], "left": []}
-    names = [tpu.resource for tpu in tpus]
-    if args.dry_run:
-        return {"deleted": [], "left": names}
     if not args.yes:
         _confirm(tpus)
-    service = connect_all(args.project)
-    left = delete_all(service, tpus, args.timeout_minutes * 60, time.monotonic, time.sleep)
-    deleted = [name for name in names if name not in left]
+    left = delete_all(services, tpus, args.timeout_minutes * 60, time.monotonic, time.sleep)
+    deleted = [tpu.resource for tpu in tpus if tpu.resource not in left]
     if left:
         raise StorageError(
             f"still there and perhaps billed: {', '.join(left)}: run again, or use the console",
@@ -71,19 +66,12 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return {"deleted": deleted, "left": []}
 
 
-def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu], now: float) -> None:
+def _check_unwatched(tpus: list[Tpu], now: float) -> None:
     """Refuse where a living `launch` watches: it would create the deleted machine again.
 
-    Each machine's own metadata names the folder of its run, so this needs no --bucket.
+    Each machine's own metadata names the folder of its run.
     """
-    from bigbird_ja import storage
-    from bigbird_ja.launch.files import watched_by
-
-    runs = {tpu.run_dir for tpu in tpus if tpu.run_dir}
-    if bucket:
-        names = {tpu.run for tpu in tpus} | ({name} if name else set())
-        runs |= {storage.join(bucket, run) for run in names}
-    for run_dir in sorted(runs):
+    for run_dir in sorted({tpu.run_dir for tpu in tpus if tpu.run_dir}):
         watcher = watched_by(run_dir, now)
         if watcher:
             raise BadInput(
@@ -92,27 +80,7 @@ def _check_unwatched(bucket: str | None, name: str | None, tpus: list[Tpu], now:
             )
 
 
-def _check_known(args: absl_flags.FlagValues, listed: list[Tpu]) -> None:
-    """Check that the name is known: only then can nothing be left of it.
-
-    Raises:
-        BadInput: nobody does.
-    """
-    from bigbird_ja.launch.files import find_runs
-
-    if args.bucket and args.name in find_runs(args.bucket):
-        return
-    others = ", ".join(sorted({tpu.run for tpu in listed})) or "none"
-    hint = "" if args.bucket else ", or --bucket, on which a run without a TPU is known"
-    raise BadInput(
-        f"--name {args.name}: no TPU of that run is listed; runs with one: {others}: check the"
-        f" name{hint}"
-    )
-
-
 def _confirm(tpus: list[Tpu]) -> None:
-    from bigbird_ja.launch.backends import NAMES
-
     if not sys.stdin.isatty():
         raise BadInput("deleting needs --yes where nobody can be asked")
     where = "; ".join(

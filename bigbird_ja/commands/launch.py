@@ -15,31 +15,39 @@ docs/cloud-setup.md leads from an empty project to here.
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from absl import flags as absl_flags
 
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.accelerators import prices
+from bigbird_ja.cli import command_flags
+from bigbird_ja.launch import backends, startup, supervise
+from bigbird_ja.launch.files import RunFiles, supervisor_lease
+from bigbird_ja.launch.record import LaunchedRun, Tpus
+from bigbird_ja.launch.state import Ending, RunState
+from bigbird_ja.launch.supervise import Stop, World, service_clock
+from bigbird_ja.process import errors, signals, streams
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.schema import used_by
-
-if TYPE_CHECKING:
-    from bigbird_ja.launch.record import LaunchedRun, Tpus
-    from bigbird_ja.launch.startup import Emulation
-    from bigbird_ja.launch.state import RunState
-    from bigbird_ja.launch.supervise import World
-    from bigbird_ja.launch.terminal import Interrupts
-    from bigbird_ja.settings import Data
-    from bigbird_ja.settings.schema import Config
-    from bigbird_ja.storage.lease import Lease
+from bigbird_ja.settings import Data
+from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.values import config_warnings
+from bigbird_ja.storage.lease import Lease, LeaseLost
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
 SETTINGS = used_by("launch")
+_QUESTION = (
+    "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
+    " again), or [c]ontinue? "
+)
 
 
-def define_flags(flags: Flags) -> None:
+def define_flags(flags: command_flags.Flags) -> None:
     """Define the command's own flags."""
     _define_what(flags)
     flags.group = "Limits"
@@ -48,7 +56,7 @@ def define_flags(flags: Flags) -> None:
     _define_machine(flags)
 
 
-def _define_what(flags: Flags) -> None:
+def _define_what(flags: command_flags.Flags) -> None:
     needed: dict[str, Any] = {"required": True, "unless": "dry_run", "filled": True}
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
@@ -68,11 +76,11 @@ def _define_what(flags: Flags) -> None:
     flags.choice("pricing", ("spot", "on_demand"), "Spot TPUs are preempted, and cost a third.")
     flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
     flags.switch(
-        "dry_run", "Prints what would be rented and its cost, with --json every request; no more."
+        "dry_run", "Prints what would be rented, with --json each request for it; no more."
     )
 
 
-def _define_limits(flags: Flags) -> None:
+def _define_limits(flags: command_flags.Flags) -> None:
     hours: dict[str, Any] = {"unit": "hours", "above": 0}
     minutes: dict[str, Any] = {"unit": "minutes", "above": 0, "high": 1e6}
     usd: dict[str, Any] = {"unit": "US dollars", "above": 0, "high": 1e9, "none": "no limit"}
@@ -89,7 +97,7 @@ def _define_limits(flags: Flags) -> None:
     flags.path("price_file", "YAML file over the table of prices.")
 
 
-def _define_machine(flags: Flags) -> None:
+def _define_machine(flags: command_flags.Flags) -> None:
     flags.text("runtime_version", "Image of the TPU VM.", none="chosen for the type")
     flags.text("service_account", "Account of the VM.", none="the project's default")
     flags.text("network", "VPC network.", none="the project's default")
@@ -101,11 +109,7 @@ def _define_machine(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
-    from bigbird_ja.accelerators import prices
-    from bigbird_ja.cli import command_flags
-    from bigbird_ja.launch import backends, prepare, startup
-    from bigbird_ja.process.console import log
-    from bigbird_ja.settings.values import config_warnings
+    from bigbird_ja.launch import prepare  # NumPy
 
     config, overrides = command_flags.resolve(args)
     vm, table = startup.emulation(), prices.load(args.price_file)
@@ -116,7 +120,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     engine = backends.engine_on(run.accelerator_type, run.engine)
     log(f"{run.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
     if args.dry_run:
-        return {**prepare.dry_run(run, config, vm, table), "warnings": warnings}
+        return {**prepare.dry_run(run, vm, table), "warnings": warnings}
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     config, data = prepare.check_data(run, config, overrides)
     for zone in run.zones:
@@ -133,7 +137,7 @@ def _supervise(
     run: LaunchedRun,
     config: Config,
     data: Data,
-    vm: Emulation,
+    vm: startup.Emulation,
     tpus: Tpus,
 ) -> RunState | None:
     """Take the run's lock, store what the machine needs, and supervise until the run has ended.
@@ -144,23 +148,14 @@ def _supervise(
     Raises:
         BadInput: another `launch` watches the run, or took it over.
     """
-    from bigbird_ja.launch import startup, supervise
-    from bigbird_ja.launch.files import RunFiles, supervisor_lease
-    from bigbird_ja.launch.terminal import Interrupts
-    from bigbird_ja.process import streams
-    from bigbird_ja.process.console import log
-    from bigbird_ja.storage.lease import LeaseLost
-
     RunFiles(run).prepare()
     # By the service's clock: this machine's may be wrong by hours.
-    lease = supervisor_lease(run, log, wall=lambda: supervise.service_clock(tpus) or time.time())
+    lease = supervisor_lease(run, log, wall=lambda: service_clock(tpus) or time.time())
     lease.acquire()
     try:
         stored = startup.store(run, config, data, args.update_package)
-        with (
-            Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log) as interrupts,
-            streams.guard_stderr(interrupts.nobody_reads),
-        ):
+        interrupts = Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log)
+        with interrupts, streams.guard_stderr(interrupts.nobody_reads):
             return supervise.supervise(stored, _world(stored, vm, tpus, lease, interrupts))
     except supervise.Detached:
         log(
@@ -175,37 +170,27 @@ def _supervise(
 
 
 def _world(
-    run: LaunchedRun, vm: Emulation, tpus: Tpus, lease: Lease, interrupts: Interrupts
+    run: LaunchedRun, vm: startup.Emulation, tpus: Tpus, lease: Lease, interrupts: Interrupts
 ) -> World:
     """Put together what the supervisor looks at and acts through."""
-    from bigbird_ja.launch import startup
-    from bigbird_ja.launch.files import RunFiles
-    from bigbird_ja.launch.supervise import World, service_clock
-    from bigbird_ja.launch.terminal import LogFollower, progress_lines, steady_clock
-    from bigbird_ja.process.console import log
-
-    files, follower = RunFiles(run), LogFollower()
 
     def say(text: str) -> None:
         log(f"{time.strftime('%F %T')} {run.name}: {text}")
 
-    def follow() -> None:
-        for line in progress_lines(follower.new_lines(files.log_window()))[-1:]:
-            say(line)
-
     def metadata(zone: str, attempt: int, limit: float) -> dict[str, str]:
         return startup.metadata(run, vm, zone, attempt, limit, service_clock(tpus) or 0.0)
 
+    # A clock that nobody sets, and that counts a suspended machine.
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return World(
         tpus,
-        files,
-        steady_clock,
+        RunFiles(run),
+        lambda: time.clock_gettime(clock),
         time.time,
         interrupts.sleep,
         lease.renew,
         interrupts.stop,
         say,
-        follow,
         metadata,
     )
 
@@ -216,9 +201,6 @@ def _result(run: LaunchedRun, state: RunState) -> dict[str, Any]:
     Raises:
         CommandError: of the run's reason, where it has not finished.
     """
-    from bigbird_ja.launch.state import Ending
-    from bigbird_ja.process import errors
-
     results = {
         "name": run.name,
         "state": state.phase.value,
@@ -245,3 +227,74 @@ def _result(run: LaunchedRun, state: RunState) -> dict[str, Any]:
     )
     print(f"model: {run.model_dir}")
     return results
+
+
+class Interrupts(signals.Listener):
+    """A listener to signals while the block runs; the supervisor asks `stop` once per turn.
+
+    Args:
+        policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
+        is_terminal: whether somebody is there to answer.
+        ask: shows a question and returns the answer.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        is_terminal: bool,
+        ask: Callable[[str], str] = input,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        super().__init__(self._interrupted)
+        self._policy = "delete" if policy == "ask" and not is_terminal else policy
+        self._ask, self._say = ask, say
+        self._wake = threading.Event()
+        self._count = 0
+        self._deleting = self._by_person = False
+
+    def _interrupted(self, number: int) -> None:
+        if self._deleting and number != signal.SIGINT:
+            return  # a closed terminal may send several; a person in a hurry presses Ctrl-C
+        self._count += 1
+        self._by_person |= number == signal.SIGINT
+        if number != signal.SIGINT and self._policy == "ask":
+            self._policy = "delete"  # the machine shuts down, or the terminal is gone
+        self._wake.set()
+
+    def nobody_reads(self) -> None:
+        """Take a log without a reader for a closed terminal."""
+        self._interrupted(signal.SIGHUP)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long, or until a signal comes."""
+        self._wake.wait(seconds)
+
+    def stop(self) -> Stop:
+        """Return what the person wants now."""
+        if not self._count:
+            return Stop.NO
+        if self._deleting:
+            if self._count > 1:
+                self._say("left while deleting: `bigbird-ja down` shows and deletes what remains")
+                return Stop.DETACH
+            return Stop.DELETE
+        answer = self._answer()
+        self._wake.clear()
+        self._count = 0
+        if answer is Stop.DELETE:
+            self._deleting, self._count = True, 1
+            again = "; Ctrl-C again leaves at once" if self._by_person else ""
+            self._say(f"deleting the TPU; what is saved stays{again}")
+        return answer
+
+    def _answer(self) -> Stop:
+        if self._policy != "ask":
+            return Stop(self._policy)
+        try:
+            text = self._ask(_QUESTION).strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            return Stop.DELETE
+        if text.startswith(("t", "detach")):
+            return Stop.DETACH
+        return Stop.NO if text.startswith("c") else Stop.DELETE

@@ -7,26 +7,25 @@ TPUs exist, on both services. Shows for each run its state, step, rate, ETA, pre
 so far; `report` draws its curves. Changes nothing; takes a second or two.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.launch.backends import connect_all, list_ours
+from bigbird_ja.launch.files import RunFiles, check_known, find_runs, read_run, watched_by
+from bigbird_ja.launch.record import LaunchedRun, Presence, Tpu
+from bigbird_ja.launch.state import Phase, RunState, TrainerBeat
+from bigbird_ja.process.console import human_time, table
 from bigbird_ja.process.errors import BadInput
-
-if TYPE_CHECKING:
-    from bigbird_ja.launch.record import Tpu
-    from bigbird_ja.launch.state import RunState, TrainerBeat
 
 _HEADER = (
     *("run", "state", "step", "tokens/s", "ETA", "preempted", "failed"),
     *("TPU h", "$", "TPU", "watched by"),
 )
-EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --name base-1 --events 20"
+EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT --name base-1"
 
 
 def define_flags(flags: Flags) -> None:
@@ -34,25 +33,16 @@ def define_flags(flags: Flags) -> None:
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.")
     flags.text("name", "One run.", none="all")
     flags.text("project", "Google Cloud project whose TPUs are listed too.")
-    flags.words("zones", ["-"], "Zones to list (-: every zone).", needs="project")
-    flags.integer(
-        "events", 0, "Also prints so many of the last events.", low=0, high=10**6, needs="name"
-    )
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """List runs and TPUs."""
-    from bigbird_ja.launch.backends import list_ours
-    from bigbird_ja.launch.files import check_known, find_runs
-
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
-    if args.events and not args.bucket:
-        raise BadInput("--events needs --bucket")
     tpus: list[Tpu] = []
     now = time.time()
     if args.project:
-        tpus, now = list_ours(args.project, args.zones, None)
+        tpus, now = list_ours(connect_all(args.project), args.project)
     names = find_runs(args.bucket) if args.bucket else []
     if args.name:
         if args.bucket:
@@ -62,8 +52,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     runs = [read_status(args.bucket, name, tpus, now) for name in names]
     shown = {run["run_id"] for run in runs}
     _print(runs, [tpu for tpu in tpus if tpu.run_id not in shown], asked=bool(args.project))
-    if args.events:
-        _print_events(args.bucket, args.name, args.events)
     return {"runs": runs, "tpus": [tpu.to_json() for tpu in tpus]}
 
 
@@ -76,10 +64,6 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
         tpus: what the service lists, of all runs; empty where it was not asked.
         now: UNIX seconds, by the service's clock where it was asked.
     """
-    from bigbird_ja.launch.files import RunFiles, read_run, watched_by
-    from bigbird_ja.launch.record import LaunchedRun, Presence
-    from bigbird_ja.launch.state import Phase, RunState
-
     launched = read_run(bucket, name) or LaunchedRun(bucket, name)
     files = RunFiles(launched)
     state, heartbeat = files.load_state() or RunState(), files.heartbeat()
@@ -116,8 +100,6 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
 
 
 def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
-    from bigbird_ja.launch.state import Phase
-
     if state.phase is Phase.ENDED and state.ending:
         return state.ending.value
     if state.phase is Phase.RUNNING:
@@ -137,8 +119,6 @@ def _tokens_per_step(config_path: str) -> int:
 
 
 def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
-    from bigbird_ja.process.console import table
-
     rows = [_cells(status, asked) for status in runs]
     print(table(rows, _HEADER) if rows else "no runs")
     for s in runs:
@@ -152,8 +132,6 @@ def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
 
 def _cells(status: dict[str, Any], asked: bool) -> list[Any]:
     """Make the line of a run in the table."""
-    from bigbird_ja.process.console import human_time
-
     eta, none = status["eta_seconds"], "none" if asked else "not asked (--project)"
     steps = f"{status['step']:,}/{status['target_step']:,}"
     rate, waits = f"{status['tokens_per_second']:,.0f}", "-" if eta is None else human_time(eta)
@@ -161,19 +139,3 @@ def _cells(status: dict[str, Any], asked: bool) -> list[Any]:
     sums = [f"{status['tpu_hours']:.1f}", f"{status['cost_usd']:.2f}"]
     tpus, watcher = "; ".join(status["tpus"]) or none, status["watched_by"] or "nobody"
     return [status["name"], status["state"], steps, rate, waits, *counts, *sums, tpus, watcher]
-
-
-def _print_events(bucket: str, name: str, count: int) -> None:
-    """Print the last events of trainer and supervisor, in order of time."""
-    from bigbird_ja.launch.record import LaunchedRun
-    from bigbird_ja.launch.state import Event
-    from bigbird_ja.launch.supervise import describe
-    from bigbird_ja.run import log as run_log
-
-    model_dir = LaunchedRun(bucket, name).model_dir
-    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
-    for event in events[-count:]:
-        when = time.strftime("%F %T", time.localtime(event["time"]))
-        hidden = ("event", "time", "source", "run", "host", "pid")
-        fields = {key: value for key, value in event.items() if key not in hidden}
-        print(f"{when}  {describe(Event(event['event'], fields))}")

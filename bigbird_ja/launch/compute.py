@@ -8,7 +8,7 @@ it; no run of ours has rented one yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bigbird_ja import accelerators
@@ -242,10 +242,6 @@ class ComputeEngine:
         is_done = operation.get("status") == "DONE"
         errors = operation.get("error", {}).get("errors", [])
         return Operation(is_done, _fault_of_errors(errors) if is_done else None)
-
-    def zones(self) -> Sequence[str]:
-        """List every zone that the service knows."""
-        return [one["name"] for page in self._rest.pages("zones") for one in page.get("items", [])]
 
     def _tpu(self, one: Json) -> Tpu:
         items = one.get("metadata", {}).get("items", [])

@@ -5,7 +5,7 @@ import datetime
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import accelerators, storage
@@ -14,15 +14,13 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
 from bigbird_ja.launch import backends, compute, startup, tpu_api
 from bigbird_ja.launch.account import longest_life
-from bigbird_ja.launch.files import LOCK, read_run
+from bigbird_ja.launch.files import read_run
 from bigbird_ja.launch.record import LaunchedRun, Tpus
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import RunState
-from bigbird_ja.plan import hours
-from bigbird_ja.plan import rows as plan
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data, requested_data
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config
 
@@ -189,88 +187,59 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
 # --- the dry run ----------------------------------------------------------------------------------
 
 
-def dry_run(
-    run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices
-) -> dict[str, Any]:
+def dry_run(run: LaunchedRun, vm: startup.Emulation, table: Prices) -> dict[str, Any]:
     """Print machine, lease and money; return the `--json` results."""
-    package = startup.build_package()
-    run = replace(run, package=package.path_on(run.bucket), package_sha256=package.sha256)
-    cost = cost_plan(run, config, table)
+    run = startup.with_package(run, startup.build_package())
+    cost = cost_limits(run, table)
     machine = accelerators.find(run.accelerator_type)
     queue = ", in the queue" if run.queued else ""
+    usd, hours, most = cost["usd_per_hour"], cost["most_hours"], cost["most_usd"]
+    lease = "a week each" if hours is None else f"at most {human_time(hours * 3600)} of rented time"
+    price = f"{usd:,.2f} USD per hour in the dearest zone" if usd else "no price is known"
+    limit = "no limit: give --max_hours or --max_cost" if hours is None else ""
     print(
         "dry run: nothing was asked for, nothing is billed\n"
         f"machine  {run.accelerator_type}, {run.pricing.replace('_', ' ')}{queue}: chips"
         f" {machine.chips}, hosts {machine.hosts}, image {run.runtime_version}\n"
         f"zones    {', '.join(run.zones)}, in this order\n"
-        f"lease    {_lease(run, cost)}\n"
-        f"cost     {_cost(cost)}\n"
-        f"         {table.describe_age(datetime.date.today())}\n"
+        f"lease    {lease}; deletes itself {run.lease / 3600:g} h after nobody watches any more\n"
+        f"cost     {price}; {limit or (f'at most {most:,.2f} USD' if usd else 'not counted')}\n"
+        f"         {table.describe_age(datetime.date.today())}; `plan` estimates what it takes\n"
         f"run      {run.name}: {run.target_step:,} steps on {run.data_dir}\n"
-        "every request and the start-up script: --json"
+        "the requests and the start-up script: --json"
     )
     return {"requests": planned_requests(run, vm), "cost": cost}
 
 
 def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, Any]]:
-    """List every request of an undisturbed run, and those that follow a preemption.
+    """List the requests that rent a machine, in each zone, and the one that deletes it.
 
     Args:
         run: with the path of its package.
         vm: what it is rented as, or emulated by.
     """
-    is_compute = backends.service_of(run.accelerator_type) == "compute"
-    kind = "QueuedResource" if run.queued else "Node"
-    listed, operation = ["ListNodes", "ListQueuedResources"], "GetOperation"
-    create, delete = f"Create{kind}", f"Delete{kind}"
-    if is_compute:
-        listed, operation = ["instances.list"], "zoneOperations.get"
-        create, delete = "instances.insert", "instances.delete"
-    zones = [{"project": run.project, "zone": zone} for zone in run.zones]
-    written = (run.package, run.config_path, run.supervisor("launch.json"), run.supervisor(LOCK))
-    every = f"every {run.poll:g} s"
-    polled = (run.supervisor("exit.json"), f"{run.model_dir}/heartbeat.json")
-    again = "after a preemption or failure (then one is created again), and at the end"
     limit = longest_life(RunState(), run)
-
-    def body(zone: str) -> dict[str, Any]:
+    creations, kind = [], "QueuedResource" if run.queued else "Node"
+    is_compute = backends.service_of(run.accelerator_type) == "compute"
+    for zone in run.zones:
         metadata = startup.metadata(run, vm, zone, 1, limit)
         if is_compute:
-            return compute.creation(run, zone, 1, metadata, limit)
-        return tpu_api.creation(run, zone, 1, metadata)
-
-    def request(method: str, fields: dict[str, Any], when: str = "") -> dict[str, Any]:
-        return {"method": method, **({"when": when} if when else {}), "request": fields}
-
+            body = compute.creation(run, zone, 1, metadata, limit)
+        else:
+            body = tpu_api.creation(run, zone, 1, metadata)
+        creations.append({"project": run.project, "zone": zone, "body": body})
+    create, delete = f"Create{kind}", f"Delete{kind}"
+    if is_compute:
+        create, delete = "instances.insert", "instances.delete"
+    deletion = {"project": run.project, "zone": run.zones[0], "name": run.name}
     return [
-        *(request("storage.write", {"path": path}) for path in written),
-        *(request(method, zone) for zone in zones for method in listed),
-        *(
-            request(create, {**zone, "body": body(zone["zone"])}, "in the first zone with capacity")
-            for zone in zones
-        ),
-        request(operation, {"name": "..."}, f"{every} until done"),
-        request(listed[0], zones[0], every),
-        *(request("storage.read", {"path": path}, every) for path in polled),
-        request(delete, {**zones[0], "name": run.name}, again),
+        *({"method": create, "request": one} for one in creations),
+        {"method": delete, "request": deletion},
     ]
 
 
-def cost_plan(run: LaunchedRun, config: Config, table: Prices) -> dict[str, Any]:
-    """Compute what the run would cost: `cost` of `launch --dry_run --json`."""
-    data = requested_data(config)
-    config = fit_to_data(config, data)
-    overheads = hours.Overheads(checkpoint_interval=config.checkpoints.save_every_minutes * 60)
-    planned = plan.Plan(
-        config,
-        data,
-        config.training.num_train_steps,
-        plan.estimated_data(data),
-        table,
-        overheads,
-        zones=run.zones[:1],
-    )
-    rows = plan.make_rows(planned, (run.accelerator_type,))
+def cost_limits(run: LaunchedRun, table: Prices) -> dict[str, Any]:
+    """Compute the most that the run may cost: `cost` of `launch --dry_run --json`."""
     usd = run.usd_per_hour
     max_hours = None if run.max_seconds is None else run.max_seconds / 3600
     limits = [] if max_hours is None else [max_hours]
@@ -283,28 +252,4 @@ def cost_plan(run: LaunchedRun, config: Config, table: Prices) -> dict[str, Any]
         "max_cost": run.max_usd,
         "most_hours": most_hours,  # of rented time, by both; None: no limit
         "most_usd": most_hours * usd if most_hours is not None and usd else None,
-        "run": next((asdict(row) for row in rows if row.pricing == run.pricing), None),
     }
-
-
-def _lease(run: LaunchedRun, cost: dict[str, Any]) -> str:
-    unwatched = f"deletes itself {run.lease / 3600:g} h after nobody watches any more"
-    if cost["most_hours"] is None:
-        return f"a week each, {unwatched}; in all no limit: give --max_hours or --max_cost"
-    return f"at most {human_time(cost['most_hours'] * 3600)} of rented time; {unwatched}"
-
-
-def _cost(cost: dict[str, Any]) -> str:
-    usd, row, most = cost["usd_per_hour"], cost["run"], cost["most_usd"]
-    if not usd:
-        return "no price is known: costs are not counted"
-    parts = [f"{usd:,.2f} USD per hour in the dearest zone"]
-    parts.append("no limit" if most is None else f"at most {most:,.2f} USD")
-    if row is not None and row["cost_usd"] is not None:
-        parts.append(
-            f"expected {row['cost_usd']:,.2f} USD, {row['hours']:,.1f} rented hours, done after"
-            f" {human_time(row['wall_hours'] * 3600)} ({row['rate_source']})"
-        )
-        if cost["most_hours"] is not None and row["hours"] > cost["most_hours"]:
-            parts.append("the run is expected to reach its limit unfinished")
-    return "; ".join(parts)

@@ -170,9 +170,6 @@ class Tpus(Protocol):
     def operation(self, name: str) -> Operation:
         """Look at an operation, without waiting."""
 
-    def zones(self) -> Sequence[str]:
-        """List every zone that the service knows."""
-
     def time(self) -> float:
         """Return UNIX seconds by the service's clock."""
 

@@ -51,27 +51,13 @@ _EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry: time is no part of the content
 _PLACE = re.compile(r"@@([A-Z0-9_]+)@@")
 # In the environment of a test: `Emulation` as JSON, so that this machine can stand for the rented.
 VM_VARIABLE = "BIGBIRD_JA_EMULATED_VM"
-# Compute Engine takes up to 256 KiB for one metadata value.
-MAX_BYTES = 256 * 1024
 
 
 # --- the package ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Package:
-    """The code in memory, a zip."""
-
-    content: bytes
-    sha256: str
-
-    def path_on(self, bucket: str) -> str:
-        """Name its place on the bucket."""
-        return storage.join(bucket, "packages", f"{self.sha256}.zip")
-
-
-def build_package() -> Package:
-    """Pack the running package."""
+def build_package() -> bytes:
+    """Pack the running package as a zip."""
     root = Path(bigbird_ja.__file__).resolve().parent
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -79,17 +65,14 @@ def build_package() -> Package:
             if path.suffix in _SUFFIXES:
                 entry = zipfile.ZipInfo(path.relative_to(root.parent).as_posix(), _EPOCH)
                 archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    content = buffer.getvalue()
-    return Package(content, hashlib.sha256(content).hexdigest())
+    return buffer.getvalue()
 
 
-def upload(bucket: str, package: Package) -> str:
-    """Put the package on the bucket unless it is there; return its path."""
-    path = package.path_on(bucket)
-    if not storage.exists(path):
-        storage.make_directory(storage.directory_of(path))
-        storage.write_bytes(path, package.content)
-    return path
+def with_package(run: LaunchedRun, content: bytes) -> LaunchedRun:
+    """Note a package in the record of a run: its hash, and its place on the bucket."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    path = storage.join(run.bucket, "packages", f"{sha256}.zip")
+    return replace(run, package=path, package_sha256=sha256)
 
 
 def requirements() -> list[str]:
@@ -143,8 +126,11 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
     if before and not update_package and before.package and storage.exists(before.package):
         run = replace(run, package=before.package, package_sha256=before.package_sha256)
     else:
-        package = build_package()
-        run = replace(run, package=upload(run.bucket, package), package_sha256=package.sha256)
+        content = build_package()
+        run = with_package(run, content)
+        if not storage.exists(run.package):
+            storage.make_directory(storage.directory_of(run.package))
+            storage.write_bytes(run.package, content)
     storage.write_text(run.config_path, config_to_yaml(config, data))
     RunFiles(run).save_run()
     return run
@@ -220,14 +206,10 @@ def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
     }
     quote(run.run_dir, "bucket")  # JSON would take a line break; neither path nor person means one
     words = {name: quote(str(value), name) for name, value in values.items()}
-    words["PRETRAIN_FLAGS"] = " ".join(
-        quote(flag, "PRETRAIN_FLAGS") for flag in pretrain_flags(run, vm)
-    )
-    words["WATCHER"] = shlex.quote(_packaged("watcher.py"))
-    script = substitute(template(), words)
-    if len(script.encode()) > MAX_BYTES:
-        raise BadInput(f"the start-up script is longer than {MAX_BYTES} bytes: use shorter flags")
-    return script
+    flags = [quote(flag, "PRETRAIN_FLAGS") for flag in pretrain_flags(run, vm)]
+    words |= {"PRETRAIN_FLAGS": " ".join(flags), "WATCHER": shlex.quote(_packaged("watcher.py"))}
+    # What a word contains is never looked at again.
+    return _PLACE.sub(lambda match: words[match[1]], _packaged("startup.sh"))
 
 
 def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
@@ -243,11 +225,6 @@ def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
     return flags
 
 
-def template() -> str:
-    """Read the script with its places, as it is packaged."""
-    return _packaged("startup.sh")
-
-
 def _packaged(name: str) -> str:
     return importlib.resources.files("bigbird_ja.launch").joinpath(name).read_text("utf-8")
 
@@ -261,16 +238,3 @@ def quote(value: str, name: str) -> str:
     if any(ord(c) < 32 or ord(c) == 127 for c in value):
         raise BadInput(f"{name.lower()}={value!r}: control characters are not taken here")
     return shlex.quote(value)
-
-
-def substitute(text: str, words: Mapping[str, str]) -> str:
-    """Put each word in its place, once; what a word contains is never looked at again.
-
-    Raises:
-        ValueError: a place without a word, or a word without a place, which is a programming error.
-    """
-    # The comment at the top names the marks themselves; places have letters between them.
-    places = set(_PLACE.findall(text))
-    if places != set(words):
-        raise ValueError(f"template and values differ in {sorted(places ^ set(words))}")
-    return _PLACE.sub(lambda match: words[match[1]], text)

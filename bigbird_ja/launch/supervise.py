@@ -64,7 +64,6 @@ class World:
     beat: Callable[[], None] = lambda: None  # keeps the lock; raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
     say: Callable[[str], None] = lambda text: None
-    follow: Callable[[], None] = lambda: None  # shows the trainer's progress; may read the bucket
     metadata: Callable[[str, int, float], Mapping[str, str]] = lambda zone, attempt, limit: {}
 
 
@@ -95,6 +94,7 @@ class _Supervisor:
         self._now = world.steady()
         self._watched = 0.0  # seconds since the beginning
         self._is_first = True
+        self._shown_step = 0  # of the trainer, in the log
         self._saved: RunState | None = None
         self._saved_at = 0.0
         self._renewed_at = -math.inf  # the machine's lease
@@ -247,8 +247,10 @@ class _Supervisor:
         try:
             heartbeat = self._if_whole(world.files.heartbeat)
             running = state.phase is Phase.RUNNING
-            if running:
-                world.follow()
+            if running and heartbeat is not None and heartbeat.global_step > self._shown_step:
+                self._shown_step = heartbeat.global_step
+                rate = f"{heartbeat.tokens_per_second:,.0f} tokens/s"
+                world.say(f"step {heartbeat.global_step:,} of {run.target_step:,}, {rate}")
             report = self._if_whole(world.files.exit_report) if running else None
             limit = run.stall if state.has_stepped else run.startup
             ended = report is not None and report.attempt == state.attempt

@@ -3,7 +3,7 @@
 A slice of several hosts is one node, with all hosts or none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from bigbird_ja import accelerators
 from bigbird_ja.launch.record import (
@@ -120,11 +120,6 @@ class TpuNodes:
             tpus[zone, name] = _of_queued(queued, tpus.get((zone, name)))
         check_all_answered(missed, [*tpus.values()])
         return [*tpus.values()]
-
-    def zones(self) -> Sequence[str]:
-        """List every zone that the service knows."""
-        pages = self._rest.pages(f"projects/{self._project}/locations")
-        return [one["locationId"] for page in pages for one in page.get("locations", [])]
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float

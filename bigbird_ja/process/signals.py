@@ -3,7 +3,7 @@
 - Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread, and a second
   signal leaves without waiting.
 - `pretrain` finishes its step, saves and ends (`StopRequest`); a second Ctrl-C leaves at once.
-- `launch` asks what becomes of the TPU (`launch.terminal`, which uses `Listener`).
+- `launch` asks what becomes of the TPU (`Interrupts`, a `Listener`).
 
 Python runs a handler between two bytecodes of the main thread, which may sit in native code for
 minutes. So each of them has a thread that reads the signal numbers that Python's C code writes to

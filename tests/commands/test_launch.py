@@ -34,7 +34,7 @@ def dry_run(*flags):
 def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")
     result, requests = dry_run("--config=base-4096")
-    assert requests.keys() >= {"storage.write", "ListNodes", "GetOperation", "DeleteNode"}
+    assert requests.keys() == {"CreateNode", "DeleteNode"}
     node = requests["CreateNode"]["body"]
     assert node["acceleratorType"] == "v3-8"
     assert node["runtimeVersion"] == "tpu-vm-tf-2.15.0-se"
@@ -42,9 +42,8 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     script = node["metadata"]["startup-script"]
     assert "pretrain" in script and "@@" not in script.split("set -euo")[1]
     assert result["cost"]["usd_per_hour"] > 0
-    assert result["cost"]["run"]["cost_usd"] > 0
     _, requests = dry_run("--queued")
-    assert requests.keys() >= {"CreateQueuedResource", "DeleteQueuedResource"}
+    assert requests.keys() == {"CreateQueuedResource", "DeleteQueuedResource"}
     queued = requests["CreateQueuedResource"]["body"]
     assert "spot" in queued and "guaranteed" not in queued
 
@@ -178,9 +177,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
         assert (status, result["state"], len(fake.created)) == (0, "ended", 4)
         assert len(run_id) == 16
         assert support.read(root, "supervisor/launch.json", "run_id") == run_id
-        status, result = support.run(
-            ["status", f"--bucket={root}/bucket", "--name=run-1", "--events=9"], fake
-        )
+        status, result = support.run(["status", f"--bucket={root}/bucket", "--name=run-1"], fake)
         (shown,) = result["runs"]
         assert (shown["state"], shown["step"], shown["preemptions"]) == ("finished", 100, 3)
         changed = [*flags, "--set=model.num_layers=3"]

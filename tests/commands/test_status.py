@@ -31,10 +31,9 @@ def test_runs_and_their_tpus(tmp_path, fake_tpu):
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
 
 
-@pytest.mark.parametrize("command", [["status"], ["down", "--project=p"]])
-def test_a_bucket_without_its_scheme_is_refused(command, fake_tpu):
+def test_a_bucket_without_its_scheme_is_refused():
     """It used to show no run, while a TPU was billed."""
-    status, result = support.run([*command, "--bucket=my-bucket"], fake_tpu)
+    status, result = support.run(["status", "--bucket=my-bucket"])
     assert status == 2 and "--bucket my-bucket: no such folder" in result["error"]
 
 

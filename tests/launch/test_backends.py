@@ -1,93 +1,89 @@
-"""Both services as one, and the deletion of what was shown, in virtual time."""
+"""What both services list, and the deletion of what was listed, in virtual time."""
 
 from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch.backends import Everywhere, delete_all, engine_on
+from bigbird_ja.launch.backends import delete_all, engine_on, list_ours
 from bigbird_ja.launch.record import ID_LABEL, Presence, Tpu
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.process.errors import BadInput, StorageError
 
 TPU = Tpu(
     "a", "z", Presence.READY, "READY", labels={ID_LABEL: "id-a"}, created=1.0, resource="p/z/a"
 )
 GOING = replace(TPU, presence=Presence.DELETING)
 AWAY = ServiceFault(Kind.UNAVAILABLE, "no answer")
+OFF = ServiceFault(Kind.PERMISSION, "the API has not been used in project p")
 
 
 class Scripted:
-    """A service that shows one listing after the other, the last one for ever."""
+    """A service that shows one look after the other, the last one for ever."""
 
-    def __init__(self, *listings, fails=()):
-        self.listings, self.fails = list(listings), list(fails)
-        self.deleted = []
-        self.pauses = []
+    def __init__(self, *looks, fails=()):
+        self.looks, self.fails = list(looks), list(fails)
+        self.deleted: list[str] = []
+        self.pauses: list[float] = []
 
     def list(self, zone):
-        shown = self.listings.pop(0) if self.listings[1:] else self.listings[0]
+        return self.find(zone, "")
+
+    def find(self, zone, name):
+        shown = self.looks.pop(0) if self.looks[1:] else self.looks[0]
         if isinstance(shown, ServiceFault):
             raise shown
-        return [tpu for tpu in shown if zone in (tpu.zone, "-")]
+        return shown
 
     def delete(self, tpu):
         self.deleted.append(tpu.resource)
         if self.fails:
             raise ServiceFault(self.fails.pop(0), "refused")
-        return "operation"
-
-    def zones(self):
-        raise AWAY
 
     def time(self):
-        raise AWAY
+        return 7.0
 
 
-def delete(service, *tpus, timeout=1e6):
-    everywhere = Everywhere({"tpu": service})  # type: ignore[dict-item]
-    pauses = service.pauses
-    return delete_all(everywhere, tpus, timeout, lambda: sum(pauses), pauses.append)
+def delete(service, timeout=1e6):
+    return delete_all(
+        {"tpu": service}, [TPU], timeout, lambda: sum(service.pauses), service.pauses.append
+    )
 
 
 def test_a_deletion_is_over_when_two_looks_in_a_row_show_nothing(capsys):
-    listings = ([TPU], [GOING], [], [GOING], AWAY, [], [])
-    service = Scripted(*listings, fails=[Kind.PERMISSION])
-    assert delete(service, TPU) == [] and service.listings == [[]]
+    looks = (TPU, TPU, GOING, None, GOING, AWAY, None, None)
+    service = Scripted(*looks, fails=[Kind.PERMISSION])
+    assert delete(service) == [] and service.looks == [None]
     assert service.deleted == [TPU.resource] * 2  # the first was refused; then it was on its way
     assert service.pauses == [1.5**n for n in range(7)]
     logged = capsys.readouterr().err
-    assert logged == f"{TPU.resource}: permission: refused\nz: unavailable: no answer\n"
+    assert (
+        logged == f"{TPU.resource}: permission: refused\n{TPU.resource}: unavailable: no answer\n"
+    )
 
 
-def test_what_was_not_seen_once_is_not_asked_for_again_before_it_is_shown(capsys):
-    service = Scripted([], [TPU], [], [], fails=[Kind.NOT_FOUND])
-    assert delete(service, TPU) == [] and len(service.deleted) == 2
-    assert capsys.readouterr().err == ""  # that it is gone is no fault
+def test_another_of_its_name_is_left_and_patience_has_an_end():
+    other = Scripted(replace(TPU, created=2.0))
+    assert delete(other) == [] and other.deleted == []
+    stays = Scripted(TPU)
+    assert delete(stays, timeout=60.0) == [TPU.resource] and len(stays.deleted) > 5
+    assert stays.pauses[6:] == [11.390625, 15.0, 15.0] and sum(stays.pauses) > 60.0
+    assert delete(Scripted(TPU), timeout=0.0) == [TPU.resource]
 
 
-def test_another_of_its_name_is_left_and_each_zone_is_waited_for():
-    other, far = replace(TPU, created=2.0), replace(TPU, zone="y", resource="p/y/a")
-    service = Scripted([other, far])
-    assert delete(service, TPU, far, timeout=60.0) == [far.resource]
-    assert service.deleted.count(TPU.resource) == 1 and service.deleted.count(far.resource) > 5
-    assert service.pauses[6:] == [11.390625, 15.0, 15.0] and sum(service.pauses) > 60.0
-    assert delete(Scripted([TPU]), TPU, timeout=0.0) == [TPU.resource]
-
-
-def test_a_service_that_does_not_answer_hides_nothing_of_the_other():
-    away = ServiceFault(Kind.INTERNAL, "half an answer", [GOING])
-    both = Everywhere({"tpu": Scripted(away), "compute": Scripted([TPU])})  # type: ignore[dict-item]
-    with pytest.raises(ServiceFault, match="half an answer") as caught:
-        both.list("z")
-    assert (caught.value.kind, [*caught.value.listed]) == (Kind.INTERNAL, [GOING, TPU])
-    with pytest.raises(ServiceFault, match="no answer"):
-        both.time()
-    both.check_zones(["-"])  # nobody named a zone: nobody is asked
-    with pytest.raises(ServiceFault, match="no answer"):
-        both.check_zones(["z"])
+def test_a_service_that_does_not_answer_hides_nothing_of_the_other(capsys):
+    foreign = replace(TPU, labels={})
+    half = ServiceFault(Kind.INTERNAL, "half an answer", [GOING, foreign])
+    with pytest.raises(StorageError, match=r"half an answer.*machines may remain") as caught:
+        list_ours({"tpu": Scripted(half), "compute": Scripted([TPU])}, "p")
+    assert [tpu["state"] for tpu in caught.value.results["tpus"]] == [GOING.state, TPU.state]
+    assert capsys.readouterr().err.count("a:  READY in z\n") == 2
+    # What is switched off rents nothing, unless all is.
+    assert list_ours({"tpu": Scripted(OFF), "compute": Scripted([TPU])}, "p") == ([TPU], 7.0)
+    with pytest.raises(BadInput, match="gcloud services enable"):
+        list_ours({"tpu": Scripted(OFF)}, "p")
 
 
 def test_the_engine_follows_from_the_machine_unless_it_is_given():
-    assert [engine_on(kind, "auto") for kind in ("v2-8", "v3-8", "v4-8", "v6e-8")] == [
-        "estimator", "estimator", "pjrt", "pjrt",
-    ]  # fmt: skip
+    chosen = [engine_on(kind, "auto") for kind in ("v2-8", "v3-8", "v4-8", "v6e-8")]
+    assert chosen == ["estimator", "estimator", "pjrt", "pjrt"]
     assert engine_on("v3-8", "pjrt") == "pjrt"

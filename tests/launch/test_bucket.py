@@ -1,5 +1,6 @@
 """The supervisor's files and the start-up script's copies on gs://."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -78,14 +79,12 @@ def test_what_0_1_0_launched_is_read(bucket):
     assert RunFiles(run).load_state() == RunState(Phase.RUNNING, zone="z", cost_usd=3.0)
 
 
-def test_the_package_is_reproducible_and_uploaded_once(bucket):
+def test_the_package_is_reproducible_and_lies_under_its_hash():
     packed = startup.build_package()
     assert startup.build_package() == packed  # byte for byte
-    path = startup.upload(bucket, packed)
-    assert path == f"{bucket}/packages/{packed.sha256}.zip"
-    before = storage.stat(path)
-    assert startup.upload(bucket, packed) == path
-    assert storage.stat(path) == before
+    run = startup.with_package(LaunchedRun("gs://b", "run-1"), packed)
+    assert run.package_sha256 == hashlib.sha256(packed).hexdigest()
+    assert run.package == f"gs://b/packages/{run.package_sha256}.zip"
 
 
 def test_which_names_a_run_may_have():

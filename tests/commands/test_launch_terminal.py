@@ -8,19 +8,20 @@ import threading
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.commands.launch import Interrupts
+from bigbird_ja.commands.logs import LogFollower, follow
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.launch.supervise import Stop
-from bigbird_ja.launch.terminal import Interrupts, LogFollower, follow, progress_lines
 from tests.launch import support
 
 
 def press(interrupts, number=signal.SIGINT):
     """Sends the signal, and waits until the listening thread has it."""
     received = threading.Event()
-    receive = interrupts._receive
-    interrupts._listener._receive = lambda n: (receive(n), received.set())
+    receive = interrupts._interrupted
+    interrupts._receive = lambda n: (receive(n), received.set())
     os.kill(os.getpid(), number)
     assert received.wait(10)
 
@@ -94,10 +95,6 @@ def test_every_line_of_the_log_comes_once_and_in_order(step):
     assert results == LINES
     assert follower.new_lines(log[-40_000:]) == []
     assert follower.new_lines("of another machine\n") == ["of another machine"]
-
-
-def test_progress_lines():
-    assert progress_lines(["starting", "step 5 of 9", "a step", "step: 7"]) == ["step 5 of 9"]
 
 
 def test_following_a_log_ends_with_the_run(tmp_path):
