@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from bigbird_ja.data import prepare_tensorflow
@@ -44,25 +45,28 @@ def measure(config: Config, directory: str, saves: int) -> tuple[int, list[float
     import tensorflow as tf
 
     from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-    from bigbird_ja.train.saving import CheckpointSaver
+    from bigbird_ja.storage.ownership import Owned
+    from bigbird_ja.train.beside import CheckpointSaver
+    from bigbird_ja.train.single_process import SingleProcess
+    from bigbird_ja.train.start import Dependencies
 
     waits: list[float] = []
     works: list[float] = []
     scratch = os.path.join(directory, ".scratch")
     os.mkdir(scratch)
-    store = CheckpointStore(directory)
-
-    def saved(meta: Meta, seconds: float, waited: float) -> None:
-        works.append(seconds)
-        waits.append(waited)
-
-    saver = CheckpointSaver(store, scratch, config.checkpoints, lambda: None, saved)
+    store = CheckpointStore(directory, owned=Owned.create(directory, "run"))
+    job: Any = SimpleNamespace(config=config, deps=Dependencies(), pod=SingleProcess())
+    saver = CheckpointSaver(
+        job, store, scratch, lambda: None, lambda step, seconds: works.append(seconds)
+    )
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = _variables(config)
         session.run([variable.initializer for variable in variables.values()])
         for step in range(1, saves + 1):
             meta = Meta(step, "", "", 0.0, 0, 0, time.time(), next_batch=step, global_batch_size=1)
+            start = time.monotonic()
             saver.save(meta, lambda: _snapshot(session, variables))
+            waits.append(time.monotonic() - start)
             saver.wait()
     files = store.read_meta(saves).files
     return sum(file.bytes for file in files.values()), waits, works

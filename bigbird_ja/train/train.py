@@ -16,7 +16,7 @@ import faulthandler
 import shlex
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,15 +34,14 @@ from bigbird_ja.process.errors import (
 )
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import TOKENIZER, check_tokenizer, parameters_of, read_checkpoint
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
+from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog
 from bigbird_ja.train.engines import Engine, StepResult
-from bigbird_ja.train.evaluations import Evaluations
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
 from bigbird_ja.train.start import (
     Job,
     Resumption,
@@ -51,7 +50,6 @@ from bigbird_ja.train.start import (
     make_engine,
     trained_model,
 )
-from bigbird_ja.train.watch import Periodic, PeriodicTask, Watchdog
 
 if TYPE_CHECKING:
     from bigbird_ja.train.warm_start import FirstValues
@@ -132,19 +130,12 @@ class Trainer:
         self.total = self.config.training.num_train_steps
         self.recorder = Recorder(job, self.run_dir, self.resumption, self.scratch)
         self.saver = CheckpointSaver(
-            self.store,
-            self.scratch,
-            self.config.checkpoints,
-            self._check_may_publish,
-            self._on_saved,
-            self.deps.mark,
-            self.deps.monotonic,
-            writes=self.pod.is_writer,
+            job, self.store, self.scratch, self._check_may_publish, self._on_saved
         )
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, self._stalled)
         self.evaluations = Evaluations(job, self.stop, self.watchdog.tick)
         self.periodic = Periodic(self._tasks(), self.deps.log, self.deps.monotonic)
-        self.saved = self.logged = self.resumption.step  # the last steps that were
+        self.logged = self.resumption.step  # the last step that was
         self.has_begun = False  # whether the engine accepted the run: then its files stay
 
     def run(self) -> dict[str, Any]:
@@ -165,9 +156,6 @@ class Trainer:
     def _train(self) -> str:
         """Start the engine and run the loop; "finished" or "interrupted"."""
         engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
-        self.schedule = SaveSchedule(
-            self.config.checkpoints, self.saved, self.deps.monotonic, self.pod
-        )
         self.recorder.open_board()
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
@@ -194,21 +182,22 @@ class Trainer:
             CommandError: input, device, saving or the lock failed.
         """
         step = start = self.resumption.step
+        self.saver.begin(start)
         self.evaluations.begin(start)
         self._evaluate_if_due(start, engine)
         self.recorder.began()
         self.deps.mark("step", start)
         while step < self.total and not self._stops(step):
             # Advance: by one step at least, and not beyond the next save, evaluation or stop.
-            limit = min(self.schedule.next_due(step), self.evaluations.next_due(step))
+            limit = min(self.saver.next_due(step), self.evaluations.next_due(step))
             limit = self.pod.next_limit(step, limit, engine.ahead)
             result = engine.advance(limit)
-            if result.step >= limit or self.schedule.is_due(result.step):
+            if result.step >= limit or self.saver.is_due(result.step):
                 result = result.then(engine.settle())  # the state is needed
             # Finite? Then log it.
             step = self._finish(result)
             # Save, in the background.
-            if step >= self.total or self.schedule.is_due(step):
+            if step >= self.total or self.saver.is_due(step):
                 self._save(step, engine)
             # Evaluate.
             self._evaluate_if_due(step, engine)
@@ -261,10 +250,8 @@ class Trainer:
 
     def _save(self, step: int, engine: Engine) -> None:
         """Take a snapshot of the state, and save it in the background."""
-        if step == self.saved:
+        if step == self.saver.step:
             return
-        self.schedule.saved(step)
-        self.saved = step
         self.recorder.heartbeat(state="saving")
         self.saver.save(self.recorder.sidecar(), engine.snapshot)
         self.recorder.progress.leave_out()
@@ -276,11 +263,10 @@ class Trainer:
             self.lease.check()
         self.job.guard.check()
 
-    def _on_saved(self, meta: Meta, seconds: float, waited: float) -> None:
+    def _on_saved(self, step: int, seconds: float) -> None:
         """In the saver's thread: record that a checkpoint is the latest."""
         self.recorder.heartbeat(state="training")
-        times = {"seconds": round(seconds, 3), "stalled_seconds": round(waited, 3)}
-        self.recorder.event("saved", global_step=meta.step, **times)
+        self.recorder.event("saved", global_step=step, seconds=round(seconds, 3))
         self.recorder.sync()
 
     # Beside the loop.
@@ -293,21 +279,21 @@ class Trainer:
         stack.enter_context(verify.named_damage(self.job.manifest, self.job.data_dir))
         return stack
 
-    def _tasks(self) -> list[PeriodicTask]:
+    def _tasks(self) -> dict[str, tuple[float, Callable[[], None]]]:
         """List what the writer does every few seconds."""
         if self.lease is None:
-            return []
+            return {}
         lease = self.lease
 
         def beat() -> None:
             lease.check()  # whoever lost the lock must not write for the process that has it
             self.recorder.heartbeat(write=True)
 
-        return [
-            PeriodicTask("lock", RENEW_SECONDS, lease.renew),
-            PeriodicTask("heartbeat", HEARTBEAT_SECONDS, beat),
-            PeriodicTask("metrics", METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
-        ]
+        return {
+            "lock": (RENEW_SECONDS, lease.renew),
+            "heartbeat": (HEARTBEAT_SECONDS, beat),
+            "metrics": (METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
+        }
 
     def _complete(self) -> dict[str, Any]:
         """Make up for what a kill after the last step has prevented.
@@ -415,8 +401,7 @@ class Trainer:
 
     def _results(self, reason: str) -> dict[str, Any]:
         """Collect the `--json` results."""
-        stalled = round(self.saver.stalled_seconds, 3)
-        return {**self.recorder.totals(), "stalled_by_saving_seconds": stalled, "reason": reason}
+        return {**self.recorder.totals(), "reason": reason}
 
     def _log_next_command(self) -> None:
         """Log where the model is, its loss, and the command that comes next."""

@@ -17,11 +17,11 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.values import varied
 from bigbird_ja.train import train as train_lib
+from bigbird_ja.train.beside import Watchdog
 from bigbird_ja.train.engines import StepResult, choose
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.start import Dependencies, Job
 from bigbird_ja.train.train import train
-from bigbird_ja.train.watch import Watchdog
 from testkit import synthetic
 
 SETTINGS = (

@@ -1,47 +1,55 @@
 """The threads beside the steps: saves, the watchdog, periodic tasks; and when saves are due."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-from bigbird_ja.settings.schema import CheckpointsConfig
+from bigbird_ja.settings.schema import CheckpointsConfig, Config
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.saving import CheckpointSaver, SaveSchedule
-from bigbird_ja.train.watch import Periodic, PeriodicTask, Watchdog
+from bigbird_ja.train.beside import CheckpointSaver, Periodic, Watchdog
+from bigbird_ja.train.single_process import SingleProcess
+from bigbird_ja.train.start import Dependencies
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
 
+def job(checkpoints, **deps):
+    config = Config(checkpoints=checkpoints)
+    return SimpleNamespace(config=config, deps=Dependencies(**deps), pod=SingleProcess())
+
+
 def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off():
+    def schedule(minutes, steps):
+        config = CheckpointsConfig(save_every_minutes=minutes, save_every_steps=steps)
+        return CheckpointSaver(job(config, monotonic=lambda: now[0]), *[None] * 4)
+
     now = [0.0]
-    config = CheckpointsConfig(save_every_minutes=10, save_every_steps=100)
-    schedule = SaveSchedule(config, 90, lambda: now[0])
-    assert not schedule.is_due(99) and schedule.is_due(100) and schedule.is_due(117)
-    assert [schedule.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
-    schedule.saved(117)  # device loops end where they end
-    assert not schedule.is_due(199) and schedule.is_due(200)
+    saver = schedule(10, 100)
+    saver.begin(90)
+    assert not saver.is_due(99) and saver.is_due(100) and saver.is_due(117)
+    assert [saver.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
+    saver.begin(117)  # device loops end where they end
+    assert not saver.is_due(199) and saver.is_due(200)
     now[0] = 600.0
-    assert schedule.is_due(118) and not schedule.is_due(117)
-    off = CheckpointsConfig(save_every_minutes=0, save_every_steps=0)
-    schedule = SaveSchedule(off, 0, lambda: now[0])
+    assert saver.is_due(118) and not saver.is_due(117)
+    saver = schedule(0, 0)
     now[0] = 1e9
-    assert not schedule.is_due(10**9) and schedule.next_due(10**9) > 10**12
+    assert not saver.is_due(10**9) and saver.next_due(10**9) > 10**12
 
 
-def make(tmp_path, may_publish=lambda: None, **how):
+def make(tmp_path, may_publish=lambda: None, **deps):
     scratch = tmp_path / ".scratch"
     scratch.mkdir()
     store = CheckpointStore(str(tmp_path), owned=Owned.create(str(tmp_path), "run"))
-    saved = []
-
-    def on_saved(meta, seconds, waited):
-        saved.append(meta.step)
-
-    saver = CheckpointSaver(store, str(scratch), CheckpointsConfig(), may_publish, on_saved, **how)
+    here, saved = job(CheckpointsConfig(), **deps), []
+    saver = CheckpointSaver(
+        here, store, str(scratch), may_publish, lambda step, seconds: saved.append(step)
+    )
     return saver, store, saved
 
 
@@ -98,10 +106,7 @@ def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried
         done.append("b")
         raise OSError("503")
 
-    tasks = [
-        PeriodicTask("a", 10.0, lambda: done.append("a"), 10.0),
-        PeriodicTask("b", 25.0, fail, 25.0),
-    ]
+    tasks = {"a": (10.0, lambda: done.append("a")), "b": (25.0, fail)}
     periodic = Periodic(tasks, logged.append, lambda: now[0])
     for now[0] in range(0, 51, 5):
         periodic.run_due()
@@ -116,10 +121,7 @@ def test_a_lost_lock_ends_the_run_and_no_more_heartbeats_are_written():
     def lose():
         raise LeaseLost("gone")
 
-    tasks = [
-        PeriodicTask("lock", 1.0, lose),
-        PeriodicTask("heartbeat", 1.0, lambda: beats.append(now[0])),
-    ]
+    tasks = {"lock": (1.0, lose), "heartbeat": (1.0, lambda: beats.append(now[0]))}
     periodic = Periodic(tasks, print, lambda: now[0])
     for now[0] in range(5):
         periodic.run_due()
