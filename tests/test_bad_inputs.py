@@ -37,7 +37,7 @@ CASES = (
     ("plan --finish_by=2020-01-01", "is past"),
     ("plan --tokens=1e9 --epochs=3", "--tokens and --epochs"),
     ("config --command=tokenize --set=model.num_layers=3", "it uses tokenize.*"),
-    ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "is a file, not a folder"),
+    ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "Not a directory"),
     ("sample --documents=3 --output={o}.exe", "the name must end in .jsonl"),
     (_TOKENIZE + " --input={t}/none*.jsonl", "no file matches"),
     (_TOKENIZE + " --input=tfds:no_such_set/ja", "cannot be reached or lacks it"),

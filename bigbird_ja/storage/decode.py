@@ -8,7 +8,6 @@ ignored, so that a newer program's files can be read.
 """
 
 import contextlib
-import math
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
@@ -46,8 +45,6 @@ _NAMES = {
     "null": "null",
     "date": "a date such as 2024-05-31",
 }
-# Numbers that YAML 1.1 reads to base 60, or to base 8 for a leading zero.
-_SURPRISING = re.compile(r"[-+]?([0-9_]+(:[0-9_.]+)+|0[0-7_]+)")
 
 
 def check_format(version: str, where: str, advice: str) -> None:
@@ -224,21 +221,16 @@ def _is_cut(line: bytes, is_last: bool) -> bool:
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Decodes YAML: mappings, lists, text, finite numbers, booleans, dates, None.
+    """Decodes YAML: mappings, lists, text, numbers, booleans, dates, None.
 
-    YAML 1.1 as PyYAML reads it (so that `1e-4` is text, which `config` turns into a number), with
-    what surprises refused: keys written twice, aliases (which can blow up a small file), other
-    tags, numbers and dates that do not exist or do not fit 64 bits.
+    It is YAML 1.1 as PyYAML reads it: `1e-4` is text, which `config` turns into a number.
 
     Raises:
-        BadInput: naming the line.
+        BadInput: naming the line; a key is written twice, for one.
     """
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:
         return _Loader(text).get_single_data()
-    except _YamlProblem as error:
-        line = f"line {error.line + 1}: " if "\n" in text.rstrip("\n") else ""
-        raise BadInput(f"{where}: {line}{error}") from error
     except RecursionError as error:
         raise BadInput(f"{where}: lists or mappings nested too deeply") from error
     except yaml.YAMLError as error:
@@ -248,50 +240,19 @@ def read_yaml(text: str, where: str) -> Any:
         text = ", ".join(filter(None, parts)) or " ".join(str(error).split())
         text = text.replace(' in "<unicode string>"', "")
         raise BadInput(f"{where}: {line}not YAML: {text[:300]}") from error
-
-
-class _YamlProblem(Exception):
-    """Reports a refused value: its text and the problem."""
-
-    def __init__(self, node: Any, problem: str) -> None:
-        text = node.value if isinstance(node, yaml.ScalarNode) else node.id
-        shown = text if len(text) <= 40 else f"{text[:40]}…"
-        super().__init__(f"{shown!r} {problem}")
-        self.line = node.start_mark.line
+    except Exception as error:  # PyYAML's own, of a date such as 2001-13-01
+        raise BadInput(f"{where}: not YAML: a value is none of its kind ({error})") from error
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses, beyond PyYAML's safe loader, surprising values; see `read_yaml`."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            alias = yaml.ScalarNode("", f"*{event.anchor}", event.start_mark)
-            raise _YamlProblem(alias, "is an alias: write the value out")
-        return super().compose_node(parent, index)
-
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            value = super().construct_object(node, deep=deep)
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
-            raise _YamlProblem(node, "is no value of its kind") from error
-        problem = ""
-        if isinstance(value, (int, float)) and _SURPRISING.fullmatch(str(node.value)):
-            problem = f"is {value} in YAML 1.1: write that, or put it in quotes"
-        elif isinstance(value, float) and not math.isfinite(value):
-            problem = "is not a finite number"
-        elif type(value) is int and not -(1 << 63) <= value < 1 << 64:
-            problem = "does not fit 64 bits"
-        if problem:
-            raise _YamlProblem(node, problem)
-        return value
+    """Refuses, beyond PyYAML's safe loader, keys that are written twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        if isinstance(node, yaml.MappingNode):
-            seen = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode):
-                    if (key.tag, key.value) in seen:
-                        raise _YamlProblem(key, "is written twice: keep one")
-                    seen.add((key.tag, key.value))
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is written twice: keep one", key.start_mark
+                )
+            seen.add(str(key.value))
         return super().construct_mapping(node, deep=deep)

@@ -1,8 +1,7 @@
 """Reads and writes files on disk: to a temporary name, synced, then renamed.
 
 A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
-per file being written; its name records the process, and the next writer of that file (or
-`clean_temporary`) removes it once that process is gone.
+per file being written, which no listing shows; `clean_temporary` removes it an hour later.
 """
 
 import contextlib
@@ -18,15 +17,12 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bigbird_ja.process import children, identity
+from bigbird_ja.process import children
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_crc32c
 
-# A temporary file of another machine is judged by its age alone.
-_FOREIGN_AGE_SECONDS = 3600.0
+_ABANDONED_SECONDS = 3600.0  # since anything was written to a temporary file
 _BUFFER = 1 << 20
-
-_swept: set[str] = set()  # files whose leftovers this process has already removed
 
 
 class Disk:
@@ -235,13 +231,7 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
     with contextlib.suppress(OSError):  # making the temporary file reports what is wrong
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
-    prefix = f"{TEMPORARY_PREFIX}{name}~"
-    if (key := os.path.abspath(path)) not in _swept:
-        _swept.add(key)
-        with contextlib.suppress(OSError):
-            clean_temporary(directory or ".", prefix)
-    tag = identity.this_process().tag
-    temporary = os.path.join(directory, f"{prefix}{tag}-{secrets.token_hex(4)}")
+    temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")
     try:
         # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
         with _errors_named(path), children.remove_on_exit(temporary), open(temporary, "xb") as file:
@@ -251,27 +241,17 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
 
 
-def clean_temporary(directory: str, prefix: str = TEMPORARY_PREFIX) -> list[str]:
-    """Removes what killed writers left in a directory, and returns the names."""
+def clean_temporary(directory: str) -> list[str]:
+    """Removes the temporary files that nobody writes to any more, and returns their names."""
     removed = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
-        if name.startswith(prefix) and _is_abandoned(path):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-                removed.append(name)
+        if name.startswith(TEMPORARY_PREFIX) and re.search(r"[~-][0-9a-f]{8}\Z", name):
+            with contextlib.suppress(OSError):  # another process has removed it
+                if time.time() - os.stat(path).st_mtime > _ABANDONED_SECONDS:
+                    os.unlink(path)
+                    removed.append(name)
     return removed
-
-
-def _is_abandoned(path: str) -> bool:
-    """Checks that it is a temporary file, and that the process in its name is gone."""
-    tag = re.search(r"~([^~]*)-[0-9a-f]{8}\Z", path)
-    owner = identity.from_tag(tag[1]) if tag else None
-    if owner is None or not os.path.isfile(path):
-        return False
-    if owner.is_here:
-        return owner.has_ended
-    return time.time() - os.stat(path).st_mtime > _FOREIGN_AGE_SECONDS
 
 
 @contextlib.contextmanager
@@ -313,35 +293,14 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
-    """Makes an empty local folder (0700) for this block.
-
-    A killed process cannot clean up, and what it left may be a copy of a model. So the name records
-    the owner, and folders of processes that have ended are removed first.
+    """Makes an empty local folder (0700) for this block; `children.clean_up` removes it, too.
 
     Args:
         parent: where; the system's folder for temporary files by default.
-        prefix: of its name; folders of the same prefix are removed if their owner has ended.
+        prefix: of its name.
     """
-    is_shared = parent is not None  # else it is of this machine alone
-    parent = parent or tempfile.gettempdir()
-    for name in os.listdir(parent):
-        owner = identity.from_tag(name.removeprefix(prefix).rpartition("-")[0])
-        if not name.startswith(prefix) or owner is None:
-            continue
-        is_old = owner.is_of_another_boot and not is_shared
-        if (is_old or owner.has_ended) and _is_mine(os.path.join(parent, name)):
-            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
-    path = tempfile.mkdtemp(prefix=f"{prefix}{identity.this_process().tag}-", dir=parent)
-    try:
-        with children.remove_on_exit(path):
-            yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_mine(path: str) -> bool:
-    """Checks that it is a folder of this user, not a link to one."""
-    with contextlib.suppress(OSError):
-        is_folder = os.path.isdir(path) and not os.path.islink(path)
-        return is_folder and os.stat(path).st_uid == os.getuid()
-    return False
+    with (
+        tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path,
+        children.remove_on_exit(path),
+    ):
+        yield path

@@ -10,19 +10,18 @@ that try one wins; an owner that lost the lease (its machine slept) learns of it
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
-import stat
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from bigbird_ja import storage
-from bigbird_ja.process import identity
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.process.identity import Owner
 from bigbird_ja.storage import decode
 
 RENEW_SECONDS = 10.0
@@ -37,21 +36,77 @@ class LeaseLost(StorageError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder(Owner):
-    """Identifies a process and one of its acquisitions: the content of a lease file."""
+class Holder:
+    """Identifies a process and one of its acquisitions: the content of a lease file.
 
+    A process id means something on one machine alone, in one namespace, until the next boot, and is
+    used again. So it stands with all of these, and with the time at which the process started.
+    """
+
+    host: str
+    machine: str  # boot and process namespace, within which `pid` is unique: see `_machine`
+    pid: int
+    started: int  # kernel clock ticks after boot
     id: str  # random, one per acquisition
     renewed: float = 0.0  # UNIX seconds by the owner's clock, for people
     format_version: str = ""
+
+    @property
+    def name(self) -> str:
+        """Names the process for messages."""
+        return f"process {self.pid} on host {self.host}"
+
+    @property
+    def is_here(self) -> bool:
+        """Tells whether it ran where this process runs, so that its end can be detected."""
+        return self.machine == _machine()
+
+    @property
+    def has_ended(self) -> bool:
+        """Tells whether it is known to have ended; a zombie has. False for one elsewhere."""
+        if not self.is_here:
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # it runs, as another user
+            pass
+        state, started = _state_and_start(self.pid)
+        return state == "Z" or started != self.started
 
 
 def this_owner() -> Holder:
     """Makes a new acquisition of this process."""
     return Holder(
-        **asdict(identity.this_process()),
+        host=socket.gethostname(),
+        machine=_machine(),
+        pid=os.getpid(),
+        started=_state_and_start(os.getpid())[1],
         id=secrets.token_hex(8),
         format_version=decode.FORMAT_VERSION,
     )
+
+
+def _machine() -> str:
+    """Returns `BOOT.NAMESPACE`; without /proc, made from the host's name."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read()
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        boot, namespace = socket.gethostname(), 0
+    return f"{hashlib.sha256(boot.encode()).hexdigest()[:12]}.{namespace}"
+
+
+def _state_and_start(pid: int) -> tuple[str, int]:
+    """Reads fields 3 and 22 of /proc/PID/stat; ("", 0) where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return "", 0
+    return fields[0], int(fields[19])
 
 
 class Lease:
@@ -103,7 +158,9 @@ class Lease:
 
     def _acquire(self) -> Holder | None:
         while True:
-            self._refuse_special()
+            # A link that leads nowhere would look like a file that is released this moment.
+            if os.path.islink(self._path) or os.path.isdir(self._path):
+                raise BadInput(f"{self._path}: {_ADVICE}")
             if storage.create_exclusive(self._path, self._content()):
                 return None
             try:
@@ -191,17 +248,8 @@ class Lease:
         return True
 
     def _read(self) -> tuple[Holder, str]:
-        data, token = storage.read_with_token(self._path)
+        data, token = storage.read_with_token(self._path, _MAX_BYTES)
         return _parse(data, self._path), token
-
-    def _refuse_special(self) -> None:
-        """Refuses a link, a FIFO or a large file in place of the lease."""
-        if storage.is_remote(self._path):
-            return
-        with contextlib.suppress(FileNotFoundError):
-            info = os.lstat(self._path)
-            if not stat.S_ISREG(info.st_mode) or info.st_size > _MAX_BYTES:
-                raise BadInput(f"{self._path}: {_ADVICE}")
 
     def _content(self) -> bytes:
         return (json.dumps(asdict(replace(self.owner, renewed=self._wall()))) + "\n").encode()

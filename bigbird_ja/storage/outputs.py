@@ -8,7 +8,6 @@ written through.
 
 import contextlib
 import os
-import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -102,26 +101,9 @@ def check_folder(
         raise paths.refusal(path, flag, f"{held_by_other(owned)}: {advice}")
     ours = {MARK, *filter(owned.is_unchanged, owned.files)} if owned else set()
     if foreign := sorted(set(_names(path)) - ours - set(apart)):
-        raise paths.refusal(path, flag, f"holds {_describe_foreign(foreign)}: {advice}")
+        such = f"files that this program did not make, such as {foreign[0][:80]}"
+        raise paths.refusal(path, flag, f"holds {such}: {advice}")
     return None
-
-
-# Folders of other tools, by the names in them; the first that matches counts.
-_TOOLS = {
-    "checkpoints of TensorFlow 1 or an Estimator": r"(bert_)?model\.ckpt.*|graph\.pbtxt|checkpoint",
-    "a Hugging Face model": r".*\.safetensors|pytorch_model.*\.bin|tokenizer_config\.json",
-    "checkpoints of PyTorch": r".*\.(pt|pth|ckpt)",
-    "a git checkout": r"\.git",
-    "records of another program": r".*\.tfrecord.*",
-}
-
-
-def _describe_foreign(names: list[str]) -> str:
-    """Words what seems to be in a folder that is not ours, for "holds ..."."""
-    for words, pattern in _TOOLS.items():
-        if any(re.fullmatch(pattern, name) for name in names):
-            return words
-    return f"files that this program did not make, such as {names[0][:80]}"
 
 
 def _names(path: str) -> list[str]:

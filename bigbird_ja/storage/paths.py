@@ -26,21 +26,6 @@ _LONGEST_OBJECT_NAME = 1024
 _CONTROL = re.compile(r"[\0-\x1f]")
 _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
-_SPECIAL = {
-    stat.S_IFIFO: "a FIFO (named pipe)",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-_REASONS = {
-    errno.ELOOP: "symbolic links that lead in a circle: mend or remove the link",
-    errno.ENAMETOOLONG: "the name is too long for a file: choose a shorter one",
-    errno.EACCES: "permission denied: check the path and your permissions",
-    errno.EPERM: "permission denied: check the path and your permissions",
-    errno.ENOTDIR: "a part of this path is a file, not a folder: check the path",
-    errno.EIO: "the disk does not answer: check the disk",
-}
-
 
 @dataclass(frozen=True)
 class Stat:
@@ -163,7 +148,7 @@ def check_input_file(path: str, flag: str) -> None:
     if not is_file(path, flag, "copy what it gives into a file first"):
         raise refusal(path, flag, "no such file: check the path")
     if not os.access(path, os.R_OK):
-        raise refusal(path, flag, _REASONS[errno.EACCES])
+        raise refusal(path, flag, "permission denied: check the path and your permissions")
 
 
 def is_file(path: str, flag: str, advice: str) -> bool:
@@ -192,9 +177,8 @@ def stat_or_none(path: str, flag: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0, f"{error.strerror}: check the path")
-        kind = StorageError if error.errno == errno.EIO else BadInput
-        raise kind(str(refusal(path, flag, reason))) from error
+        refused = refusal(path, flag, f"{error.strerror}: check the path")
+        raise StorageError(str(refused)) if error.errno == errno.EIO else refused from error
 
 
 def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> None:
@@ -203,9 +187,8 @@ def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> N
     Raises:
         BadInput: it is one.
     """
-    kind = _SPECIAL.get(stat.S_IFMT(info.st_mode))
-    if kind is not None:
-        raise refusal(path, flag, f"{kind}, not a file: {advice}")
+    if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
+        raise refusal(path, flag, f"a FIFO, socket or device, not a file: {advice}")
 
 
 def check_size(path: str, size: int, limit: int) -> None:

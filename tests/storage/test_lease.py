@@ -24,7 +24,6 @@ from bigbird_ja.storage.lease import (
     holder_of,
     this_owner,
 )
-from tests.storage import odd_paths
 
 BUSY = "{owner} is at work here"
 ELSEWHERE = Holder(
@@ -146,10 +145,10 @@ def test_a_link_is_never_followed_and_nothing_special_is_opened(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "to-thesis").symlink_to("thesis")
     (tmp_path / "to-none").symlink_to("none")
-    odd = [odd_paths.make(kind, tmp_path) for kind in odd_paths.SPECIAL]
-    for path in [*odd, f"{tmp_path}/folder", f"{tmp_path}/to-thesis", f"{tmp_path}/to-none"]:
-        with pytest.raises(BadInput, match="not a lock file of ours"):
-            make(path)[0].acquire()
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("fifo", "folder", "to-thesis", "to-none"):
+        with pytest.raises(BadInput, match=r"not a lock file of ours|a FIFO"):
+            make(f"{tmp_path}/{name}")[0].acquire()
     assert (tmp_path / "to-thesis").is_symlink() and not (tmp_path / "none").exists()
     assert (tmp_path / "thesis").read_text() == "years of work"
 
@@ -190,7 +189,12 @@ def test_a_killed_owner_makes_room_at_once(path, fake_gcs):
         with pytest.raises(BadInput, match=f"process {child.pid} .* is at work here"):
             make(path)[0].acquire()
         os.kill(child.pid, signal.SIGSTOP)  # frozen is not gone
+    killed = holder_of(path)
     child.kill()
+    deadline = time.monotonic() + 30
+    while not killed.has_ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert killed.has_ended, "before its parent waits for it, too"
     child.communicate()
     now = Time()
     lease, logged = make(path, now)

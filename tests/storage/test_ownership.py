@@ -179,28 +179,17 @@ def test_names_do_not_lead_outside_the_folder(tmp_path):
     assert os.readlink(folder / "a") == str(tmp_path / "nothing")
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (["model.ckpt-100.index", "checkpoint", "graph.pbtxt"], "TensorFlow 1 or an Estimator"),
-        (["model.safetensors", "config.json"], "a Hugging Face model"),
-        (["epoch=3.ckpt", "hparams.yaml"], "checkpoints of PyTorch"),
-        ([".git/HEAD", "setup.py"], "a git checkout"),
-        (["train-00000.tfrecord"], "records of another program"),
-        (["deep/er/letter.txt"], "files that this program did not make, such as deep"),
-    ],
-)
-def test_a_foreign_folder_is_refused_by_what_it_seems_to_be(base, names, words):
+def test_a_foreign_folder_is_refused(base):
     def check(kind="run"):
         return outputs.check_folder(base, "--model_dir", kind, "name an empty folder")
 
     assert check() is None and outputs.check_folder(f"{base}/new", "", "run", "") is None
     Owned.create(base, FILES).write("report.html", b"ours")
     assert check() is None
-    for name in names:
-        storage.make_directory(storage.directory_of(f"{base}/{name}"))
-        storage.write_bytes(f"{base}/{name}", b"")
-    with pytest.raises(BadInput, match=f"^--model_dir {base}: holds .*{words}.*: name an empty"):
+    storage.make_directory(f"{base}/deep/er")
+    storage.write_bytes(f"{base}/deep/er/letter.txt", b"")
+    words = "files that this program did not make, such as deep: name an empty"
+    with pytest.raises(BadInput, match=f"^--model_dir {base}: holds {words}"):
         check()
     Owned.create(base, "run")
     owned = check()
