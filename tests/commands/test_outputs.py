@@ -63,7 +63,8 @@ def test_pretrain_leaves_the_checkpoints_of_another_tool(place, tmp_path, capsys
     flags = ["--config=tiny-cpu", f"--data_dir={tmp_path}/data", f"--model_dir={model}"]
     assert main.run_command_line(["pretrain", *flags]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "files that this program did not make, such as checkpoint" in line and "--init_from" in line
+    assert "files that this program did not make, such as checkpoint" in line
+    assert "--init_from" in line
     left = {name: storage.read_bytes(f"{model}/{name}") for name in storage.list_tree(model)}
     assert left == theirs
 
