@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from bigbird_ja.accelerators import prices
-from bigbird_ja.plan import hours
 from bigbird_ja.plan import rows as plan
 from bigbird_ja.settings import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
@@ -55,17 +54,9 @@ def _rented() -> dict[str, str]:
     """Quote `plan --config base-4096` on spot TPUs."""
     config = resolve_config(_PRESET)[0]
     data = requested_data(config)
-    config = fit_to_data(config, data)
-    run = plan.Plan(
-        config,
-        data,
-        config.training.num_train_steps,
-        plan.estimated_data(data),
-        prices.load(),
-        hours.Overheads(),
-    )
+    run = plan.Plan(fit_to_data(config, data), data)
     quotable: dict[str, str] = {}
-    rows = plan.make_rows(run)
+    rows = plan.make_rows([run], prices.load())
     for row in rows:
         name = row.accelerator.removesuffix("-8")
         if row.pricing == "spot" and row.wall_hours and row.cost_usd:

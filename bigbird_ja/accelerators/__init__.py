@@ -76,7 +76,6 @@ class Accelerator:
     devices: int  # what the global batch is divided by
     peak_flops: float  # bfloat16 FLOP/s of the whole slice
     priced_mfu: float  # share of the peak where there is no preflight figure, by priced cycles
-    unproven: str  # why its figures are in doubt; "" on TPU v2 and v3
 
     @property
     def hosts(self) -> int:
@@ -105,7 +104,6 @@ _COUNTS_CHIPS = ("v5e", "v6e")
 _ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
 _SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
 _CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}  # that a program of one device runs on
-_UNPROVEN = "the JAX engine has not been run on a rented TPU yet"
 _NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
 # One virtual machine of each generation.
 USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
@@ -145,7 +143,6 @@ def of_chips(chip: str, chips: int) -> Accelerator:
         chips * (1 if chip in MEGACORE else cores),
         chips * cores * CHIPS[chip].peak_flops,
         _PRICED_MFU[chip],
-        "" if chip in ("v2", "v3") else _UNPROVEN,
     )
 
 
@@ -162,7 +159,11 @@ def of_topology(name: str) -> Accelerator:
     """
     chip, _, shape = name.partition(":")
     if chip not in CHIPS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", shape):
-        raise BadInput(f"{name!r} is no topology such as v5e:2x4")
+        near = "" if chip in CHIPS else nearest(chip, CHIPS)
+        raise BadInput(
+            f"{name!r} is no topology such as v5e:2x4 or v4:2x2x1 (v4, v5p, v7x: three numbers)"
+            f"{near}; chips: {', '.join(CHIPS)}"
+        )
     return of_chips(chip, math.prod(map(int, shape.split("x"))))
 
 

@@ -48,7 +48,6 @@ class Prices:
     source: str = ""
     chips: dict[str, dict[str, Offer]] = field(default_factory=dict)  # by chip and zone
     free: dict[str, Free] = field(default_factory=dict)  # by provider
-    storage_per_gb_month: float = 0.0
     egress_per_gb_same_continent: float = 0.0
     egress_per_gb_other_continent: float = 0.0
 
@@ -97,23 +96,19 @@ class Prices:
         zones = priced or [zone for zone, _ in offers]
         return tuple(sorted(zones, key=lambda zone: not zone.startswith("us-"))[:USUAL_ZONES])
 
-    def check_zone(self, zone: str, accelerator: str | None = None) -> None:
-        """Check that a zone is in the table: for that machine, or for any.
+    def check_zone(self, zone: str, accelerator: str) -> None:
+        """Check that a zone is in the table for that machine.
 
         Raises:
             BadInput: it is not; the message names the nearest that are.
         """
-        if accelerator is None:
-            known = sorted({name for offers in self.chips.values() for name in offers})
-            what = "no TPU is offered"
-        else:
-            known = list(self.chips.get(accelerators.find(accelerator).chip, {}))
-            what = f"{accelerator} is not offered"
+        known = list(self.chips.get(accelerators.find(accelerator).chip, {}))
         if zone not in known:
             near = ", ".join(_nearest_zones(zone, known)) or "none is known"
             raise BadInput(
-                f"zone {zone!r}: {what} there, by the prices of {self.as_of}; the nearest: {near}"
-                f" (of {len(known)}); add newer ones in a file for --price_file"
+                f"zone {zone!r}: {accelerator} is not offered there, by the prices of"
+                f" {self.as_of}; the nearest: {near} (of {len(known)}); add newer ones in a file"
+                " for --price_file"
             )
 
     def age_days(self, today: datetime.date) -> int:
@@ -181,7 +176,7 @@ def load(override_path: str | None = None) -> Prices:
     return _parse(text, override_path, prices)
 
 
-_SCALARS = ("storage_per_gb_month", "egress_per_gb_same_continent", "egress_per_gb_other_continent")
+_SCALARS = ("egress_per_gb_same_continent", "egress_per_gb_other_continent")
 
 
 class _Table(msgspec.Struct, forbid_unknown_fields=True):
@@ -191,7 +186,6 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True):
     source: str | None = None
     chips: dict[str, list[Offer]] | None = None
     free: dict[str, Free] | None = None
-    storage_per_gb_month: Price | None = None
     egress_per_gb_same_continent: Price | None = None
     egress_per_gb_other_continent: Price | None = None
 

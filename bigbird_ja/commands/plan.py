@@ -1,7 +1,7 @@
 """Print tokens, steps, hours and money, before anything is rented.
 
   bigbird-ja plan --config base-4096 --data_dir gs://MY-BUCKET/data
-  bigbird-ja plan --config base-4096 --preflight slices.json --finish_by 2026-12-24 --max_cost 300
+  bigbird-ja plan --config base-4096 --preflight slices.json
   bigbird-ja plan --config modernbert-1024 --config modernbert-8192
 
 Reads a config and, where given, a data set's manifest, `preflight --output` figures and a table of
@@ -13,151 +13,74 @@ the sum. --data_dir and --preflight then are given once for each, in the same or
 Hours are of rented time with saves, restarts and the work that preemptions repeat. They depend on
 the rate of training, on the rate of preemptions and on a dated table of prices by chip and zone.
 Correct the last two by flags. The rate is 0.6 of what preflight counts by machine code, where there
-is any (v5e, v6e), else the rate by the compiler's priced cycles; the table says which.
+is any (v5e, v6e), else the rate by the compiler's priced cycles; the table says which. Money is of
+the machine alone: what a base model stores costs less than a dollar a month, and traffic within a
+region nothing.
 
-Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
-of Kaggle and Colab. --finish_by picks the cheapest that is done by then, --max_cost alone the
-fastest within it; both go by expected hours, which bad luck can exceed.
+Compares one machine of each TPU from v2 to v7x in its cheapest zone, every slice in --preflight,
+and the free machines of Kaggle and Colab.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.console import log
+from bigbird_ja.process.console import human_count, human_time, log, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.accelerators.prices import Prices
-    from bigbird_ja.plan.hours import Figures
-    from bigbird_ja.plan.rows import DataFacts, Row
-    from bigbird_ja.settings import Data
-    from bigbird_ja.settings.schema import Config
+    from bigbird_ja.plan.rows import Plan, Row
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = used_by("plan")
 MANY_CONFIGS = True
+_HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand USD")
 
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    guess, steps = "estimated from Wiki40b's size", ("tokens", "epochs", "num_train_steps")
-    tokens: dict[str, Any] = {"low": 1, "high": 1e18, "excludes": steps[1:]}
-    epochs: dict[str, Any] = {"low": 0.001, "high": 1e9, "excludes": (steps[0], steps[2])}
-    usd: dict[str, Any] = {"unit": "US dollars", "above": 0, "high": 1e9, "none": "any"}
-    share: dict[str, Any] = {"low": 0.001, "high": 1.0, "none": "by machine"}
+    guess = "estimated from Wiki40b's size"
     flags.path("data_dir", "Data set of `make-data`, one for each --config.", many=True, none=guess)
-    flags.number("tokens", None, "Token budget: plans so many steps.", **tokens)
-    flags.number("epochs", None, "Epochs of the data set: plans so many steps.", **epochs)
     flags.setting("training.num_train_steps")
-    date = "Date (its end) or time to be done by, such as 2026-12-24T18:00."
-    flags.text("finish_by", date, filled=True)
-    flags.number("max_cost", None, "The most that it may cost.", **usd)
     alone, usual = "Compares these alone: v3-8, v5e-32.", "one machine of each TPU"
     flags.text("accelerator_type", alone, many=True, none=usual)
     rates = "FILE of `preflight --output`, one for each --config: rates from the real compiler."
     flags.path("preflight", rates, many=True)
-    flags.number("mfu", None, "Share of the peak rate where preflight says nothing.", **share)
     flags.path("price_file", "YAML file over the built-in table of prices.")
     flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
-    region = "Where data and checkpoints lie, such as us-central1 or us."
-    flags.text("bucket_region", region, filled=True)
-    nearest = "the cheapest for each, beside the bucket"
-    flags.words("zones", [], "Where the machine may be.", none=nearest)
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
     import datetime
 
-    from bigbird_ja import accelerators
     from bigbird_ja.accelerators import prices
-    from bigbird_ja.plan import comparison
-    from bigbird_ja.plan.hours import Overheads
-    from bigbird_ja.plan.rows import add_rows
+    from bigbird_ja.plan import rows
 
-    now = datetime.datetime.now().astimezone()
-    hours = comparison.hours_until(args.finish_by, now) if args.finish_by else None
-    table = prices.load(args.price_file)
-    for zone in args.zones:
-        table.check_zone(zone)
-    runs, parts = _plan_each(args, table)
-    result = runs[0] if len(runs) == 1 else {**_sum(runs), "runs": runs}
-    made = add_rows(parts, [run["tokens"] for run in runs])
-    result |= {
-        "rows": [dataclasses.asdict(row) for row in made],
-        "prices_as_of": str(table.as_of),
-        "prices_age_days": table.age_days(now.date()),
-    }
-    chosen = cheapest = comparison.choose(made, math.inf, None)
-    result["cheapest"] = None if cheapest is None else dataclasses.asdict(cheapest)
-    if hours is not None or args.max_cost is not None:
-        chosen = comparison.choose(made, hours, args.max_cost)
-        result["choice"] = None if chosen is None else dataclasses.asdict(chosen)
-    age = f"{table.describe_age(now.date())} ({table.source})"
-    overheads = Overheads(args.preemptions_per_hour, runs[0]["checkpoint_seconds"])
-    print(comparison.verdict(made, chosen, args.finish_by, args.max_cost))
-    print(comparison.comparison(runs, made, overheads, age))
-    offered = {row.accelerator for row in made}
-    wanted = args.accelerator_type or accelerators.USUAL
-    if absent := [name for name in wanted if accelerators.find(name).name not in offered]:
-        print(f"not offered in {', '.join(args.zones)}: {', '.join(absent)}")
-    return result
-
-
-def _plan_each(
-    args: absl_flags.FlagValues, table: Prices
-) -> tuple[list[dict[str, Any]], list[list[Row]]]:
-    """Plan each config; return its results, and its rows."""
-    from bigbird_ja.plan import comparison, hours, rows
-
-    names, here = command_flags.configs(args), _measure_here(time.perf_counter)
+    names = command_flags.configs(args)
     _check_several(args, len(names))
-    runs, parts = [], []
-    for number, name in enumerate(names):
-        config, data, epoch = _read(args, number, name)
-        steps = rows.steps_for(config, data, args.tokens, args.epochs, epoch)
-        interval = 60 * (config.checkpoints.save_every_minutes or 60.0)
-        planned = rows.Plan(
-            config,
-            data,
-            steps,
-            epoch,
-            table,
-            hours.Overheads(args.preemptions_per_hour, interval),
-            args.bucket_region,
-            args.zones,
-            _figures(args, number, config, data),
-            args.mfu,
-            here,
-        )
-        parts.append(rows.make_rows(planned, args.accelerator_type))
-        batch, per_step = config.training.global_batch_size, hours.tokens_per_step(config, data)
-        epochs = steps * batch / epoch.sequences if epoch.sequences else None
-        runs.append(
-            {
-                "config": name,
-                "tokens_per_step": per_step,
-                "steps_per_epoch": epoch.sequences / batch if epoch.sequences else None,
-                "steps": steps,
-                "tokens": steps * per_step,
-                "epochs": epochs,
-                "assumption": epoch.assumption,
-                "checkpoint_seconds": interval,
-                "warnings": comparison.warnings_of_length(epochs, steps),
-                "rows": [dataclasses.asdict(row) for row in parts[-1]],
-            }
-        )
-    return runs, parts
+    pairs = [_plan(args, number, name) for number, name in enumerate(names)]
+    plans, runs = [plan for plan, _ in pairs], [about for _, about in pairs]
+    listed, today = prices.load(args.price_file), datetime.date.today()
+    made = rows.make_rows(plans, listed, args.accelerator_type)
+    chosen = rows.cheapest(made)
+    print(_verdict(chosen))
+    print(_describe(plans, runs, made, f"{listed.describe_age(today)} ({listed.source})"))
+    return {
+        **(runs[0] if len(runs) == 1 else {**_sum(runs), "runs": runs}),
+        "rows": [dataclasses.asdict(row) for row in made],
+        "cheapest": None if chosen is None else dataclasses.asdict(chosen),
+        "prices_as_of": str(listed.as_of),
+        "prices_age_days": listed.age_days(today),
+    }
 
 
 def _check_several(args: absl_flags.FlagValues, count: int) -> None:
@@ -173,9 +96,62 @@ def _check_several(args: absl_flags.FlagValues, count: int) -> None:
                 f"--{flag} is there {len(given)} times, --config {count} times: give one for each,"
                 " in the same order, or none"
             )
-    for flag in ("tokens", "epochs", "num_train_steps"):
-        if count > 1 and args[flag].value is not None:
-            raise BadInput(f"--{flag} and several --config: each config has its own steps")
+    if count > 1 and args.num_train_steps is not None:
+        raise BadInput("--num_train_steps and several --config: each config has its own steps")
+
+
+def _plan(
+    args: absl_flags.FlagValues, number: int, name: str | None
+) -> tuple[Plan, dict[str, Any]]:
+    """Read one config, with its data set or an estimate of one; return the run and its results."""
+    from bigbird_ja import storage
+    from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.plan import rows
+    from bigbird_ja.settings import Data, requested_data
+    from bigbird_ja.settings.resolve import fit_to_data
+    from bigbird_ja.settings.values import config_warnings
+
+    config, overrides = command_flags.resolve(args, config_name=name)
+    for warning in config_warnings(config):
+        log(f"warning: {warning}")
+    data: Data
+    if args.data_dir:
+        data = manifest_lib.load(args.data_dir[number])
+        where = storage.join(args.data_dir[number], "manifest.json")
+        config = fit_to_data(config, data, overrides, where)
+        sequences, assumption = sum(shard.records for shard in data.train_shards), None
+    else:
+        data = requested_data(config)
+        config = fit_to_data(config, data, overrides)
+        sequences, assumption = rows.estimated_sequences(data)
+    plan = rows.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
+    if args.preflight:
+        plan = dataclasses.replace(plan, results=_results(args.preflight[number], data.seq_length))
+    steps, batch = config.training.num_train_steps, config.training.global_batch_size
+    about = {
+        "config": name,
+        "tokens_per_step": rows.tokens_per_step(config, data),
+        "steps_per_epoch": sequences / batch,
+        "steps": steps,
+        "tokens": plan.tokens,
+        "epochs": steps * batch / sequences,
+        "assumption": assumption,
+    }
+    return plan, about
+
+
+def _results(path: str, seq_length: int) -> Any:
+    """Read the results of `preflight` for sequences of that length."""
+    from bigbird_ja.plan import rows
+
+    results = rows.load_results(path)
+    for step in (*results.chips, *results.topologies):
+        if step.get("seq_length", seq_length) != seq_length:
+            raise BadInput(
+                f"--preflight {path} is of sequences of {step['seq_length']} tokens, the config of"
+                f" {seq_length}: run preflight with this config"
+            )
+    return results
 
 
 def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -188,71 +164,96 @@ def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "tokens": sum(run["tokens"] for run in runs),
         "epochs": None,
         "assumption": "; ".join(filter(None, (run["assumption"] for run in runs))) or None,
-        "warnings": [warning for run in runs for warning in run["warnings"]],
     }
 
 
-def _measure_here(clock: Callable[[], float]) -> float:
-    """Measure FLOP/s of this machine's float32 matrix products: the best of some 0.2 seconds."""
-    import numpy as np
-
-    side, best, start = 768, float("inf"), clock()
-    ones = np.ones((side, side), np.float32)
-    while clock() - start < 0.2:
-        before = clock()
-        ones @ ones
-        best = min(best, clock() - before)
-    return 2 * side**3 / best
+# --- for people: at most 79 columns -------------------------------------------------------------
 
 
-def _read(
-    args: absl_flags.FlagValues, number: int, name: str | None
-) -> tuple[Config, Data, DataFacts]:
-    """Read one config, and its data set or an estimate of one."""
-    from bigbird_ja import storage
-    from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.plan import rows
-    from bigbird_ja.settings import requested_data
-    from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_warnings
+def _verdict(chosen: Row | None) -> str:
+    """Say `cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`, and the command that rents it."""
+    from bigbird_ja import accelerators
 
-    config, overrides = command_flags.resolve(args, config_name=name)
-    set_keys = {override.key for override in overrides if override.source == "--set"}
-    for flag in ("tokens", "epochs"):
-        if args[flag].present and "training.num_train_steps" in set_keys:
-            raise BadInput(f"--{flag} and --set training.num_train_steps: give one of them")
-    for warning in config_warnings(config):
-        log(f"warning: {warning}")
-    data_dir = args.data_dir[number] if args.data_dir else None
-    if data_dir is None:
-        data = requested_data(config)
-        return fit_to_data(config, data, overrides), data, rows.estimated_data(data)
-    manifest = manifest_lib.load(data_dir)
-    where = storage.join(data_dir, "manifest.json")
-    config = fit_to_data(config, manifest, overrides, where)
-    return config, manifest, rows.manifest_data(manifest)
+    if chosen is None:
+        return "no machine here is known to finish it"
+    usd, pricing = chosen.cost_usd or 0.0, chosen.pricing.replace("_", " ")
+    money = f"{usd:,.0f}" if usd >= 10 else f"{usd:,.2f}"
+    text = (
+        f"cheapest: {chosen.accelerator} {pricing}, {money} dollars,"
+        f" {chosen.wall_hours or 0.0:,.1f} h, {', '.join(filter(None, ('estimated', chosen.note)))}"
+    )
+    machine = accelerators.launch_type(accelerators.find(chosen.accelerator))
+    return (
+        textwrap.fill(text, 79, subsequent_indent="  ") + "\n"
+        f"  launch --accelerator_type {machine} --pricing {chosen.pricing} --zones {chosen.zone}"
+    )
 
 
-def _figures(args: absl_flags.FlagValues, number: int, config: Config, data: Data) -> Figures:
-    """Read the figures of `preflight` for one config."""
-    from bigbird_ja.plan.hours import Figures
+def _describe(
+    plans: Sequence[Plan], runs: Sequence[dict[str, Any]], rows: Sequence[Row], prices_age: str
+) -> str:
+    """Describe the runs, a table of machines, and the assumptions."""
+    overheads = plans[0].overheads
+    notes = [f"tokens/s by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
+    notes += [f"{text}: {names}" for text, names in _by(rows, "note").items()]
+    notes += [
+        f"spot: {overheads.preemptions_per_hour:g} preemptions per hour, each costs half of the"
+        f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints and"
+        f" {overheads.restart_seconds / 60:g} minutes of restart",
+        "no row was timed on a rented machine yet",
+        prices_age,
+    ]
+    about = [line for run in runs for line in _about(run, len(runs) > 1)]
+    return "\n".join(
+        text if "\n" in text else textwrap.fill(text, 79, subsequent_indent="  ")
+        for text in (*about, "", _table(rows), "", *notes)
+    )
 
-    if not args.preflight:
-        return Figures()
-    from bigbird_ja.preflight import figures
 
-    path = args.preflight[number]
-    results = figures.load(path)
-    training = config.training
-    for entry in (*results.chips, *results.topologies):
-        if entry.get("seq_length") not in (None, data.seq_length):
-            raise BadInput(
-                f"--preflight {path} is of sequences of {entry['seq_length']} tokens, the"
-                f" config of {data.seq_length}: run preflight with this config"
-            )
-        devices = int(entry.get("devices") or config.tpu.num_cores)
-        batch, wanted = entry.get("batch_per_core"), training.global_batch_size // devices
-        if batch is not None and batch * training.gradient_accumulation_steps != wanted:
-            where = entry.get("topology") or entry["chip"]
-            log(f"note: preflight had {batch} sequences per core and micro-batch ({where})")
-    return Figures(results.chips, results.topologies)
+def _about(run: dict[str, Any], is_one_of_several: bool) -> list[str]:
+    """Describe one run: its steps and tokens, and the assumption about its data."""
+    name = f"{run['config'] or 'defaults'}: " if is_one_of_several else ""
+    of = "Wiki40b Japanese" if run["assumption"] else "the data set"
+    epochs = f"{run['epochs']:,.1f}" if run["epochs"] >= 1 else f"{run['epochs']:.2g}"
+    about = (
+        f"{name}{run['steps']:,} steps of {run['tokens_per_step']:,} tokens:"
+        f" {human_count(run['tokens'])} tokens = {epochs} epochs of {of}"
+        f" ({run['steps_per_epoch']:,.0f} steps each)"
+    )
+    return [about, *filter(None, [run["assumption"]])]
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """Make a line for each machine, spot and on demand side by side; then free machines."""
+    by_machine: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in sorted(rows, key=_is_free):
+        key = row.accelerator, row.pricing if _is_free(row) else ""
+        by_machine.setdefault(key, {})[row.pricing] = row
+    cells = []
+    for (name, provider), by_pricing in by_machine.items():
+        row = by_pricing.get(provider or "spot") or by_pricing["on_demand"]
+        hours = row.hours if provider else row.wall_hours
+        done = "never" if hours is None else human_time(hours * 3600)
+        spot, demand = (_money(by_pricing.get(key)) for key in (provider or "spot", "on_demand"))
+        rate = human_count(row.tokens_per_second)
+        cells.append((name, rate, done, spot, provider or row.zone or "", demand))
+    return table(cells, _HEADER)
+
+
+def _is_free(row: Row) -> bool:
+    return row.pricing not in ("spot", "on_demand")
+
+
+def _money(row: Row | None) -> str:
+    return "-" if row is None or row.cost_usd is None else f"{row.cost_usd:,.2f}"
+
+
+def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
+    """Group machines by the text of a field."""
+    names: dict[str, dict[str, None]] = {}
+    for row in rows:
+        is_lent = field == "note" and _is_free(row)
+        name = f"{row.pricing}'s {row.accelerator}" if is_lent else row.accelerator
+        if text := getattr(row, field):
+            names.setdefault(text, {})[name] = None
+    return {text: ", ".join(machines) for text, machines in names.items()}

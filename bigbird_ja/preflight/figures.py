@@ -1,78 +1,12 @@
-"""Reads results of `preflight` for `plan`, and writes them as text, without TensorFlow or jax."""
+"""Writes results of `preflight` as text."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
-
-from msgspec import Meta
+from typing import Any
 
 from bigbird_ja.accelerators import CHIPS, MEGACORE, TRAINABLE, Chip
 from bigbird_ja.preflight.costs import link_bytes
 from bigbird_ja.process.console import human_bytes, human_count, table
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode
-
-Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
-Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
-_ADVICE = "not a result of `bigbird-ja preflight --output`"
-
-
-class _Step(TypedDict, total=False):
-    """Names what `plan` reads of a compiled step.
-
-    Some keys are absent where the program does not fit.
-    """
-
-    tokens_per_second_per_core: Rate | None
-    tokens_per_second: Rate | None  # of a whole slice
-    priced_cycles: Cycles | None  # the rates are computed from these
-    code_cycles: Cycles | None  # by machine code, where there is any
-    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
-    fits: bool
-    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
-    batch_per_core: Annotated[int, Meta(ge=1, le=1 << 30)]
-    devices: Annotated[int, Meta(ge=1, le=1 << 20)]
-
-
-class ChipResult(_Step):
-    """Names what `plan` reads of the step on one chip."""
-
-    chip: str
-
-
-class SliceResult(ChipResult):
-    """Names what `plan` reads of the step on a whole slice."""
-
-    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
-
-
-@dataclass(frozen=True)
-class Results:
-    """Holds what `plan` reads of a file of `preflight --output`."""
-
-    chips: list[ChipResult]
-    topologies: list[SliceResult] = field(default_factory=list)
-
-
-def load(path: str) -> Results:
-    """Read the chips and slices of a result.
-
-    Raises:
-        BadInput: no such file, or not a result of `preflight --output`.
-    """
-    try:
-        results = decode.read_json(path, Results, _ADVICE)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
-    for key, name, entries in (
-        ("tokens_per_second_per_core", "chip", results.chips),
-        ("tokens_per_second", "topology", results.topologies),
-    ):
-        for entry in entries:
-            if entry.get("fits") and entry.get(key) is None:
-                raise BadInput(f"{path}: no {key} of {entry.get(name)}: {_ADVICE}")
-    return results
 
 
 def describe(result: Mapping[str, Any]) -> str:

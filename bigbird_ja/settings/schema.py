@@ -17,7 +17,7 @@ _MODERNBERT = "model.architecture=modernbert"
 _IN_BLOCKS = f"{_BIGBIRD} & model.attention_type=block_sparse|simulated_sparse"
 
 # Commands, for `by`: what only a run needs, what the compiled step is made of (`preflight`), and
-# what operations, memory on disk and the number of steps follow from (`plan`).
+# what operations, the number of steps and the work lost to preemptions follow from (`plan`).
 _RUN = ("pretrain", "launch")
 _STEP = (*_RUN, "preflight")
 _PLAN = (*_RUN, "plan")
@@ -60,7 +60,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
         int | None,
         between(1, 10_000_000, "tokens"),
         "Rows of the position table: the longest sequence that the model takes.",
-        has(none="the data's seq_length"),
+        has(none="the data's seq_length", by=_STEP),
     ] = None
     hidden_dropout_prob: Annotated[
         float,
@@ -201,7 +201,7 @@ class TrainingConfig(Struct, frozen=True, kw_only=True):
         Literal["adamw", "muon"],
         "muon: Muon for the layers' matrices, AdamW for all else, at the same rate and decay,"
         " which are AdamW's; several devices share its work.",
-        has(change="fixed"),
+        has(change="fixed", by=_STEP),
     ] = "adamw"
     update_rule: Annotated[
         Literal["adamw", "google"],
@@ -286,13 +286,13 @@ class CheckpointsConfig(Struct, frozen=True, kw_only=True):
     """Configure saving: by time against preemption, by step for keeps."""
 
     save_every_minutes: Annotated[
-        float, between(0.0, 1e6, "minutes"), "Time between two checkpoints; 0 is off."
+        float,
+        between(0.0, 1e6, "minutes"),
+        "Time between two checkpoints; 0 is off.",
+        has(by=_PLAN),
     ] = 10.0
     save_every_steps: Annotated[
-        int,
-        between(0, LONGEST_RUN, "steps"),
-        "Steps between two checkpoints; 0 is off.",
-        has(by=_RUN),
+        int, between(0, LONGEST_RUN, "steps"), "Steps between two checkpoints; 0 is off."
     ] = 5000
     keep_last: Annotated[int, between(1, 100_000, "checkpoints"), "Newest checkpoints to keep."] = 5
     keep_every_steps: Annotated[
@@ -327,7 +327,7 @@ class Config(Struct, frozen=True, kw_only=True):
     model: Annotated[ModelConfig, has(by=_ALL)] = ModelConfig()
     data: Annotated[DataConfig, has(by=_RUN)] = DataConfig()
     training: Annotated[TrainingConfig, has(by=_ALL, change="logged")] = TrainingConfig()
-    checkpoints: Annotated[CheckpointsConfig, has(by=_PLAN, change="free")] = CheckpointsConfig()
+    checkpoints: Annotated[CheckpointsConfig, has(by=_RUN, change="free")] = CheckpointsConfig()
     tpu: Annotated[TpuConfig, has(by=_RUN, change="free")] = TpuConfig()
 
 

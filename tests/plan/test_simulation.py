@@ -7,8 +7,7 @@ import pytest
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import World, supervise
-from bigbird_ja.plan import hours
-from bigbird_ja.plan.hours import Overheads
+from bigbird_ja.plan.rows import Overheads, run_time
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 DAYS = 60
@@ -35,19 +34,7 @@ def useful_share(seed):
 
 
 def test_the_simulated_supervisor_agrees_with_the_plan():
-    time = hours.run_time(DAYS * 24.0, OVERHEADS, preemptible=True)
+    time = run_time(DAYS * 24.0, OVERHEADS, preemptible=True)
     assert time is not None
     share = sum(map(useful_share, (1, 2, 3))) / 3
     assert share == pytest.approx(DAYS * 24.0 / time.rented_hours, abs=0.01)
-
-
-def test_youngs_interval_is_the_best():
-    best = hours.best_interval(OVERHEADS)
-    assert best == pytest.approx(657, abs=1)
-
-    def rented(seconds):
-        time = hours.run_time(100.0, Overheads(0.25, seconds, 15.0, 360.0), True)
-        assert time is not None
-        return time.rented_hours
-
-    assert rented(best) < min(rented(best / 2), rented(2 * best))

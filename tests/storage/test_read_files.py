@@ -17,7 +17,7 @@ from bigbird_ja.export import model_card
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState
-from bigbird_ja.preflight import figures
+from bigbird_ja.plan import rows
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts, collect
 from bigbird_ja.report.page import page
@@ -98,7 +98,7 @@ _READERS = {
         "r/supervisor/launch.json", LaunchedRun, _LAUNCHED, lambda f: read_run(f, "r")
     ),
     "preflight": _Reader(
-        "figures.json", figures.Results, _FIGURES, lambda f: figures.load(f"{f}/figures.json")
+        "figures.json", rows.Results, _FIGURES, lambda f: rows.load_results(f"{f}/figures.json")
     ),
     "hugging face": _Reader(
         "config.json", hf_folder.FolderConfig, {"model_type": "big_bird"},
