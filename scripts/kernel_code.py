@@ -35,8 +35,7 @@ def _bundles(chip: str, kind: str, length: int, directory: str, backward: bool) 
     config, _ = resolve_config("base-4096", [f"make_data.seq_length={length}"])
     plans = pattern.random_plan(config, length)
     if kind == "rolled" and plans is not None:
-        assert plans[0].shifts is not None
-        shifts, rows = tuple(tuple(map(int, head)) for head in plans[0].shifts), 128
+        shifts, rows = tuple(tuple(map(int, head)) for head in plans[0]), 128
     batch, tiles = TOKENS // length, length // rows
     shape = LayerShape(batch, tiles, HEADS, SIZE, rows, shifts, apart, "bfloat16", reach)
     given = [(shape.sequence, "bfloat16")] * (5 if backward else 3)

@@ -33,7 +33,7 @@ ROADS: dict[str, tuple[int, tuple[Stretch, ...]]] = {
     "a step from flags to the compiled program": (20, (
         ("pretrain:run", "resolve_config hosts:joined choose:choose start:check optimizer:update"
          " muon_directions forward_kernel:forward call_jax as_jax_function make_step"
-         " PjrtEngine._compile layers:dense dropout:dropout random_plan tiled_attention"
+         " PjrtEngine._compile layers:dense layers:dropout random_plan tiled_attention"
          " parameter_specs division_of"),
     )),
     "a checkpoint to its resume": (8, (

@@ -25,7 +25,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import MASK
 
 if TYPE_CHECKING:
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.model.forward import Forward
     from bigbird_ja.text.interface import Tokenizer
 
 _MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
@@ -59,7 +59,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.evaluation.trained_model import load_model
 
     model = load_model(args.model_dir, args.step)
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.model.forward import Forward
 
     masks = fill_mask(
         Forward(model.config, model.data, model.params), model.tokenizer, text, args.top_k

@@ -103,7 +103,7 @@ class Evaluator:
         return model
 
     def _measure(self, model: TrainedModel) -> dict[str, Any]:
-        from bigbird_ja.evaluation.forward import Forward
+        from bigbird_ja.model.forward import Forward
 
         total = -(-self._manifest.eval.sequences // masked_lm.batch_size(self._manifest.seq_length))
         with Progress(min(total, self._max_batches or total), "batches") as progress:

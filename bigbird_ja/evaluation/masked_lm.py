@@ -17,7 +17,7 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.storage.disk import scratch_directory
 
 if TYPE_CHECKING:
-    from bigbird_ja.evaluation.forward import Model
+    from bigbird_ja.model.forward import Model
     from bigbird_ja.text.interface import Tokenizer
 
 Arrays = Mapping[str, np.ndarray]

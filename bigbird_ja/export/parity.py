@@ -106,7 +106,7 @@ def our_scores(
 ) -> np.ndarray:
     """Return the trained model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
     from bigbird_ja.data.tfrecords import document_ids
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.model.forward import Forward
 
     documents = functools.partial(document_ids, manifest) if manifest else None
     forward = Forward(model.config, model.data, model.params, documents)

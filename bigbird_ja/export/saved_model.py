@@ -12,10 +12,9 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.evaluation.forward import inference_config, padded_length
 from bigbird_ja.evaluation.trained_model import TrainedModel
-from bigbird_ja.model import heads, pattern
-from bigbird_ja.model.heads import encode
+from bigbird_ja.model import pattern
+from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
@@ -69,7 +68,7 @@ class ServedModel(tf.Module):
         rows = tf.reshape(
             tf.gather(hidden, positions, batch_dims=1), [1, -1, self._config.model.hidden_size]
         )
-        scores = tf.nn.log_softmax(heads.masked_lm_logits(self._params, self._config, rows))
+        scores = tf.nn.log_softmax(masked_lm_logits(self._params, self._config, rows))
         shape = tf.concat([tf.shape(positions), tf.shape(scores)[2:]], axis=0)
         return {"embeddings": hidden, "log_probabilities": tf.reshape(scores, shape)}
 
@@ -116,7 +115,7 @@ def branch_lengths(config: Config) -> list[int]:
     while length < full:
         lengths.add(length)
         length *= 2
-    length = padded_length(config, min(full + 1, most))
+    length = min(pattern.padded_length(model, full + 1), most)
     while length < most:
         lengths.add(length)
         length *= 2

@@ -1,18 +1,32 @@
-"""Runs BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP."""
+"""Runs BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP.
 
+Attention is computed with all scores at once, in tiles (`tiled`), or by kernels. `pattern` defines
+which keys a query sees; full attention with its mask is the reference that the others must equal.
+"""
+
+import functools
+import math
+
+import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.model.attention import attend, is_tiled, rows_of_tiles
-from bigbird_ja.model.dropout import drop_at
-from bigbird_ja.model.implementation import keeps_slope
-from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
-from bigbird_ja.model.params import SEGMENTS, WORDS, layer_parameter_names
+from bigbird_ja.model import pattern
+from bigbird_ja.model.implementation import keeps_slope, tile_rows
+from bigbird_ja.model.layers import (
+    Parameters,
+    Tokens,
+    activate,
+    dense,
+    dense_attention,
+    dropout,
+    layer_norm,
+    run_layers,
+)
+from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS
+from bigbird_ja.model.tiled import tiled_attention
+from bigbird_ja.model.tiling import random_tiles
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
-
-# Where dropout is applied, for its random stream: the embeddings, then two places in each layer.
-_EMBEDDING_PLACE = 0
-_PLACES_PER_LAYER = 2
 
 
 @tf.autograph.experimental.do_not_convert
@@ -37,7 +51,7 @@ def encode(
         segment_ids: int32 [b, S].
         document_ids: int32 [b, S]; used only where `attend_across_documents` is off.
         positions: int32 [b, P], each below S; None: all.
-        dropout_key: of `bigbird_ja.model.dropout`; None is no dropout.
+        dropout_key: of `layers.make_key`; None is no dropout.
 
     Returns:
         [b, S or P, hidden] in `training.dtype`; finite and without meaning at padding.
@@ -52,86 +66,184 @@ def encode(
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
         documents = None if documents is None else tf.roll(documents, offset, 1)
-    input_mask = tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32)
-    hidden = embed(params, config, input_ids, segment_ids, dropout_key, offset)
+    tokens = Tokens(tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32), documents)
+    hidden = _embed(params, config, input_ids, segment_ids, dropout_key, offset)
     if rows := rows_of_tiles(config, length):
         # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
         hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
-    chosen = None
+    places = None
     if positions is not None:
-        chosen = (positions + offset) % length + tf.range(batch)[:, None] * length
-    shared = (batch, length), input_mask, documents, chosen, dropout_key
-    layers = (_layer(config, layer, *shared) for layer in range(config.model.num_layers))
-    recomputes = config.training.gradient_checkpointing and dropout_key is not None
-    hidden = run_layers(params, layers, hidden, recomputes)
+        places = (positions + offset) % length + tf.range(batch)[:, None] * length
+    run = functools.partial(_layer, config, tokens, places, dropout_key)
+    hidden = run_layers(params, config, run, hidden, dropout_key)
     hidden = tf.reshape(hidden, [batch, -1, config.model.hidden_size])
     return tf.roll(hidden, -offset, 1) if offset and positions is None else hidden
 
 
-def embed(
+def _embed(
     params: Parameters,
     config: Config,
     input_ids: tf.Tensor,
     segment_ids: tf.Tensor,
     dropout_key: tf.Tensor | None,
-    offset: int = 0,
+    offset: int,
 ) -> tf.Tensor:
     """Sum word, segment and position embeddings, drop out, normalise: [b * S, hidden].
 
-    Args:
-        params: as of `encode`.
-        config: of the run.
-        input_ids: int32 [b, S].
-        segment_ids: int32 [b, S].
-        dropout_key: as of `encode`.
-        offset: by how many places the given ids are rotated.
+    The given ids are rotated by `offset` places.
     """
     model = config.model
-    dtype = tf.as_dtype(config.training.dtype)
     batch, length = (int(size) for size in input_ids.shape)
     with tf.name_scope("embedding"):
         words = tf.gather(params[WORDS], input_ids)
         # A handful of rows: a matmul is cheaper than a gather, and its gradient than a scatter.
-        segments = tf.matmul(
-            tf.one_hot(tf.reshape(segment_ids, [-1]), SEGMENTS),
-            params["bert/embeddings/token_type_embeddings"],
-        )
-        positions = params["bert/embeddings/position_embeddings"][:length]
+        rows = tf.one_hot(tf.reshape(segment_ids, [-1]), SEGMENTS)
+        segments = tf.matmul(rows, params[SEGMENT_TABLE])
+        positions = params[POSITIONS][:length]
         if offset:
             positions = tf.concat([positions[-offset:], positions[:-offset]], axis=0)
         summed = words + positions + tf.reshape(segments, words.shape)
-        hidden = tf.cast(tf.reshape(summed, [batch * length, model.hidden_size]), dtype)
-        hidden = drop_at(hidden, model.hidden_dropout_prob, dropout_key, _EMBEDDING_PLACE)
+        hidden = tf.reshape(summed, [batch * length, model.hidden_size])
+        hidden = tf.cast(hidden, config.training.dtype)
+        hidden = dropout(hidden, model.hidden_dropout_prob, dropout_key, 0)
         return layer_norm(params, "bert/encoder/LayerNorm", hidden, model.layer_norm_eps)
 
 
-def _layer(config, layer, shape, input_mask, documents, places, dropout_key):  # type: ignore[no-untyped-def]
-    """Make one layer (`layers.Layer`).
+def _layer(
+    config: Config,
+    tokens: Tokens,
+    places: tf.Tensor | None,
+    dropout_key: tf.Tensor | None,
+    layer: int,
+    params: Parameters,
+    hidden: tf.Tensor,
+) -> tf.Tensor:
+    """Run one layer.
 
     Where `places` are given, of all tokens of the batch, what comes after the last layer's
     attention is for those.
     """
     scope = f"bert/encoder/layer_{layer}"
-    names = layer_parameter_names(config, layer)
     model, rate = config.model, config.model.hidden_dropout_prob
-    wanted = places if layer == model.num_layers - 1 else None
-    place = 1 + layer * _PLACES_PER_LAYER
+    output = attend(params, config, scope, hidden, tokens, layer)
+    with tf.name_scope("attention/output"):
+        output = dropout(output, rate, dropout_key, 1 + 2 * layer) + hidden
+        if places is not None and layer == model.num_layers - 1:
+            rows = tf.reshape(output, [-1, model.hidden_size])
+            output = tf.gather(rows, tf.reshape(places, [-1]))
+    norm = f"{scope}/attention/output/LayerNorm"
+    hidden = layer_norm(params, norm, output, model.layer_norm_eps)
+    with tf.name_scope("mlp"):
+        inner = dense(params, f"{scope}/intermediate/dense", hidden)
+        inner = activate(model.hidden_act, inner, keeps_slope=keeps_slope(config))
+        output = dense(params, f"{scope}/output/dense", inner)
+        output = dropout(output, rate, dropout_key, 2 + 2 * layer) + hidden
+    return layer_norm(params, f"{scope}/output/LayerNorm", output, model.layer_norm_eps)
 
-    def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
-        params = dict(zip(names, weights, strict=True))
-        output = attend(params, config, scope, hidden, shape, input_mask, documents, layer)
-        with tf.name_scope("attention/output"):
-            output = drop_at(output, rate, dropout_key, place) + hidden
-            if wanted is not None:
-                rows = tf.reshape(output, [-1, model.hidden_size])
-                output = tf.gather(rows, tf.reshape(wanted, [-1]))
-        norm = f"{scope}/attention/output/LayerNorm"
-        hidden = layer_norm(params, norm, output, model.layer_norm_eps)
-        with tf.name_scope("mlp"):
-            inner = dense(params, f"{scope}/intermediate/dense", hidden)
-            inner = activate(model.hidden_act, inner, keeps_slope=keeps_slope(config))
-            output = dense(params, f"{scope}/output/dense", inner)
-            output = drop_at(output, rate, dropout_key, place + 1) + hidden
-        return layer_norm(params, f"{scope}/output/LayerNorm", output, model.layer_norm_eps)
 
-    return names, run
+def is_tiled(config: Config, length: int) -> bool:
+    """Return whether sequences of this length go through tiles, rotated by one block."""
+    model = config.model
+    return model.attention_type == "block_sparse" and not pattern.is_full(config, length)
+
+
+def rows_of_tiles(config: Config, length: int) -> int:
+    """Return the tokens of a tile of `attend`; 0 where it takes sequences whole."""
+    if is_tiled(config, length):
+        return 2 * config.model.block_size
+    is_kernel = config.model.attention_implementation == "kernel"
+    return tile_rows(length, None) if is_kernel and pattern.is_full(config, length) else 0
+
+
+def attend(
+    params: Parameters,
+    config: Config,
+    scope: str,
+    hidden: tf.Tensor,
+    tokens: Tokens,
+    layer: int,
+) -> tf.Tensor:
+    """Compute projections, attention and output projection of one layer.
+
+    Where `is_tiled`, everything per token is rotated by one block.
+
+    Args:
+        params: with the layer's kernels and biases.
+        config: of the run.
+        scope: the layer's, in the names of `params`.
+        hidden: [b * S, hidden] in the compute dtype; cheaper as [b, tiles, rows, hidden] where
+            there are `rows_of_tiles`.
+        tokens: of the sequences.
+        layer: its number.
+
+    Returns:
+        Of the shape of `hidden`.
+
+    Raises:
+        ValueError: a length that the block-sparse pattern cannot be laid over.
+    """
+    batch, length = (int(size) for size in tokens.mask.shape)
+    if rows := rows_of_tiles(config, length):
+        return _attend_in_tiles(
+            params, config, scope, hidden, tokens, layer, [batch, length // rows, rows]
+        )
+    with tf.name_scope("attention/projections"):
+        split = [batch, length, config.model.num_attention_heads, -1]
+        query, key, value = (
+            tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
+            for name in ("query", "key", "value")
+        )
+    mask = None
+    if not pattern.is_full(config, length):
+        mask = pattern.dense_mask(config, layer, length)
+    context = dense_attention(query, key, value, tokens, mask)
+    with tf.name_scope("attention/output"):
+        context = tf.reshape(context, hidden.shape)
+        return dense(params, f"{scope}/attention/output/dense", context)
+
+
+def _attend_in_tiles(
+    params: Parameters,
+    config: Config,
+    scope: str,
+    hidden: tf.Tensor,
+    tokens: Tokens,
+    layer: int,
+    tiles: list[int],
+) -> tf.Tensor:
+    """Run `attend` in tiles [b, tiles, rows], of rotated sequences; full attention by a kernel.
+
+    The projections write [b, tiles, heads, size, rows] at once and the output projection reads it:
+    no relayout in between.
+    """
+    model, dtype = config.model, hidden.dtype
+    width, heads = model.hidden_size, model.num_attention_heads
+    size = width // heads
+    is_kernel = model.attention_implementation == "kernel"
+    base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
+
+    def project(name: str, scale: float) -> tf.Tensor:
+        inner = f"{scope}/attention/self/{name}"
+        kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, heads, size])
+        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), [heads, size, 1])
+        projected = tf.einsum("btri,ihd->bthdr", tf.reshape(hidden, [*tiles, width]), kernel)
+        return (projected + bias) * tf.cast(scale, dtype)
+
+    with tf.name_scope("attention/projections"):
+        query = project("query", base * size**-0.5)
+        key, value = project("key", 1.0), project("value", 1.0)
+        tokens = tokens.map(lambda numbers: tf.reshape(numbers, tiles))
+    plans = pattern.random_plan(config, tiles[1] * tiles[2])
+    plan: np.ndarray | None = None if plans is None else plans[layer]
+    if is_kernel:
+        from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
+
+        context = kernel_attention(query, key, value, tokens, plan)
+    else:
+        assert plan is not None
+        context = tiled_attention(query, key, value, tokens, random_tiles(plan, tiles[1]))
+    with tf.name_scope("attention/output"):
+        output = f"{scope}/attention/output/dense"
+        kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])
+        projected = tf.reshape(tf.einsum("bthdr,hdo->btro", context, kernel), hidden.shape)
+        return projected + tf.cast(params[f"{output}/bias"], dtype)

@@ -1,14 +1,20 @@
-"""Computes small pieces of the encoder and its heads: dense layers, layer norm, activations.
+"""Computes the parts of both encoders and their heads.
 
+They are dense layers, layer norm, activations, attention over all keys, and dropout by a counter.
 Gradient checkpointing keeps a function's inputs and computes it again in the backward pass.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
+
+from bigbird_ja.model.params import layer_parameter_names
+from bigbird_ja.settings.schema import Config
 
 Parameters = Mapping[str, tf.Tensor]
 
@@ -90,18 +96,195 @@ def _value_and_slope(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x * share, share * (1.0 + inner * (1.0 - share))
 
 
-# The names of a layer's parameters, and `run(hidden, *parameters) -> hidden`.
-Layer = tuple[Sequence[str], Callable[..., tf.Tensor]]
+class Tokens(NamedTuple):
+    """Tells which tokens of a batch there are, and of which documents."""
+
+    mask: tf.Tensor  # float32 [b, S]; 1 is a token, 0 padding, which no query sees
+    documents: tf.Tensor | None  # int32 [b, S]; keys of others are not seen. None: no such limit
+
+    def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> "Tokens":
+        """Apply a change of layout to both."""
+        documents = None if self.documents is None else change(self.documents)
+        return Tokens(change(self.mask), documents)
+
+
+# Scores of keys that must not be seen. Far below any real score, and finite: a row of nothing but
+# these still has a maximum to subtract. The probabilities are then multiplied by the 0/1 mask, so
+# that hidden keys get exactly nothing even in such a row.
+HIDDEN = -1e9
+
+
+def dense_attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    tokens: Tokens,
+    static_mask: np.ndarray | None,
+    query_documents: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Compute softmax attention over every key that the masks allow.
+
+    Args:
+        query: [b, Q, heads, size], float32 or bfloat16; not scaled.
+        key: [b, S, heads, size].
+        value: of the same shape.
+        tokens: of the keys.
+        static_mask: bool [heads or 1, Q, S] of queries by keys, or None: everything.
+        query_documents: int32 [b, Q]; None: the same as the keys'.
+
+    Returns:
+        Context [b, Q, heads, size]; zero for a query that sees no key.
+    """
+    with tf.name_scope("attention/scores"):
+        scores = tf.einsum("bqhd,bkhd->bhqk", query, key)
+        scores = tf.cast(scores, tf.float32) * query.shape[-1] ** -0.5
+        visible = tokens.mask[:, None, None, :]
+        if static_mask is not None:
+            visible = visible * tf.constant(static_mask[None], tf.float32)
+        if tokens.documents is not None:
+            queries = tokens.documents if query_documents is None else query_documents
+            same = tf.equal(queries[:, None, :, None], tokens.documents[:, None, None, :])
+            visible = visible * tf.cast(same, tf.float32)
+    with tf.name_scope("attention/softmax"):
+        scores = tf.where(visible > 0, scores, HIDDEN)
+        maximum = tf.stop_gradient(tf.reduce_max(scores, axis=-1, keepdims=True))
+        weights = tf.exp(scores - maximum) * visible
+        total = tf.reduce_sum(weights, axis=-1, keepdims=True)
+        weights = weights / tf.where(total > 0, total, 1.0)
+    with tf.name_scope("attention/context"):
+        return tf.einsum("bhqk,bkhd->bqhd", tf.cast(weights, value.dtype), value)
+
+
+# Dropout by a counter: the mask is a hash of (key, element's place), so nothing is stored.
+# TensorFlow's stateless random numbers are Philox: some ten rounds of multiplications per number,
+# kept in memory until the backward pass. A dropout mask needs one comparison per element. Here
+# every row and every column of the last dimension gets a well mixed 32-bit number, and two rounds
+# of a finaliser (multiply and shift; the constants of Chris Wellons' `lowbias32`) join them per
+# element. XLA fuses that into whatever uses the mask, forward and backward alike, and gives the
+# same bits on a CPU and on a TPU.
+_GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads small integers over the range
+_FIRST = 0x7FEB352D
+_SECOND = 0x846CA68B
+
+
+def make_key(seed: int, step: tf.Tensor | int) -> tf.Tensor:
+    """Make the key of one training step: uint32 [2], a pure function of (seed, step)."""
+    start = tf.constant([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], tf.uint32)
+    return fold_in(start, step)
+
+
+def fold_in(key: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
+    """Make a key for one place (micro-batch, replica, layer, ...) below another key.
+
+    Args:
+        key: uint32 [2].
+        place: an integer, Python's or a scalar tensor; only its low 32 bits count.
+
+    Returns:
+        uint32 [2].
+    """
+    number = tf.cast(tf.cast(place, tf.int64) & 0xFFFFFFFF, tf.uint32)
+    first = _mix(key[0] ^ _mix(number + _constant(_GOLDEN)))
+    second = _mix(key[1] + first * _constant(_GOLDEN) + number)
+    return tf.stack([first, second])
+
+
+def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.Tensor:
+    """Zero each element with probability `rate`, independently, and scale the others up.
+
+    Args:
+        x: float, static shape, at least one dimension.
+        rate: 0 to below 1; used in steps of 2^-32.
+        key: uint32 [2]; None switches dropout off (evaluation).
+        place: in the model, different for each use of a key.
+
+    Returns:
+        Like `x`. The gradient uses the same mask, computed again.
+    """
+    if key is None or rate <= 0.0:
+        return x
+
+    @tf.custom_gradient
+    def apply(x: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, object]:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
+            return _masked(upstream, rate, key), None
+
+        return _masked(x, rate, key), gradient
+
+    place_key = fold_in(key, place)
+    with tf.name_scope("dropout"):
+        return apply(x, place_key)
+
+
+def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
+    """Draw a mask of `shape`: bool, True with probability 1 - rate."""
+    rows = tf.constant(0, tf.uint32)
+    stride = 1
+    for axis in reversed(range(len(shape) - 1)):
+        place = tf.cast(tf.range(shape[axis]), tf.uint32) * _constant(stride)
+        rows += tf.reshape(place, [-1] + [1] * (len(shape) - 1 - axis))
+        stride *= shape[axis]
+    row_bits = _mix(_mix(rows + key[0]) ^ key[1])
+    columns = tf.cast(tf.range(shape[-1]), tf.uint32)
+    column_bits = _mix(columns * _constant(_GOLDEN) + key[1])
+    # The joining is not linear, or four corners of a rectangle would tell on each other.
+    bits = row_bits ^ column_bits
+    bits = (bits ^ _shift(bits, 16)) * _constant(_FIRST)
+    bits = (bits ^ _shift(bits, 15)) * _constant(_SECOND)
+    return bits >= _constant(min(round(rate * 2**32), 2**32 - 1))
+
+
+def _masked(x: tf.Tensor, rate: float, key: tf.Tensor) -> tf.Tensor:
+    with tf.name_scope("dropout"):
+        keep = keep_mask(x.shape.as_list(), rate, key)
+        # In float32: 1 / (1 - rate) is not a bfloat16 number.
+        scaled = tf.cast(x, tf.float32) * (1.0 / (1.0 - rate))
+        return tf.cast(tf.where(keep, scaled, 0.0), x.dtype)
+
+
+def _mix(x: tf.Tensor) -> tf.Tensor:
+    """Mix a uint32 by a bijection that changes half of the bits whichever one is flipped."""
+    x = (x ^ _shift(x, 16)) * _constant(_FIRST)
+    x = (x ^ _shift(x, 15)) * _constant(_SECOND)
+    return x ^ _shift(x, 16)
+
+
+def _shift(x: tf.Tensor, places: int) -> tf.Tensor:
+    return tf.bitwise.right_shift(x, _constant(places))
+
+
+def _constant(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.uint32)
 
 
 def run_layers(
-    params: Parameters, layers: Iterable[Layer], hidden: tf.Tensor, recomputes: bool
+    params: Parameters,
+    config: Config,
+    run: Callable[[int, Parameters, tf.Tensor], tf.Tensor],
+    hidden: tf.Tensor,
+    dropout_key: tf.Tensor | None,
 ) -> tf.Tensor:
-    """Run all layers; where `recomputes`, by gradient checkpointing."""
-    for number, (names, run) in enumerate(layers):
+    """Run `run(layer, its parameters, hidden) -> hidden` for all layers.
+
+    Training keeps what they compute, or computes it again (gradient checkpointing).
+    """
+    for layer in range(config.model.num_layers):
+        names = layer_parameter_names(config, layer)
+
+        def of_layer(
+            hidden: tf.Tensor,
+            *weights: tf.Tensor,
+            layer: int = layer,
+            names: Sequence[str] = names,
+        ) -> tf.Tensor:
+            return run(layer, dict(zip(names, weights, strict=True)), hidden)
+
         weights = [params[name] for name in names]
-        with tf.name_scope(f"layer_{number}"):
-            hidden = recompute(run, hidden, weights) if recomputes else run(hidden, *weights)
+        with tf.name_scope(f"layer_{layer}"):
+            if config.training.gradient_checkpointing and dropout_key is not None:
+                hidden = recompute(of_layer, hidden, weights)
+            else:
+                hidden = of_layer(hidden, *weights)
     return hidden
 
 

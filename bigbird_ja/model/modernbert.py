@@ -6,17 +6,25 @@ Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to
 Values and gradients are those of transformers' `ModernBertModel`.
 """
 
+import functools
 import math
 
 import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.attention import banded_attention
-from bigbird_ja.model.dropout import drop_at
 from bigbird_ja.model.implementation import tile_rows
-from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm, run_layers
-from bigbird_ja.model.params import WORDS, layer_parameter_names
+from bigbird_ja.model.layers import (
+    Parameters,
+    Tokens,
+    activate,
+    dense,
+    dense_attention,
+    dropout,
+    layer_norm,
+    run_layers,
+)
+from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
@@ -42,24 +50,24 @@ def encode(
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    input_mask = tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32)
+    tokens = Tokens(tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32), documents)
     places = None
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
-    hidden = embed(params, config, input_ids, dropout_key)
+    with tf.name_scope("embedding"):
+        words = tf.gather(params[WORDS], tf.reshape(input_ids, [-1]))
+        hidden = tf.cast(words, config.training.dtype)
+        scope = "bert/embeddings/LayerNorm"
+        hidden = layer_norm(params, scope, hidden, config.model.layer_norm_eps)
+        hidden = dropout(hidden, config.model.hidden_dropout_prob, dropout_key, 0)
     # Once for all layers: a program holds every constant that is written down.
     thetas = {True: config.model.global_rope_theta, False: config.model.local_rope_theta}
     angles = {
         is_global: _angles(config, length, _rows(config, length, is_global), theta)
         for is_global, theta in thetas.items()
     }
-    shared = (batch, length), input_mask, documents, places, dropout_key
-    layers = (
-        _layer(config, layer, *shared, angles[pattern.is_global(config.model, layer)])
-        for layer in range(config.model.num_layers)
-    )
-    recomputes = config.training.gradient_checkpointing and dropout_key is not None
-    hidden = run_layers(params, layers, hidden, recomputes)
+    run = functools.partial(_layer, config, tokens, places, dropout_key, angles)
+    hidden = run_layers(params, config, run, hidden, dropout_key)
     hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
     return tf.reshape(hidden, [batch, -1, config.model.hidden_size])
 
@@ -71,47 +79,35 @@ def _rows(config: Config, length: int, is_global: bool) -> int:
     return tile_rows(length, None if is_global else config.model.local_attention // 2)
 
 
-def embed(
-    params: Parameters, config: Config, input_ids: tf.Tensor, dropout_key: tf.Tensor | None
+def _layer(
+    config: Config,
+    tokens: Tokens,
+    places: tf.Tensor | None,
+    dropout_key: tf.Tensor | None,
+    angles: dict[bool, _Angles],
+    layer: int,
+    params: Parameters,
+    hidden: tf.Tensor,
 ) -> tf.Tensor:
-    """Embed words, normalise, drop out: [b * S, hidden] in `training.dtype`."""
-    with tf.name_scope("embedding"):
-        words = tf.gather(params[WORDS], tf.reshape(input_ids, [-1]))
-        hidden = tf.cast(words, config.training.dtype)
-        scope = "bert/embeddings/LayerNorm"
-        hidden = layer_norm(params, scope, hidden, config.model.layer_norm_eps)
-        return drop_at(hidden, config.model.hidden_dropout_prob, dropout_key, 0)
-
-
-def _layer(config, layer, shape, input_mask, documents, places, dropout_key, angles):  # type: ignore[no-untyped-def]
-    """Make one layer (`layers.Layer`).
+    """Run one layer.
 
     Where `places` are given, of all tokens of the batch, what comes after the last layer's
     attention is for those.
     """
-    scope = f"bert/encoder/layer_{layer}"
-    names = layer_parameter_names(config, layer)
-    model = config.model
-    wanted = places if layer == model.num_layers - 1 else None
-
-    def run(hidden: tf.Tensor, *weights: tf.Tensor) -> tf.Tensor:
-        params = dict(zip(names, weights, strict=True))
-        inputs = hidden
-        if layer:  # the embeddings come normalised
-            norm = f"{scope}/attention/LayerNorm"
-            inputs = layer_norm(params, norm, hidden, model.layer_norm_eps)
-        output = _attend(params, config, layer, inputs, shape, input_mask, documents, angles)
-        if wanted is not None:
-            hidden, output = tf.gather(hidden, wanted), tf.gather(output, wanted)
-        hidden += output
-        with tf.name_scope("mlp"):
-            inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)
-            inner, gate = tf.split(dense(params, f"{scope}/mlp/Wi", inputs), 2, axis=-1)
-            inner = activate(model.hidden_act, inner) * gate
-            inner = drop_at(inner, model.hidden_dropout_prob, dropout_key, 1 + layer)
-            return hidden + dense(params, f"{scope}/mlp/Wo", inner)
-
-    return names, run
+    scope, model = f"bert/encoder/layer_{layer}", config.model
+    inputs = hidden
+    if layer:  # the embeddings come normalised
+        inputs = layer_norm(params, f"{scope}/attention/LayerNorm", hidden, model.layer_norm_eps)
+    output = _attend(params, config, layer, inputs, tokens, angles[pattern.is_global(model, layer)])
+    if places is not None and layer == model.num_layers - 1:
+        hidden, output = tf.gather(hidden, places), tf.gather(output, places)
+    hidden += output
+    with tf.name_scope("mlp"):
+        inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)
+        inner, gate = tf.split(dense(params, f"{scope}/mlp/Wi", inputs), 2, axis=-1)
+        inner = activate(model.hidden_act, inner) * gate
+        inner = dropout(inner, model.hidden_dropout_prob, dropout_key, 1 + layer)
+        return hidden + dense(params, f"{scope}/mlp/Wo", inner)
 
 
 def _attend(
@@ -119,9 +115,7 @@ def _attend(
     config: Config,
     layer: int,
     inputs: tf.Tensor,
-    shape: tuple[int, int],
-    input_mask: tf.Tensor,
-    documents: tf.Tensor | None,
+    tokens: Tokens,
     angles: _Angles,
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer: [b * S, hidden].
@@ -129,7 +123,7 @@ def _attend(
     Queries, keys and values are [b, tiles, heads, size, rows]: tokens fill the TPU's lanes, which a
     head's 64 numbers would fill by half, and the projections write them so. XLA's way has one tile.
     """
-    model, (batch, length) = config.model, shape
+    model, (batch, length) = config.model, (int(size) for size in tokens.mask.shape)
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
     scope = f"bert/encoder/layer_{layer}/attention"
     reach = None if pattern.is_global(model, layer) else model.local_attention // 2
@@ -138,25 +132,67 @@ def _attend(
     with tf.name_scope("attention/projections"):
         kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
-        tokens = tf.reshape(inputs, [*tiles, model.hidden_size])
-        query, key, value = tf.unstack(tf.einsum("btri,inhd->nbthdr", tokens, kernel))
+        rows = tf.reshape(inputs, [*tiles, model.hidden_size])
+        query, key, value = tf.unstack(tf.einsum("btri,inhd->nbthdr", rows, kernel))
         scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
         query, key = rotated(query, angles, scale), rotated(key, angles)
     if is_kernel:
         from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
 
-        numbers = None if documents is None else tf.reshape(documents, tiles)
-        mask = tf.reshape(input_mask, tiles)
-        context = kernel_attention(query, key, value, mask, numbers, reach)
+        tokens = tokens.map(lambda numbers: tf.reshape(numbers, tiles))
+        context = kernel_attention(query, key, value, tokens, reach)
     else:
         query, key, value = (tf.transpose(each[:, 0], [0, 3, 1, 2]) for each in (query, key, value))
-        context = banded_attention(query, key, value, input_mask, documents, reach)
+        context = banded_attention(query, key, value, tokens, reach)
         context = tf.transpose(context, [0, 2, 3, 1])[:, None]
     with tf.name_scope("attention/output"):
         kernel = tf.cast(params[f"{scope}/Wo/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [heads, size, model.hidden_size])
         output = tf.einsum("bthdr,hdo->btro", context, kernel)
         return tf.reshape(output, [batch * length, model.hidden_size])
+
+
+def banded_attention(
+    query: tf.Tensor,
+    key: tf.Tensor,
+    value: tf.Tensor,
+    tokens: Tokens,
+    reach: int | None,
+) -> tf.Tensor:
+    """Compute `dense_attention` to keys at most `reach` tokens away; None is all keys.
+
+    Each query block sees three key blocks.
+
+    Lengths that are no multiple of `reach`, or hold at most three blocks, go the dense way.
+    """
+    if reach is None:
+        return dense_attention(query, key, value, tokens, None)
+    batch, length, heads, size = (int(n) for n in query.shape)
+    blocks = length // max(reach, 1)
+    if not reach or length % reach or blocks <= 3:
+        places = np.arange(length)
+        band = abs(places[:, None] - places[None, :]) <= reach
+        return dense_attention(query, key, value, tokens, band[None])
+
+    def beside(rows: tf.Tensor, beyond: float) -> tf.Tensor:
+        """Put each block between its neighbours: [b, S, ...] -> [b * blocks, 3 * reach, ...]."""
+        sides = [[0, 0], [1, 1]] + [[0, 0]] * (len(rows.shape) - 1)
+        split = tf.reshape(rows, [batch, blocks, reach, *rows.shape[2:]])
+        padded = tf.pad(split, sides, constant_values=tf.cast(beyond, rows.dtype))
+        joined = tf.concat([padded[:, :-2], padded[:, 1:-1], padded[:, 2:]], axis=2)
+        return tf.reshape(joined, [batch * blocks, 3 * reach, *rows.shape[2:]])
+
+    queries, keys = np.arange(reach)[:, None] + reach, np.arange(3 * reach)[None, :]
+    documents = tokens.documents
+    context = dense_attention(
+        tf.reshape(query, [-1, reach, heads, size]),
+        beside(key, 0.0),
+        beside(value, 0.0),
+        Tokens(beside(tokens.mask, 0.0), None if documents is None else beside(documents, -1)),
+        (abs(queries - keys) <= reach)[None],
+        None if documents is None else tf.reshape(documents, [-1, reach]),
+    )
+    return tf.reshape(context, [batch, length, heads, size])
 
 
 def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:

@@ -30,12 +30,16 @@ _SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """Describes one parameter: its shape, its first values, and whether AdamW decays it."""
+    """Describes one parameter: its shape and its first values."""
 
     shape: tuple[int, ...]
     # normal (truncated at two deviations) | scaled (normal over sqrt(2 layers)) | zeros | ones
     kind: str
-    decay: bool  # False for biases and layer norms
+
+    @property
+    def decay(self) -> bool:
+        """Return whether AdamW decays it: neither biases nor layer norms."""
+        return len(self.shape) > 1
 
 
 def parameter_specs(config: Config, data: Data) -> dict[str, ParameterSpec]:
@@ -43,13 +47,11 @@ def parameter_specs(config: Config, data: Data) -> dict[str, ParameterSpec]:
 
     The pooler and `cls/seq_relationship` exist only with next-sentence prediction.
     """
-    specs = _specs(config)
+    specs, hidden = _specs(config), config.model.hidden_size
     if data.nsp:
-        hidden = config.model.hidden_size
-        _add_dense(specs, "bert/pooler/dense", hidden, hidden)
-        scope = "cls/seq_relationship"
-        specs[f"{scope}/output_weights"] = ParameterSpec((2, hidden), "normal", decay=True)
-        specs[f"{scope}/output_bias"] = ParameterSpec((2,), "zeros", decay=False)
+        specs |= _dense("bert/pooler/dense", hidden, hidden)
+        specs["cls/seq_relationship/output_weights"] = ParameterSpec((2, hidden), "normal")
+        specs["cls/seq_relationship/output_bias"] = ParameterSpec((2,), "zeros")
     return specs
 
 
@@ -103,66 +105,62 @@ def _modernbert_specs(config: Config) -> dict[str, ParameterSpec]:
     halves of the gated MLP.
     """
     model, hidden = config.model, config.model.hidden_size
-    specs: dict[str, ParameterSpec] = {}
     assert model.vocab_size is not None
-
-    def add(name: str, shape: tuple[int, ...], kind: str) -> None:
-        specs[name] = ParameterSpec(shape, kind, decay=len(shape) > 1)
-
-    add(WORDS, (model.vocab_size, hidden), "normal")
-    add("bert/embeddings/LayerNorm/gamma", (hidden,), "ones")
+    square = ParameterSpec((hidden, hidden), "scaled")
+    norm = ParameterSpec((hidden,), "ones")
+    specs = {
+        WORDS: ParameterSpec((model.vocab_size, hidden), "normal"),
+        "bert/embeddings/LayerNorm/gamma": norm,
+    }
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}"
         if layer:  # before the first stand the embeddings, which come normalised
-            add(f"{scope}/attention/LayerNorm/gamma", (hidden,), "ones")
-        add(f"{scope}/attention/Wqkv/kernel", (hidden, 3 * hidden), "normal")
-        add(f"{scope}/attention/Wo/kernel", (hidden, hidden), "scaled")
-        add(f"{scope}/mlp/LayerNorm/gamma", (hidden,), "ones")
-        add(f"{scope}/mlp/Wi/kernel", (hidden, 2 * model.intermediate_size), "normal")
-        add(f"{scope}/mlp/Wo/kernel", (model.intermediate_size, hidden), "scaled")
-    add("bert/final/LayerNorm/gamma", (hidden,), "ones")
-    add("cls/predictions/transform/kernel", (hidden, hidden), "scaled")
-    add("cls/predictions/transform/gamma", (hidden,), "ones")
-    add("cls/predictions/output_bias", (model.vocab_size,), "zeros")
+            specs[f"{scope}/attention/LayerNorm/gamma"] = norm
+        specs[f"{scope}/attention/Wqkv/kernel"] = ParameterSpec((hidden, 3 * hidden), "normal")
+        specs[f"{scope}/attention/Wo/kernel"] = square
+        specs[f"{scope}/mlp/LayerNorm/gamma"] = norm
+        inner = model.intermediate_size
+        specs[f"{scope}/mlp/Wi/kernel"] = ParameterSpec((hidden, 2 * inner), "normal")
+        specs[f"{scope}/mlp/Wo/kernel"] = ParameterSpec((inner, hidden), "scaled")
+    specs["bert/final/LayerNorm/gamma"] = norm
+    specs["cls/predictions/transform/kernel"] = square
+    specs["cls/predictions/transform/gamma"] = norm
+    specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros")
     return specs
 
 
 def _bigbird_specs(config: Config) -> dict[str, ParameterSpec]:
-    """List BigBird's parameters; pooler and `cls/seq_relationship` exist with NSP alone."""
-    model = config.model
-    hidden = model.hidden_size
-    specs: dict[str, ParameterSpec] = {}
+    """List BigBird's parameters."""
+    model, hidden = config.model, config.model.hidden_size
     assert model.vocab_size is not None and model.max_position_embeddings is not None
-    for name, rows in (
-        ("word_embeddings", model.vocab_size),
-        ("token_type_embeddings", SEGMENTS),
-        ("position_embeddings", model.max_position_embeddings),
-    ):
-        specs[f"bert/embeddings/{name}"] = ParameterSpec((rows, hidden), "normal", decay=True)
-    _add_layer_norm(specs, "bert/encoder/LayerNorm", hidden)
+    specs = {
+        WORDS: ParameterSpec((model.vocab_size, hidden), "normal"),
+        SEGMENT_TABLE: ParameterSpec((SEGMENTS, hidden), "normal"),
+        POSITIONS: ParameterSpec((model.max_position_embeddings, hidden), "normal"),
+        **_layer_norm("bert/encoder/LayerNorm", hidden),
+    }
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}"
-        for name in ("query", "key", "value"):
-            _add_dense(specs, f"{scope}/attention/self/{name}", hidden, hidden)
-        _add_dense(specs, f"{scope}/attention/output/dense", hidden, hidden)
-        _add_layer_norm(specs, f"{scope}/attention/output/LayerNorm", hidden)
-        _add_dense(specs, f"{scope}/intermediate/dense", hidden, model.intermediate_size)
-        _add_dense(specs, f"{scope}/output/dense", model.intermediate_size, hidden)
-        _add_layer_norm(specs, f"{scope}/output/LayerNorm", hidden)
-    _add_dense(specs, "cls/predictions/transform", hidden, hidden)
-    _add_layer_norm(specs, "cls/predictions/transform", hidden)
-    specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros", decay=False)
+        for name in ("self/query", "self/key", "self/value", "output/dense"):
+            specs |= _dense(f"{scope}/attention/{name}", hidden, hidden)
+        specs |= _layer_norm(f"{scope}/attention/output/LayerNorm", hidden)
+        specs |= _dense(f"{scope}/intermediate/dense", hidden, model.intermediate_size)
+        specs |= _dense(f"{scope}/output/dense", model.intermediate_size, hidden)
+        specs |= _layer_norm(f"{scope}/output/LayerNorm", hidden)
+    specs |= _dense("cls/predictions/transform", hidden, hidden)
+    specs |= _layer_norm("cls/predictions/transform", hidden)
+    specs["cls/predictions/output_bias"] = ParameterSpec((model.vocab_size,), "zeros")
     return specs
 
 
-def _add_dense(specs: dict[str, ParameterSpec], scope: str, rows: int, columns: int) -> None:
-    specs[f"{scope}/kernel"] = ParameterSpec((rows, columns), "normal", decay=True)
-    specs[f"{scope}/bias"] = ParameterSpec((columns,), "zeros", decay=False)
+def _dense(scope: str, rows: int, columns: int) -> dict[str, ParameterSpec]:
+    kernel, bias = ParameterSpec((rows, columns), "normal"), ParameterSpec((columns,), "zeros")
+    return {f"{scope}/kernel": kernel, f"{scope}/bias": bias}
 
 
-def _add_layer_norm(specs: dict[str, ParameterSpec], scope: str, size: int) -> None:
-    specs[f"{scope}/gamma"] = ParameterSpec((size,), "ones", decay=False)
-    specs[f"{scope}/beta"] = ParameterSpec((size,), "zeros", decay=False)
+def _layer_norm(scope: str, size: int) -> dict[str, ParameterSpec]:
+    gamma, beta = ParameterSpec((size,), "ones"), ParameterSpec((size,), "zeros")
+    return {f"{scope}/gamma": gamma, f"{scope}/beta": beta}
 
 
 def initial_parameters(config: Config, data: Data, seed: int) -> dict[str, np.ndarray]:

@@ -15,19 +15,10 @@ which too few different shifts exist. Longer ones must be a multiple of two bloc
 """
 
 import functools
-from dataclasses import dataclass
 
 import numpy as np
 
 from bigbird_ja.settings.schema import Config, ModelConfig
-
-
-@dataclass(frozen=True)
-class LayerPlan:
-    """Holds the random connections of one layer; exactly one of the two is given."""
-
-    blocks: np.ndarray | None = None  # int32 [heads, n - 2, random]: for rows 1..n-2 (independent)
-    shifts: np.ndarray | None = None  # int32 [heads, num_shifts], in tiles (rolled)
 
 
 def is_full(config: Config, seq_length: int) -> bool:
@@ -78,7 +69,15 @@ def num_shifts(model: ModelConfig) -> int:
     return (model.num_random_blocks + 1) // 2
 
 
-def random_plan(config: Config, seq_length: int) -> list[LayerPlan] | None:
+def padded_length(model: ModelConfig, length: int) -> int:
+    """Return the shortest length from `length` on that the pattern can be laid over."""
+    if not is_sparse(model) or length < shortest_sparse(model):
+        return length
+    tile = 2 * model.block_size
+    return -(-length // tile) * tile
+
+
+def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     """Draw the static random connections of every layer; None where attention is full.
 
     A pure function of (pattern_seed, layer, head, number of blocks): drawn by numpy's legacy
@@ -87,39 +86,40 @@ def random_plan(config: Config, seq_length: int) -> list[LayerPlan] | None:
     Args:
         config: of the run.
         seq_length: in tokens.
+
+    Returns:
+        `independent`: int32 [layers, heads, n - 2, random], blocks for rows 1..n-2; `rolled`: int32
+        [layers, heads, num_shifts], in tiles.
     """
     model = config.model
     if is_full(config, seq_length):
         return None
-    independent = model.random_pattern == "independent"
-    draw = _independent if independent else _rolled
-    count = model.num_random_blocks if independent else num_shifts(model)
-    heads, num_blocks = model.num_attention_heads, seq_length // model.block_size
-    return list(draw(model.pattern_seed, model.num_layers, heads, count, num_blocks))
+    is_rolled = model.random_pattern == "rolled"
+    count = num_shifts(model) if is_rolled else model.num_random_blocks
+    shape = (model.num_layers, model.num_attention_heads, count)
+    draw = _rolled if is_rolled else _independent
+    return draw(model.pattern_seed, shape, seq_length // model.block_size)
 
 
 # Cached, because every layer asks for the plan, and again when it is recomputed.
 @functools.lru_cache(maxsize=8)
-def _independent(
-    seed: int, num_layers: int, heads: int, count: int, num_blocks: int
-) -> tuple[LayerPlan, ...]:
+def _independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
+    num_layers, heads, count = shape
     plan = np.zeros((num_layers, heads, num_blocks - 2, count), np.int32)
     for layer, head in np.ndindex(num_layers, heads):
         random = np.random.RandomState([seed, layer, head])
         for row in range(1, num_blocks - 1):
             allowed = [b for b in range(1, num_blocks - 1) if abs(b - row) > 1]
             plan[layer, head, row - 1] = random.permutation(allowed)[:count]
-    return tuple(LayerPlan(blocks=blocks) for blocks in plan)
+    return plan
 
 
 @functools.lru_cache(maxsize=8)
-def _rolled(
-    seed: int, num_layers: int, heads: int, count: int, num_blocks: int
-) -> tuple[LayerPlan, ...]:
+def _rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
     """Deal shifts from shuffled decks, so that all are used equally often over the model."""
     num_tiles = num_blocks // 2 - 1
     random = np.random.RandomState([seed, num_tiles])
-    plan = np.zeros((num_layers, heads, count), np.int32)
+    plan = np.zeros(shape, np.int32)
     deck: list[int] = []
     for layer, head, place in np.ndindex(plan.shape):
         hand = plan[layer, head, :place]
@@ -128,7 +128,7 @@ def _rolled(
         card = next(shift for shift in deck if shift not in hand)
         deck.remove(card)
         plan[layer, head, place] = card
-    return tuple(LayerPlan(shifts=shifts) for shifts in plan)
+    return plan
 
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
@@ -143,14 +143,12 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
     shared = abs(row - column) <= 1
     shared |= np.isin(row, (0, num_blocks - 1)) | np.isin(column, (0, num_blocks - 1))
     mask = np.repeat(shared[None], heads, axis=0)
-    plan = plans[layer]
-    for head in range(heads):
-        if plan.blocks is not None:
-            for r, blocks in enumerate(plan.blocks[head], start=1):
-                mask[head, r, blocks] = True
-        if plan.shifts is not None:
-            for shift in plan.shifts[head]:
+    for head, plan in enumerate(plans[layer]):
+        if model.random_pattern == "rolled":
+            for shift in plan:
                 mask[head, 1:-1, 1:-1] |= _sees_rolled(num_blocks - 2, int(shift))
+        else:
+            np.put_along_axis(mask[head, 1:-1], plan, True, axis=1)
     return mask
 
 

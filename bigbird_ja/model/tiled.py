@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.model.layers import barrier, compiled_by_xla
-from bigbird_ja.model.tiling import RandomTiles, Tiling
+from bigbird_ja.model.layers import Tokens, barrier, compiled_by_xla
+from bigbird_ja.model.tiling import RandomTiles, is_first, low
 
 # Added to the score of a key that must not be seen. Half of it is the least row maximum: then a row
 # without any key gets probabilities of exactly zero.
@@ -37,8 +37,7 @@ def tiled_attention(
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
-    input_mask: tf.Tensor,
-    document_ids: tf.Tensor | None,
+    tokens: Tokens,
     random: RandomTiles,
 ) -> tf.Tensor:
     """Compute the attention of one layer, over sequences rotated by one block.
@@ -47,23 +46,21 @@ def tiled_attention(
         query: [b, T, heads, size, rows] in the compute dtype, scaled by size^-0.5.
         key: the same shape; not scaled.
         value: the same shape.
-        input_mask: float32 [b, T, rows]; 1 is a token, 0 padding, which no query sees.
-        document_ids: int32 [b, T, rows]; keys of other documents are not seen. None: no such limit.
+        tokens: in tiles, [b, T, rows].
         random: the layer's random connections.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
     """
-    tiling = Tiling(int(query.shape[1]), int(query.shape[4]))
     with tf.name_scope("attention") as scope:
 
         @tf.custom_gradient
         def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
-            context, kept = _forward(tiling, random, query, key, value, input_mask, document_ids)
+            context, kept = _forward(random, query, key, value, tokens)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
                 with tf.name_scope(f"{scope}gradient/"):  # a whole name: the layer's, once more
-                    return _backward(tiling, random, query, key, value, context, kept, upstream)
+                    return _backward(random, query, key, value, context, kept, upstream)
 
             return context, gradient
 
@@ -132,32 +129,29 @@ def _neighbours(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
     return padded[:, 2:], padded[:, :-2]
 
 
-def _views(tiling: Tiling, random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
+def _views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
     """Return the keys (or values) of every piece, from [b, T, heads, size, rows]."""
     after, before = _neighbours(keys, tf.zeros_like(keys[:, :1]))
     return {
         "own": keys,
-        "outer": tf.where(tiling.low(), after, before),
+        "outer": tf.where(low(keys), after, before),
         "global": keys[:, 0],
         "random": random.keys(keys),
         "rows": keys,
     }
 
 
-def _row_views(
-    tiling: Tiling, random: RandomTiles, rows: tf.Tensor, edge: float | int
-) -> dict[str, tf.Tensor]:
+def _row_views(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[str, tf.Tensor]:
     """Lay out a number per token as the keys of every piece, ready to join its scores.
 
     Args:
-        tiling: of the sequence.
         random: the layer's random connections.
         rows: [b, T, rows].
         edge: what stands where the outer tile has no block, or a global one.
     """
     edges = tf.fill(tf.shape(rows[:, :1]), tf.cast(edge, rows.dtype))
     after, before = _neighbours(tf.concat([edges, rows[:, 1:]], axis=1), edges)
-    outer = tf.where(tiling.low(), after, before)
+    outer = tf.where(low(rows), after, before)
     return {
         "own": rows[:, :, None, None],
         "outer": outer[:, :, None, None],
@@ -167,40 +161,37 @@ def _row_views(
     }
 
 
-def _biases(
-    tiling: Tiling, random: RandomTiles, input_mask: tf.Tensor, document_ids: tf.Tensor | None
-) -> dict[str, tf.Tensor]:
+def _biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]:
     """Return what to add to every piece's scores: 0, or `_UNSEEN` to hide a key."""
-    biases = _row_views(tiling, random, (1.0 - input_mask) * _UNSEEN, _UNSEEN)
+    mask, documents = tokens
+    biases = _row_views(random, (1.0 - mask) * _UNSEEN, _UNSEEN)
     # A block of the tile sees only the outer block on its own side.
-    low = tiling.low()
-    biases["outer"] += np.where(low[:, None] == low, np.float32(_UNSEEN), np.float32(0.0))
-    unseen = random.unseen(tiling.rows)
+    first = low(mask)
+    biases["outer"] += np.where(first[:, None] == first, np.float32(_UNSEEN), np.float32(0.0))
+    unseen = random.unseen(len(first))
     if unseen is not None:
         biases["random"] += np.where(unseen, np.float32(_UNSEEN), np.float32(0.0))
-    if document_ids is None:
+    if documents is None:
         return biases
-    keys = _row_views(tiling, random, document_ids, -1)
-    queries = dict.fromkeys(_PIECES, document_ids[:, :, None, :, None])
+    keys = _row_views(random, documents, -1)
+    queries = dict.fromkeys(_PIECES, documents[:, :, None, :, None])
     queries["random"] = queries["own"][..., None]
-    queries["rows"] = document_ids[:, 0, None, :, None, None]
+    queries["rows"] = documents[:, 0, None, :, None, None]
     for piece, theirs in keys.items():
         biases[piece] += tf.where(tf.equal(queries[piece], theirs), 0.0, _UNSEEN)
     return biases
 
 
 def _forward(
-    tiling: Tiling,
     random: RandomTiles,
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
-    input_mask: tf.Tensor,
-    document_ids: tf.Tensor | None,
+    tokens: Tokens,
 ) -> tuple[tf.Tensor, _Kept]:
     with tf.name_scope("scores"):
-        keys = _views(tiling, random, key)
-        biases = _biases(tiling, random, input_mask, document_ids)
+        keys = _views(random, key)
+        biases = _biases(random, tokens)
         scores = {
             p: tf.cast(_contract(_SCORES[p], query, keys[p]) + biases[p], query.dtype)
             for p in _PIECES
@@ -215,14 +206,14 @@ def _forward(
         rows_maximum = tf.maximum(tf.reduce_max(rows, axis=[3, 4]), _UNSEEN / 2)
         exact["rows"] = tf.exp(rows - rows_maximum[..., None, None])
         rows_total = tf.reduce_sum(exact["rows"], axis=[3, 4])
-        totals = tf.where(tiling.is_first()[..., 0], rows_total[:, None], totals)
+        totals = tf.where(is_first(query)[..., 0], rows_total[:, None], totals)
         totals = tf.maximum(totals, 1e-30)
         probabilities = {p: tf.cast(exact[p], query.dtype) for p in exact}
     with tf.name_scope("context"):
-        values = _views(tiling, random, value)
+        values = _views(random, value)
         parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PIECES]
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
-        context = tf.where(tiling.is_first(), first[:, None], _joined(tf.add, parts))
+        context = tf.where(is_first(query), first[:, None], _joined(tf.add, parts))
         # The reciprocal of the few totals: a division per element costs more than the rest. The
         # barrier keeps the float32 parts from living on until the backward pass reads them again.
         context = context * (1.0 / totals)[:, :, :, None]
@@ -231,7 +222,6 @@ def _forward(
 
 
 def _backward(
-    tiling: Tiling,
     random: RandomTiles,
     query: tf.Tensor,
     key: tf.Tensor,
@@ -248,10 +238,10 @@ def _backward(
         shares = 1.0 / kept.totals
         first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
         # What the pieces computed in tile 0 was dropped: its gradient is zero.
-        shares = tf.where(tiling.is_first()[..., 0], 0.0, shares)
+        shares = tf.where(is_first(query)[..., 0], 0.0, shares)
         scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
-        inner = tf.where(tiling.is_first()[..., 0], 0.0, inner)
-    keys, values = _views(tiling, random, key), _views(tiling, random, value)
+        inner = tf.where(is_first(query)[..., 0], 0.0, inner)
+    keys, values = _views(random, key), _views(random, value)
     d_scores = {}
     with tf.name_scope("scores"):
         for piece, p in kept.probabilities.items():
@@ -261,16 +251,15 @@ def _backward(
             d_scores[piece] = tf.cast(d_p, query.dtype)
         d_query = _joined(tf.add, [_contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PIECES])
         d_first = _contract(_CONTEXT["rows"], d_scores["rows"], keys["rows"])
-        d_query = tf.cast(tf.where(tiling.is_first(), d_first[:, None], d_query), query.dtype)
-        d_key = _to_keys(tiling, random, d_scores, query, query[:, 0])
+        d_query = tf.cast(tf.where(is_first(query), d_first[:, None], d_query), query.dtype)
+        d_key = _to_keys(random, d_scores, query, query[:, 0])
     with tf.name_scope("context"):
-        d_value = _to_keys(tiling, random, kept.probabilities, scaled, first_scaled)
+        d_value = _to_keys(random, kept.probabilities, scaled, first_scaled)
     d_query, d_key, d_value = barrier([d_query, d_key, d_value])
     return d_query, d_key, d_value
 
 
 def _to_keys(
-    tiling: Tiling,
     random: RandomTiles,
     weights: dict[str, tf.Tensor],
     queries: tf.Tensor,
@@ -279,7 +268,6 @@ def _to_keys(
     """Compute the gradient of keys (or values) from the weights by which each query used them.
 
     Args:
-        tiling: of the sequence.
         random: the layer's random connections.
         weights: of every piece.
         queries: [b, T, heads, size, rows].
@@ -289,11 +277,11 @@ def _to_keys(
     parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PIECES}
     total = _contract(_KEYS["rows"], weights["rows"], first) + tf.cast(parts["own"], tf.float32)
     after, before = _neighbours(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
-    outer = tf.where(tiling.low(), before, after)
+    outer = tf.where(low(total), before, after)
     total += tf.cast(outer, tf.float32)
     total += tf.cast(tf.add_n(random.keys_back(parts["random"])), tf.float32)
     shared = tf.cast(parts["global"], tf.float32)[:, None]
-    return tf.cast(total + tf.where(tiling.is_first(), shared, 0.0), dtype)
+    return tf.cast(total + tf.where(is_first(total), shared, 0.0), dtype)
 
 
 def _over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor:

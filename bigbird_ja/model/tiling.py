@@ -4,42 +4,14 @@ See `tiled` for the layout: arrays are [b, T, heads, size, rows], tile 0 holds t
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """Divides a sequence into T tiles of two blocks."""
-
-    tiles: int  # T, tile 0 included
-    rows: int  # of a tile: two blocks
-
-    def low(self) -> np.ndarray:
-        """Mark the first block of a tile: bool [rows]."""
-        return np.arange(self.rows) < self.rows // 2
-
-    def is_first(self) -> np.ndarray:
-        """Mark tile 0: bool [T, 1, 1, 1]."""
-        return (np.arange(self.tiles) == 0)[:, None, None, None]
-
-
-class RandomTiles(Protocol):
-    """Gives the random keys of every tile, as m tiles each; those of tile 0 do not matter."""
-
-    def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Take [b, T, heads, size, rows] to [b, T, heads, m, size, rows]."""
-
-    def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """Apply the adjoint of `keys`: what to add up, each [b, T, heads, size, rows]."""
-
-    def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """Take a number per token, [b, T, rows], to [b, T, heads or 1, m, rows]."""
-
-    def unseen(self, rows: int) -> np.ndarray | None:
-        """Mark keys to hide after all: bool, for [b, T, heads, query rows, m, key rows]."""
+def random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
+    """Return the random keys of a layer's plan (`pattern.random_plan`) as tiles."""
+    return RolledTiles(plan, tiles) if plan.ndim == 2 else IndependentTiles(plan, tiles)
 
 
 @dataclass(frozen=True)
@@ -50,25 +22,29 @@ class RolledTiles:
     tiles: int
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """See `RandomTiles`."""
-        return tf.gather(_flatten(keys, 3), self._flat(int(keys.shape[0]), self._others(1)))
+        """Take [b, T, heads, size, rows] to the m tiles that each sees, [b, T, heads, m, ...].
+
+        Those of tile 0 do not matter.
+        """
+        return tf.gather(_flatten(keys, 3), _flat(int(keys.shape[0]), self.tiles, self._others(1)))
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
+        """Apply the adjoint of `keys`: what to add up, each [b, T, heads, size, rows]."""
         # The gradient of a gather would be a scatter; a permutation's is a gather too. Tile 0's own
         # parts are zero, so it may see itself.
-        """See `RandomTiles`."""
         batch, shifts = int(parts.shape[0]), self.shifts.shape[1]
-        places = self._flat(batch, self._others(-1)) * shifts + np.arange(shifts, dtype=np.int32)
+        seen_by = _flat(batch, self.tiles, self._others(-1))
+        places = seen_by * shifts + np.arange(shifts, dtype=np.int32)
         flat = _flatten(parts, 4)
         back = [tf.gather(flat, places[..., shift]) for shift in range(shifts)]
         return back or [tf.reduce_sum(parts, axis=3)]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """See `RandomTiles`."""
+        """Take a number per token, [b, T, rows], to [b, T, heads or 1, m, rows]."""
         return tf.gather(rows, self._others(1), axis=1)
 
     def unseen(self, rows: int) -> None:
-        """See `RandomTiles`."""
+        """Mark keys to hide after all: bool, for [b, T, heads, query rows, m, key rows]."""
         return None
 
     def _others(self, sign: int) -> np.ndarray:
@@ -76,12 +52,6 @@ class RolledTiles:
         middle = np.arange(self.tiles - 1)[:, None, None]
         others = 1 + (middle + sign * self.shifts) % (self.tiles - 1)
         return np.concatenate([np.zeros_like(others[:1]), others]).astype(np.int32)
-
-    def _flat(self, batch: int, tile: np.ndarray) -> np.ndarray:
-        """Turn tiles [T, heads, m] into places in [b * T * heads]: int32 [b, T, heads, m]."""
-        heads = len(self.shifts)
-        sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * self.tiles
-        return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
 
 
 class IndependentTiles:
@@ -110,20 +80,19 @@ class IndependentTiles:
         self._source = [source[:, :, half] for half in (0, 1)]  # [T, heads, m] each
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """See `RandomTiles`."""
+        """See `RolledTiles`."""
         both = tf.concat([keys, _exchange(keys)], axis=1)
         batch = int(keys.shape[0])
-        first, second = (
-            tf.gather(_flatten(both, 3), self._flat(batch, source)) for source in self._source
-        )
-        return tf.where(_low(keys), first, second)
+        places = (_flat(batch, 2 * self._tiles, source) for source in self._source)
+        first, second = (tf.gather(_flatten(both, 3), place) for place in places)
+        return tf.where(low(keys), first, second)
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """See `RandomTiles`."""
+        """See `RolledTiles`."""
         batch, _, heads, _, size, rows = (int(n) for n in parts.shape)
         zero = tf.zeros([], parts.dtype)
-        halves = (tf.where(_low(parts), parts, zero), tf.where(_low(parts), zero, parts))
-        places = [self._flat(batch, source).reshape(-1) for source in self._source]
+        halves = (tf.where(low(parts), parts, zero), tf.where(low(parts), zero, parts))
+        places = [_flat(batch, 2 * self._tiles, source).reshape(-1) for source in self._source]
         summed = tf.math.unsorted_segment_sum(
             tf.cast(tf.concat([_flatten(half, 4) for half in halves], axis=0), tf.float32),
             tf.constant(np.concatenate(places)),
@@ -134,21 +103,25 @@ class IndependentTiles:
         return [summed[:, : self._tiles], _exchange(summed[:, self._tiles :])]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """See `RandomTiles`."""
+        """See `RolledTiles`."""
         both = tf.concat([rows, _exchange(rows)], axis=1)
         first, second = (tf.gather(both, source, axis=1) for source in self._source)
-        return tf.where(_low(rows), first, second)
+        return tf.where(low(rows), first, second)
 
     def unseen(self, rows: int) -> np.ndarray:
-        """See `RandomTiles`."""
-        low = np.arange(rows) < rows // 2
-        return low[:, None, None] != low
+        """See `RolledTiles`."""
+        first = np.arange(rows) < rows // 2
+        return first[:, None, None] != first
 
-    def _flat(self, batch: int, tile: np.ndarray) -> np.ndarray:
-        """Turn tiles [T, heads, m] of the doubled keys into places: int32 [b, T, heads, m]."""
-        heads = tile.shape[1]
-        sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * 2 * self._tiles
-        return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
+
+RandomTiles = RolledTiles | IndependentTiles
+
+
+def _flat(batch: int, tiles: int, tile: np.ndarray) -> np.ndarray:
+    """Turn tiles [T, heads, m] into places in [b * tiles * heads]: int32 [b, T, heads, m]."""
+    heads = tile.shape[1]
+    sequence = np.arange(batch, dtype=np.int32)[:, None, None, None] * tiles
+    return (sequence + tile) * heads + np.arange(heads, dtype=np.int32)[:, None]
 
 
 def _exchange(values: tf.Tensor) -> tf.Tensor:
@@ -156,10 +129,15 @@ def _exchange(values: tf.Tensor) -> tf.Tensor:
     return tf.roll(values, int(values.shape[-1]) // 2, axis=-1)
 
 
-def _low(values: tf.Tensor) -> np.ndarray:
+def low(values: tf.Tensor) -> np.ndarray:
     """Mark the first block of a tile, for [..., rows]: bool [rows]."""
     rows = int(values.shape[-1])
     return np.arange(rows) < rows // 2
+
+
+def is_first(values: tf.Tensor) -> np.ndarray:
+    """Mark tile 0, for [b, T, ...]: bool [T, 1, 1, 1]."""
+    return (np.arange(int(values.shape[1])) == 0)[:, None, None, None]
 
 
 def _flatten(values: tf.Tensor, leading: int) -> tf.Tensor:

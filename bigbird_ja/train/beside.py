@@ -24,7 +24,7 @@ from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.start import Job
 
 if TYPE_CHECKING:
-    from bigbird_ja.evaluation.forward import Model
+    from bigbird_ja.model.forward import Model
     from bigbird_ja.train.engines import Snapshot
 
 _NEVER = 1 << 62  # a step that is not reached

@@ -26,7 +26,7 @@ from bigbird_ja.train.single_process import SingleProcess
 if TYPE_CHECKING:
     import numpy as np
 
-    from bigbird_ja.evaluation.forward import Model
+    from bigbird_ja.model.forward import Model
     from bigbird_ja.train.warm_start import FirstValues
 
 COMPILED = "compiled"  # folder of compiled programs in MODEL_DIR, kept for the next start
@@ -204,6 +204,6 @@ def trained_model(
         forward = PjrtForward(config, data, choice.devices.of_process())
         forward.place(parameters)
         return forward
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.model.forward import Forward
 
     return Forward(config, data, parameters)

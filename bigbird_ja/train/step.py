@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from bigbird_ja.model.dropout import fold_in, make_key
-from bigbird_ja.model.heads import pretraining_metrics
+from bigbird_ja.model.forward import pretraining_metrics
+from bigbird_ja.model.layers import fold_in, make_key
 from bigbird_ja.model.params import muon_matrices, parameter_specs
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config

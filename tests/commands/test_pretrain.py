@@ -73,7 +73,7 @@ def test_tensorflow_and_tensorboard_find_their_files(runs):
 
 def test_evaluation_on_the_way_is_evaluation(runs, inputs):
     from bigbird_ja.evaluation import masked_lm
-    from bigbird_ja.evaluation.forward import Forward
+    from bigbird_ja.model.forward import Forward
 
     lines = run_log.read_evaluations(str(runs.finished))
     assert [line["step"] for line in lines] == [16, STEPS]
@@ -186,7 +186,7 @@ def test_a_missed_last_evaluation_is_made_where_the_engine_evaluates(
     runs, tmp_path, monkeypatch, capsys
 ):
     """After a kill in it: nothing is left to train; under JAX no TensorFlow model is built."""
-    from bigbird_ja.evaluation import forward
+    from bigbird_ja.model import forward
 
     def refuse(*_):
         raise AssertionError("evaluated in TensorFlow")

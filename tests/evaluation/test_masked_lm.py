@@ -11,7 +11,8 @@ import tensorflow as tf
 from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.evaluation import evaluator, masked_lm
-from bigbird_ja.evaluation.forward import Forward, padded_length
+from bigbird_ja.model.forward import Forward
+from bigbird_ja.model.pattern import padded_length
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.settings.values import varied
 from tests.data import making
@@ -120,7 +121,7 @@ def test_padding_changes_no_prediction(forward):
     positions = np.array([[3, 100, 199]])
     scores = forward.log_probabilities(ids, positions)
     assert np.exp(scores).sum(axis=-1) == pytest.approx(1.0, abs=1e-4)
-    padded = np.pad(ids, [(0, 0), (0, padded_length(forward.config, 200) - 200)])
+    padded = np.pad(ids, [(0, 0), (0, padded_length(forward.config.model, 200) - 200)])
     np.testing.assert_allclose(forward.log_probabilities(padded, positions), scores, atol=1e-5)
     with pytest.raises(ValueError, match="the model takes 256"):
         forward.log_probabilities(np.ones((1, 300), int), positions)
@@ -147,8 +148,10 @@ def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(s
 def test_padded_lengths_are_tiles_only_where_attention_is_sparse():
     config = tiny_config(208)  # blocks of 8, three random: full up to 88 tokens
     for length, padded in ((50, 50), (88, 88), (89, 96), (208, 208)):
-        assert padded_length(config, length) == padded
-    assert padded_length(tiny_config(208, **{"model.attention_type": "original_full"}), 89) == 89
+        assert padded_length(config.model, length) == padded
+    assert (
+        padded_length(tiny_config(208, **{"model.attention_type": "original_full"}).model, 89) == 89
+    )
 
 
 def test_distances_equal_a_search_by_hand():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.evaluation.forward import Forward
 from bigbird_ja.export import saved_model
+from bigbird_ja.model.forward import Forward
 from bigbird_ja.settings.values import varied
 from bigbird_ja.text import tokenizer as tokenizer_lib
 

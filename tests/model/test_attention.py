@@ -9,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.attention import attend, dense_attention, is_tiled
+from bigbird_ja.model.bigbird import attend, is_tiled
+from bigbird_ja.model.layers import Tokens, dense_attention
 from bigbird_ja.settings.values import varied
 from tests.model.tiny import tiny_config
 
@@ -75,8 +76,8 @@ def _run(config, inputs, *, documents=False, jit=False, params=None, interpret=T
         with tf.GradientTape() as tape:
             tape.watch(sources)
             rows = tf.cast(tf.reshape(hidden, [-1, width]), config.training.dtype)
-            ids = document_ids if documents else None
-            output = attend(params, config, SCOPE, rows, (2, length), input_mask, ids, LAYER)
+            tokens = Tokens(input_mask, document_ids if documents else None)
+            output = attend(params, config, SCOPE, rows, tokens, LAYER)
             output = tf.reshape(tf.cast(output, tf.float32), hidden.shape)
         return output, *tape.gradient(output, sources, output_gradients=upstream)
 
@@ -227,7 +228,8 @@ def test_full_attention_is_softmax_over_the_visible_keys():
     q, k, v = (random.standard_normal((1, 16, 2, 8)).astype(np.float32) for _ in range(3))
     inputs = _inputs(16)
     mask, documents = inputs["input_mask"][:1], inputs["document_ids"][:1]
-    context = dense_attention(*(tf.constant(x) for x in (q, k, v, mask, documents)), None)
+    given = (tf.constant(x) for x in (q, k, v))
+    context = dense_attention(*given, Tokens(tf.constant(mask), tf.constant(documents)), None)
     seen = (documents[0][:, None] == documents[0][None]) & (mask[0] > 0)
     scores = np.einsum("qhd,khd->hqk", q[0], k[0]) / np.sqrt(8)
     weights = np.exp(scores) * seen

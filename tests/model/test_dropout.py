@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.dropout import dropout, fold_in, keep_mask, make_key
+from bigbird_ja.model.layers import dropout, fold_in, keep_mask, make_key
 
 RATE = 0.1
 SHAPE = [2048, 256]
@@ -51,7 +51,7 @@ def test_the_gradient_uses_the_same_mask(jit, dtype):
     def run(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = dropout(x, RATE, make_key(1, 5))
+            y = dropout(x, RATE, make_key(1, 5), 3)
             total = tf.reduce_sum(tf.cast(y, tf.float32))
         return y, tape.gradient(total, x)
 
@@ -60,5 +60,5 @@ def test_the_gradient_uses_the_same_mask(jit, dtype):
     np.testing.assert_array_equal(tf.cast(y, tf.float32), tf.cast(gradient, tf.float32))
     kept = tf.cast(y, tf.float32).numpy()
     np.testing.assert_allclose(kept[kept > 0], 1 / (1 - RATE), rtol=4e-3)
-    expected = keep_mask([8, 4, 32], RATE, make_key(1, 5)).numpy()
+    expected = keep_mask([8, 4, 32], RATE, fold_in(make_key(1, 5), 3)).numpy()
     np.testing.assert_array_equal(kept > 0, expected)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.attention import dense_attention
-from bigbird_ja.model.heads import encode
+from bigbird_ja.model.forward import encode
 from bigbird_ja.model.implementation import tile_rows
+from bigbird_ja.model.layers import Tokens, dense_attention
 from bigbird_ja.model.params import initial_parameters
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
@@ -24,16 +24,15 @@ jax.config.update("jax_platforms", "cpu")
 HEADS, SIZE = 2, 64
 
 
-def _by_kernel(query, key, value, mask, documents, reach):  # type: ignore[no-untyped-def]
+def _by_kernel(query, key, value, tokens, reach):
     """`dense_attention` of keys at most `reach` tokens away, by the kernels."""
-    batch, length = (int(size) for size in mask.shape)
+    batch, length = (int(size) for size in tokens.mask.shape)
     tiles = [batch, -1, tile_rows(length, reach)]
     tiled = [
         tf.transpose(tf.reshape(each, [*tiles, HEADS, SIZE]), [0, 1, 3, 4, 2])
         for each in (query * (math.log2(math.e) * SIZE**-0.5), key, value)
     ]
-    numbers = None if documents is None else tf.reshape(documents, tiles)
-    context = kernel_attention(*tiled, tf.reshape(mask, tiles), numbers, reach)
+    context = kernel_attention(*tiled, tokens.map(lambda each: tf.reshape(each, tiles)), reach)
     return tf.reshape(tf.transpose(context, [0, 1, 4, 2, 3]), query.shape)
 
 
@@ -56,19 +55,19 @@ def test_values_and_gradients_equal_the_dense_reference(length, reach, has_docum
     documents = np.sort(random.integers(1, 4, (2, length)), axis=1).astype(np.int32)
     documents[0, length // 2 - 3 :] = 0  # padding
     mask = tf.constant(documents > 0, tf.float32)
-    apart = tf.constant(documents) if has_documents else None
+    tokens = Tokens(mask, tf.constant(documents) if has_documents else None)
     upstream = tf.constant(random.normal(size=shape), tf.float32) * mask[..., None, None]
     places = np.arange(length)
     band = None if reach is None else (abs(places[:, None] - places) <= reach)[None]
 
     @tf.function(jit_compile=True, autograph=False)
-    def run(is_kernel):  # type: ignore[no-untyped-def]
+    def run(is_kernel):
         with tf.GradientTape() as tape:
             tape.watch(given)
             if is_kernel:
-                context = _by_kernel(*given, mask, apart, reach)
+                context = _by_kernel(*given, tokens, reach)
             else:
-                context = dense_attention(*given, mask, apart, band)
+                context = dense_attention(*given, tokens, band)
         return context * mask[..., None, None], *tape.gradient(context, given, upstream)
 
     with interpreted():
@@ -105,7 +104,7 @@ def _gradients(config):
     inputs = [batch[name] for name in ("input_ids", "segment_ids", "document_ids")]
 
     @tf.function(jit_compile=True, autograph=False)
-    def run(params):  # type: ignore[no-untyped-def]
+    def run(params):
         with tf.GradientTape() as tape:
             tape.watch(params)
             key = tf.constant([1, 2], tf.uint32)  # no dropout by default
@@ -120,10 +119,10 @@ def _gradients(config):
 @pytest.mark.parametrize("reach", [None, 64])
 def test_for_a_tpu_kernels_are_custom_calls_and_no_scores_are_in_memory(reach):
     @tf.function(autograph=False)
-    def gradients(query, key, value, mask):  # type: ignore[no-untyped-def]
+    def gradients(query, key, value, mask):
         with tf.GradientTape() as tape:
             tape.watch([query, key, value])
-            total = tf.reduce_sum(_by_kernel(query, key, value, mask, None, reach))
+            total = tf.reduce_sum(_by_kernel(query, key, value, Tokens(mask, None), reach))
         return tape.gradient(total, [query, key, value])
 
     each = tf.TensorSpec((2, 1024, HEADS, SIZE), tf.bfloat16)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model import heads
+from bigbird_ja.model import forward
 from bigbird_ja.model.layers import activate, recompute
 from bigbird_ja.model.params import initial_parameters
 from testkit.configs import with_data
@@ -82,7 +82,7 @@ def test_cross_entropy_and_its_gradient_are_those_of_tensorflow():
     ids = tf.constant([[0, 10, 3], [3, 3, 7]])
     with tf.GradientTape(persistent=True) as tape:
         tape.watch(logits)
-        ours = heads.cross_entropy(logits, ids)
+        ours = forward.cross_entropy(logits, ids)
         theirs = tf.nn.sparse_softmax_cross_entropy_with_logits(ids, logits)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
     gradients = (tape.gradient(losses, logits, upstream) for losses in (ours, theirs))
@@ -91,8 +91,8 @@ def test_cross_entropy_and_its_gradient_are_those_of_tensorflow():
 
 def test_cross_entropy_is_finite_for_extreme_scores_and_sums_bfloat16_in_float32():
     logits = tf.constant([[1e4, 0.0, -1e4]] * 2)
-    assert heads.cross_entropy(logits, tf.constant([0, 2])).numpy().tolist() == [0.0, 2e4]
-    loss = heads.cross_entropy(tf.zeros([1, 32000], tf.bfloat16), tf.constant([5]))
+    assert forward.cross_entropy(logits, tf.constant([0, 2])).numpy().tolist() == [0.0, 2e4]
+    loss = forward.cross_entropy(tf.zeros([1, 32000], tf.bfloat16), tf.constant([5]))
     assert loss.dtype == tf.float32
     np.testing.assert_allclose(loss, [np.log(32000)], rtol=1e-5)
 
@@ -102,11 +102,11 @@ def test_masked_lm_scores_are_tied_to_the_word_embeddings():
     params = initial_parameters(*with_data(config), seed=0)
     params["cls/predictions/output_bias"] = _random(60, seed=2)
     hidden = _random(2, 3, 32)
-    logits = heads.masked_lm_logits(params, config, tf.constant(hidden))
+    logits = forward.masked_lm_logits(params, config, tf.constant(hidden))
     rows = np.maximum(hidden @ params["cls/predictions/transform/kernel"], 0)
     rows = (rows - rows.mean(-1, keepdims=True)) / rows.std(-1, keepdims=True)
     expected = rows @ params["bert/embeddings/word_embeddings"].T + _random(60, seed=2)
     np.testing.assert_allclose(logits, expected, atol=1e-4)
     ids = tf.constant(expected.argmax(-1).astype(np.int32))
-    _, correct = heads.masked_lm_losses(params, config, tf.constant(hidden), ids)
+    _, correct = forward.masked_lm_losses(params, config, tf.constant(hidden), ids)
     assert (correct.numpy() == 1).all()

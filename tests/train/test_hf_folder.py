@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import state_dict
-from bigbird_ja.model.heads import encode, masked_lm_logits
+from bigbird_ja.model.forward import encode, masked_lm_logits
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.values import varied

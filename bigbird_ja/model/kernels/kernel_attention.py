@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 import tensorflow as tf
 from jax import export
 from jaxlib.mlir import ir
@@ -23,7 +24,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from bigbird_ja.model.kernels.backward_kernel import backward
 from bigbird_ja.model.kernels.forward_kernel import forward
 from bigbird_ja.model.kernels.tiles import UNSEEN, LayerShape
-from bigbird_ja.model.tiling import RolledTiles
+from bigbird_ja.model.layers import Tokens
 
 _TARGET = "tpu_custom_call"
 # The version of Mosaic in which kernels are written. jax writes what the libtpu of its own month
@@ -37,9 +38,8 @@ def kernel_attention(
     query: tf.Tensor,
     key: tf.Tensor,
     value: tf.Tensor,
-    input_mask: tf.Tensor,
-    document_ids: tf.Tensor | None,
-    seen: RolledTiles | int | None,
+    tokens: Tokens,
+    seen: np.ndarray | int | None,
 ) -> tf.Tensor:
     """Compute the attention of one layer by the kernels.
 
@@ -47,24 +47,23 @@ def kernel_attention(
         query: [b, T, heads, size, rows] in the compute dtype, scaled by log2(e) * size^-0.5.
         key: the same shape; not scaled.
         value: the same shape.
-        input_mask: as of `tiled.tiled_attention`.
-        document_ids: as of `tiled.tiled_attention`.
-        seen: the random connections of sequences rotated by one block, as `tiled_attention` takes
-            them; or how many tokens away a key may be, at most half a tile; None: any.
+        tokens: in tiles, [b, T, rows].
+        seen: the layer's shifts (`pattern.random_plan`), of sequences rotated by one block; or how
+            many tokens away a key may be, at most half a tile; None: any.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
     """
     batch, tiles, heads, size, rows = (int(n) for n in query.shape)
     shifts, reach = None, None
-    if isinstance(seen, RolledTiles):
-        shifts = tuple(tuple(int(shift) for shift in head) for head in seen.shifts)
+    if isinstance(seen, np.ndarray):
+        shifts = tuple(tuple(int(shift) for shift in head) for head in seen)
     else:
         reach = seen
-    has_documents, dtype = document_ids is not None, query.dtype.name
+    has_documents, dtype = tokens.documents is not None, query.dtype.name
     shape = LayerShape(batch, tiles, heads, size, rows, shifts, has_documents, dtype, reach)
     with tf.name_scope("attention") as scope:
-        marks = marks_of(shape, input_mask, document_ids)
+        marks = marks_of(shape, tokens)
 
         @tf.custom_gradient
         def run(query: tf.Tensor, key: tf.Tensor, value: tf.Tensor):  # type: ignore[no-untyped-def]
@@ -82,27 +81,20 @@ def kernel_attention(
         return tf.reshape(run(*flat), query.shape)
 
 
-def marks_of(
-    shape: LayerShape, input_mask: tf.Tensor, document_ids: tf.Tensor | None
-) -> list[tf.Tensor]:
+def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
     """Return marks of keys, and of queries where documents limit what they see (`tiles.Masks`).
 
     A key's mark fills all lanes of its row: beside transposed scores it is a column.
-
-    Args:
-        shape: of the layer.
-        input_mask: float32 [b, T, rows].
-        document_ids: int32 [b, T, rows].
     """
-    if document_ids is None:
-        keys, nothing = (1.0 - input_mask) * UNSEEN, UNSEEN
+    if tokens.documents is None:
+        keys, nothing = (1.0 - tokens.mask) * UNSEEN, UNSEEN
     else:
-        keys, nothing = tf.where(input_mask > 0, document_ids, -1), -1
+        keys, nothing = tf.where(tokens.mask > 0, tokens.documents, -1), -1
     beyond = tf.fill([shape.batch, 1, shape.rows], tf.cast(nothing, keys.dtype))
     columns = tf.reshape(tf.concat([keys, beyond], axis=1), [*shape.key_marks[:2], 1])
     marks = [tf.broadcast_to(columns, shape.key_marks)]
-    if document_ids is not None:
-        marks.append(tf.reshape(document_ids, shape.query_marks))
+    if tokens.documents is not None:
+        marks.append(tf.reshape(tokens.documents, shape.query_marks))
     return marks
 
 

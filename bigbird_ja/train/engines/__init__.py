@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from bigbird_ja.evaluation.forward import Model
+    from bigbird_ja.model.forward import Model
 
 # (host, hosts) -> that host's part of each global batch, from the first step on.
 MakeBatches = Callable[[int, int], "tf.data.Dataset"]

@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from bigbird_ja.evaluation.forward import Forward
+from bigbird_ja.model.forward import Forward
 from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.model import parameters_of
 from bigbird_ja.settings import Data

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.evaluation.forward import inference_config, padded
+from bigbird_ja.model.forward import inference_config, padded
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
@@ -19,7 +19,7 @@ from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_m
 
 
 class PjrtForward:
-    """Compute `evaluation.forward.Model` on JAX's devices; one program per shape.
+    """Compute `model.forward.Model` on JAX's devices; one program per shape.
 
     Args:
         config, data: of the run.

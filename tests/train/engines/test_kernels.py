@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.tiling import RolledTiles
+from bigbird_ja.model.layers import Tokens
 from bigbird_ja.train.engines.lowering import Spec
 from bigbird_ja.train.engines.lowering.program import trace
 
@@ -22,13 +22,13 @@ NAMES = ("query", "key", "value")
 
 
 def test_both_kernels_reach_the_compiler_with_results_of_their_own():
-    random = RolledTiles(np.array([[2, 3], [3, 2]], np.int32), AXES[1])
+    shifts = np.array([[2, 3], [3, 2]], np.int32)
 
     def both(values):
         given = [tf.cast(values[name], tf.bfloat16) for name in NAMES]
         with tf.GradientTape() as tape:
             tape.watch(given)
-            context = kernel_attention(*given, values["mask"], None, random)
+            context = kernel_attention(*given, Tokens(values["mask"], None), shifts)
         result = [context, *tape.gradient(context, given)]
         return [tf.cast(x, tf.float32) for x in result]
 

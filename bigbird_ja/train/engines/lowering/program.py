@@ -26,8 +26,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 from tensorflow.compiler.xla.service import hlo_pb2
 
-from bigbird_ja.evaluation import forward
-from bigbird_ja.model import heads
+from bigbird_ja.model import forward
 from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import slot_name
@@ -232,7 +231,7 @@ class Program:
 
 
 def evaluation(config: Config, data: Data, sequences: int) -> Traced:
-    """Trace `heads.pretraining_metrics` of a batch of sequences; parameters come first.
+    """Trace `forward.pretraining_metrics` of a batch of sequences; parameters come first.
 
     Args:
         config: of evaluation: float32, no recomputation.
@@ -248,7 +247,7 @@ def evaluation(config: Config, data: Data, sequences: int) -> Traced:
     def metrics(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
         params = {name: values[name] for name in parameters}
         inputs = {name: values[name] for name in batch}
-        results = heads.pretraining_metrics(params, config, data, inputs)
+        results = forward.pretraining_metrics(params, config, data, inputs)
         return [results[name] for name in outputs]
 
     return trace(metrics, {**parameters, **batch}, outputs)
@@ -257,7 +256,7 @@ def evaluation(config: Config, data: Data, sequences: int) -> Traced:
 def log_probabilities(
     config: Config, data: Data, sequences: int, length: int, places: int
 ) -> Traced:
-    """Trace `evaluation.forward.masked_log_probabilities` of so many sequences, tokens, places."""
+    """Trace `model.forward.masked_log_probabilities` of so many sequences, tokens, places."""
     parameters = Program(config, data, sequences, 1).parameters
     inputs = {
         "input_ids": Spec((sequences, length), "int32"),
