@@ -27,7 +27,10 @@ def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.text("project", "Id of the Google Cloud project.", required=True)
     flags.text("name", "One run.", none="all of `launch`'s")
+    flags.words("zones", ["-"], "Only what is in these zones (-: every zone).")
+    flags.path("bucket", "Only what belongs to runs of this gs://BUCKET[/FOLDER].", none="any")
     flags.switch("yes", "Does not ask.")
+    flags.switch("dry_run", "Shows, deletes nothing.")
     flags.number(
         "timeout_minutes", 15.0, "Waits so long for deletion.", unit="minutes", low=0, high=1e5
     )
@@ -37,7 +40,14 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """List, ask, delete."""
     services = connect_all(args.project)
     listed, now = list_ours(services, args.project)
-    tpus = [tpu for tpu in listed if args.name is None or tpu.run == args.name]
+    folder = f"{(args.bucket or '').rstrip('/')}/"
+    tpus = [
+        tpu
+        for tpu in listed
+        if args.name in (None, tpu.run)
+        and ("-" in args.zones or tpu.zone in args.zones)
+        and (not args.bucket or tpu.run_dir.startswith(folder))
+    ]
     for tpu in tpus:
         print(
             f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, {NAMES[tpu.service]}:"
@@ -45,14 +55,17 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         )
     _check_unwatched(tpus, now)
     if listed and not tpus:
-        runs = ", ".join(sorted({tpu.run for tpu in listed}))
+        where = ", ".join(sorted({f"{tpu.run} in {tpu.zone}" for tpu in listed}))
+        asked = [f"--{key} {args[key].value}" for key in ("name", "bucket") if args[key].value]
+        asked += [] if "-" in args.zones else [f"--zones {','.join(args.zones)}"]
         raise BadInput(
-            f"--name {args.name}: no TPU of that run is listed; runs with one: {runs}: check the"
-            " name"
+            f"{' '.join(asked)}: no such TPU is listed; runs with one: {where}: check the flags"
         )
     if not tpus:
         print("nothing is left")
         return {"deleted": [], "left": []}
+    if args.dry_run:
+        return {"deleted": [], "left": [tpu.resource for tpu in tpus]}
     if not args.yes:
         _confirm(tpus)
     left = delete_all(services, tpus, args.timeout_minutes * 60, time.monotonic, time.sleep)

@@ -33,6 +33,7 @@ def define_flags(flags: Flags) -> None:
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.")
     flags.text("name", "One run.", none="all")
     flags.text("project", "Google Cloud project whose TPUs are listed too.")
+    flags.words("zones", ["-"], "Lists TPUs of these zones only (-: every zone).")
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     now = time.time()
     if args.project:
         tpus, now = list_ours(connect_all(args.project), args.project)
+        tpus = [tpu for tpu in tpus if "-" in args.zones or tpu.zone in args.zones]
     names = find_runs(args.bucket) if args.bucket else []
     if args.name:
         if args.bucket:

@@ -43,7 +43,12 @@ def test_one_run_only(fake):
     assert fake.node_names() == [NODE_A]
     status, result = support.run([*DOWN, "--name=b"], fake)  # or a slip of the pen
     assert status == 2
-    assert "--name b: no TPU of that run is listed; runs with one: a" in result["error"]
+    assert f"--name b: no such TPU is listed; runs with one: a in {ZONE}" in result["error"]
+    status, result = support.run([*DOWN, "--zones=us-central1-b"], fake)
+    assert status == 2 and "--zones us-central1-b: no such TPU" in result["error"]
+    assert support.run([*DOWN, "--bucket=gs://other"], fake)[0] == 2
+    flags = [f"--zones={ZONE}", f"--bucket={Path(fake.work_dir).parent}/bucket", "--dry_run"]
+    assert support.run([*DOWN, *flags], fake)[1]["left"] == [NODE_A]
     assert support.run([*DOWN, "--name=a"], fake)[0] == 0
     status, result = support.run([*DOWN, "--name=a"], fake)  # of what could it be one?
     assert (status, result["left"]) == (0, [])
