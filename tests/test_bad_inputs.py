@@ -42,7 +42,7 @@ CASES = (
     (_TOKENIZE + " --input={t}/table.csv", "the name must end in .jsonl"),
     (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data: leave =2 out"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --vocab_size=9000000", "is too large for this corpus"),
-    (_MAKE + "=two", "write SRC=WEIGHT"),
+    (_MAKE + "=0", "write SRC=WEIGHT"),
     (_MAKE + " --input={w}/corpus.jsonl", "more than once"),
     (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no string `text`"),
     (_MAKE + " --tokenizer={t}/none.model", "no tokenizer "),

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
-from bigbird_ja.storage import paths
-from bigbird_ja.text import file_source, tfds_source
+from bigbird_ja.storage import paths as storage_paths
+from bigbird_ja.text import tfds_source
 from bigbird_ja.text.file_source import AUTO, BLANK_LINE, BY_FILE, SUFFIXES, TEXT_FIELD, FileSource
 from bigbird_ja.text.tfds_source import TfdsSource
 
@@ -152,49 +153,36 @@ def _check_used(
         if count > 1:
             raise BadInput(f"--input names {label} more than once: its text would count twice")
     files = [source for source in every if isinstance(source, FileSource)]
-    texts = [file for file in files if file.is_text]
-    records = [file for file in files if not file.is_text]
-    lines = [file for file in records if not file.is_arrow]
-    for flag, is_given, users, what in (
-        (f"tfds_data_dir={tfds_data_dir}", tfds_data_dir, len(every) - len(files), "is tfds:..."),
-        (f"txt_documents={txt_documents}", txt_documents != AUTO, texts, "is a .txt file"),
-        (f"text_field={text_field}", text_field != TEXT_FIELD, records, "has fields"),
-        ("skip_missing_text", skip_missing_text, lines, "is a .jsonl file"),
+    texts = sum(file.is_text for file in files)
+    lines = sum(not (file.is_text or file.is_arrow) for file in files)
+    for is_unused, flag, what in (
+        (tfds_data_dir and len(files) == len(every), "tfds_data_dir", "is tfds:..."),
+        (txt_documents != AUTO and not texts, "txt_documents", "is a .txt file"),
+        (text_field != TEXT_FIELD and texts == len(files), "text_field", "has fields"),
+        (skip_missing_text and not lines, "skip_missing_text", "is a .jsonl file"),
     ):
-        if is_given and not users:
+        if is_unused:
             raise BadInput(f"--{flag}: no --input {what}: leave it out")
 
 
 def split_weight(source: str) -> tuple[str, float | None]:
     """Split a source from the weight written after it, as in SRC=WEIGHT; None without one.
 
-    A path may hold "=" itself. What exists, or ends as files or folders do, is a path.
+    A path may hold "=" itself: what exists is a path.
 
     Raises:
-        BadInput: the weight is no number, or out of range.
+        BadInput: the weight is out of range.
     """
-    path_ends = (*SUFFIXES, "/")
-    place, _, weight = source.rpartition("=")
-    if not place or source.endswith(path_ends) or os.path.lexists(source):
+    match = re.fullmatch(r"(.+)=(\d[-+.\de]*)", source)
+    if match is None or os.path.lexists(source):
         return source, None
     try:
-        return place, WEIGHT.read(weight, "")
+        return match[1], WEIGHT.read(match[2], "")
     except BadInput as error:
-        is_meant = place.endswith(path_ends) or place.startswith(tfds_source.PREFIX)
-        if not (is_meant or _is_number(weight) or os.path.lexists(place)):
-            return source, None
         raise BadInput(
             f"--input {shortened(source)}: {error}: write SRC=WEIGHT, such as news.jsonl=0.5 (a"
             " path that ends in = and a number itself: PATH=1)"
         ) from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _sha256(digests: Iterable[bytes]) -> str:
@@ -217,19 +205,11 @@ def _open(
 
 
 def _choose_txt_documents(source: str, texts: list[FileSource]) -> str:
-    """Look at .txt files to decide what a document is in them, and log it."""
-    lines, runs = texts[0].look()
-    seen = f"{runs:,} in the first {lines:,} lines of {texts[0].path}"
+    """Decide what a document is in the .txt files of a source, and log it."""
     if len(texts) > 1 and all(storage.stat(t.path).size <= _LONGEST_BOOK for t in texts):
-        log(
-            f"{source}: each of {len(texts):,} .txt files is a document (--txt_documents file);"
-            f" by blank lines (blank_line) there would be {seen}"
-        )
+        log(f"{source}: each of {len(texts):,} .txt files is a document (--txt_documents file)")
         return BY_FILE
-    doubt = (
-        "; where each line is a document, give --txt_documents line" if runs == 1 < lines else ""
-    )
-    log(f"{source}: a blank line ends a document (--txt_documents blank_line): {seen}{doubt}")
+    log(f"{source}: a blank line ends a document (--txt_documents blank_line)")
     return BLANK_LINE
 
 
@@ -256,7 +236,8 @@ def _paths(source: str) -> list[str]:
         if not paths:
             raise BadInput(f"no file matches {source}: check --input")
     for path in paths:
-        _check_readable(path)
+        storage_paths.check_input_file(path, "--input")
+        storage.open_read(path).close()  # before anything is started
         if not path.endswith(SUFFIXES):
             raise BadInput(
                 f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds"
@@ -264,31 +245,14 @@ def _paths(source: str) -> list[str]:
     return paths
 
 
-def _check_readable(path: str) -> None:
-    """Refuses what cannot be a source before anything is started.
-
-    Raises:
-        BadInput: missing, not a regular file, no permission, or it needs a library that is missing.
-    """
-    paths.check_input_file(path, "--input")
-    try:
-        with storage.open_read(path) as stream:
-            stream.read(1)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise BadInput(f"no such file {path}: check --input") from error
-    except PermissionError as error:
-        raise BadInput(
-            f"no permission to read {path}: check its mode or your credentials"
-        ) from error
-    if path.endswith(".zst"):
-        file_source.import_pyarrow(path)
-
-
 def _files_of_folder(folder: str) -> list[str]:
-    """List the files of a folder by name, or those of the data set saved in it."""
-    if (saved := file_source.files_of_data_set(folder)) is not None:
-        return saved
-    names = [name for name in storage.list_tree(folder) if name.endswith(SUFFIXES)]
+    """List the files of a folder by name; of a data set of `datasets` those of `train`."""
+    names = storage.list_tree(folder)
+    if "dataset_dict.json" in names:
+        folder = storage.join(folder, "train")
+        names = storage.list_tree(folder)
+    # `datasets` keeps what it has computed as cache-*.arrow beside the data.
+    names = [n for n in names if n.endswith(SUFFIXES) and not n.startswith("cache-")]
     if not names:
         raise BadInput(f"--input {folder}: a folder without files of {', '.join(SUFFIXES)}")
     return [storage.join(folder, name) for name in names]

@@ -19,12 +19,11 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, TypedDict, cast
+from typing import IO, Any, cast
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 SUFFIXES = (
@@ -39,7 +38,6 @@ AUTO, BY_FILE, BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("auto", "file", "blank_lin
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"  # an ideographic space is white space, too
-_MOST_BLANK_LINES = 1 << 20  # in a row; reading on would take hours for a file of nothing else
 _ROWS = 256
 
 
@@ -60,7 +58,7 @@ class FileSource:
     @property
     def is_text(self) -> bool:
         """Tell whether it is a .txt file."""
-        return self.path.removesuffix(".gz").removesuffix(".zst").endswith(".txt")
+        return self.path.endswith((".txt", ".txt.gz", ".txt.zst"))
 
     @property
     def is_arrow(self) -> bool:
@@ -91,40 +89,23 @@ class FileSource:
 
     def digest(self) -> bytes:
         """Hash how the file is read and its bytes: SHA-256."""
-        how = f"jsonl={self.text_field}"
-        if self.is_arrow:
-            how = f"column={self.text_field}"
-        elif self.is_text:
-            how = f"txt={self.txt_documents}"
+        how = f"{'column' if self.is_arrow else 'jsonl'}={self.text_field}"
+        how = f"txt={self.txt_documents}" if self.is_text else how
         digest = hashlib.sha256(f"{how}\0".encode())
         with storage.open_read(self.path) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
         return digest.digest()
 
-    def look(self) -> tuple[int, int]:
-        """Count lines of text in the first megabyte, and runs of them between blank lines."""
-        lines = runs = size = 0
-        was_blank = True
-        for _, line in _lines(self.path):
-            is_blank = not line.strip(_WHITE)
-            lines += not is_blank
-            runs += was_blank and not is_blank
-            was_blank = is_blank
-            size += len(line.encode())
-            if size > _CHUNK:
-                break
-        return lines, runs
-
 
 def _open(path: str) -> IO[bytes]:
     stream = storage.open_read(path)
     if path.endswith(".zst"):
-        return cast("IO[bytes]", import_pyarrow(path).CompressedInputStream(stream, "zstd"))
+        return cast("IO[bytes]", _import_pyarrow(path).CompressedInputStream(stream, "zstd"))
     return cast("IO[bytes]", gzip.open(stream)) if path.endswith(".gz") else stream
 
 
-def import_pyarrow(path: str) -> Any:
+def _import_pyarrow(path: str) -> Any:
     """Import pyarrow, which `path` needs."""
     try:
         import pyarrow
@@ -144,15 +125,9 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
         _open(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
     ):
-        number = blank = 0
+        number = 0
         while line := _read_line(path, text):
             number += 1
-            blank = blank + 1 if line.isspace() else 0
-            if blank > _MOST_BLANK_LINES:
-                raise BadInput(
-                    f"{path} line {number}: {_MOST_BLANK_LINES:,} blank lines before it: is this"
-                    " the file you mean?"
-                )
             try:
                 is_long = len(line) > MAX_DOCUMENT_BYTES or len(line.encode()) > MAX_DOCUMENT_BYTES
             except UnicodeEncodeError as error:
@@ -168,15 +143,11 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
 def _read_line(path: str, text: io.TextIOWrapper) -> str:
     try:
         return text.readline(MAX_DOCUMENT_BYTES + 2)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BadInput(
-            f"{path}: damaged or truncated gzip file ({error}): fetch or write it again"
-        ) from error
-    except OSError as error:
-        if not path.endswith(".zst") or error.errno is not None:  # the library's errors have none
+    except (EOFError, zlib.error, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # the disk's, which the libraries' lack
             raise
         raise BadInput(
-            f"{path}: damaged or truncated zstd file ({error}): fetch or write it again"
+            f"{path}: damaged or truncated ({error}): fetch or write it again"
         ) from error
 
 
@@ -238,49 +209,13 @@ def _instead(value: Any, field: str) -> str:
     return "it is no text: correct the line, or name another field with --text_field"
 
 
-class _Splits(TypedDict):
-    """`dataset_dict.json` of a `datasets` folder."""
-
-    splits: list[str]
-
-
-class _DataFile(TypedDict):
-    filename: str
-
-
-class _State(TypedDict):
-    """`state.json` of such a folder."""
-
-    _data_files: list[_DataFile]
-
-
-def files_of_data_set(folder: str) -> list[str] | None:
-    """List the files of a data set that `datasets` saved in a folder; None where it is none.
-
-    Raises:
-        BadInput: several splits, and none of them `train`; or not as `datasets` writes it.
-    """
-    splits_path = storage.join(folder, "dataset_dict.json")
-    if storage.exists(splits_path):
-        splits = decode.read_json(splits_path, _Splits)["splits"]
-        if "train" not in splits:
-            places = ", ".join(storage.join(folder, split) for split in splits) or "its folders"
-            raise BadInput(f"{folder}: no split `train`: give one of {places}")
-        folder = storage.join(folder, "train")
-    state_path = storage.join(folder, "state.json")
-    if not storage.exists(state_path):
-        return None
-    files = decode.read_json(state_path, _State)["_data_files"]
-    return [storage.join(folder, storage.check_inside(file["filename"])) for file in files]
-
-
 def _rows(path: str, field: str) -> Iterator[str]:
     """Yield the texts of a column.
 
     Raises:
         BadInput: not such a file, damaged, or without that column of text.
     """
-    pyarrow = import_pyarrow(path)
+    pyarrow = _import_pyarrow(path)
     with _arrow_errors(pyarrow, path), storage.open_read(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are

@@ -48,7 +48,7 @@ class TfdsSource:
         """
         import tensorflow_datasets as tfds
 
-        builder = _open_builder(self.name, self.data_dir)
+        builder = _builder(self.name, self.data_dir)
         if "text" not in builder.info.features:
             raise BadInput(f"tfds:{self.name} has no feature `text`: choose another data set")
         read = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
@@ -62,14 +62,14 @@ class TfdsSource:
     @property
     def num_documents(self) -> int:
         """Count the documents in the split."""
-        return int(_open_builder(self.name, self.data_dir).info.splits[self.split].num_examples)
+        return int(_builder(self.name, self.data_dir).info.splits[self.split].num_examples)
 
     def digest(self) -> bytes:
         """Hash name, version, split, and each shard's name, length and size.
 
         The corpus's fingerprint takes it: hex SHA-256, as bytes.
         """
-        info = _open_builder(self.name, self.data_dir).info
+        info = _builder(self.name, self.data_dir).info
         split = info.splits[self.split]
         shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
         whole = info.splits[self.split.partition("[")[0]]
@@ -106,17 +106,12 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
     import tensorflow_datasets as tfds
 
     local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
-    if data_dir and not data_dir.startswith("gs://") and not os.path.isdir(local):
-        raise BadInput(f"--tfds_data_dir: no directory {data_dir}")
-    builder = _prepared(name, local)
-    if builder is not None:
+    if builder := _builder(name, local):
         return local, builder
     tried = local
     if not data_dir:
-        if _public_copy_answers(name):
-            builder = _prepared(name, PUBLIC_COPY)
-            if builder is not None:
-                return PUBLIC_COPY, builder
+        if _public_copy_answers() and (builder := _builder(name, PUBLIC_COPY)):
+            return PUBLIC_COPY, builder
         tried += f", and the public copy in {PUBLIC_COPY} cannot be reached or lacks it"
     raise BadInput(
         f"tfds:{name} is not prepared in {tried}: copy it once with `gsutil -m cp -r"
@@ -125,23 +120,9 @@ def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
     )
 
 
-def _prepared(name: str, data_dir: str) -> Any:
-    """Return the builder, or None where the data set is not prepared in `data_dir`."""
-    try:
-        return _open_builder(name, data_dir)
-    except (LookupError, FileNotFoundError):
-        return None
-    except Exception as error:
-        # TFDS names a missing data set or version by exceptions of its own.
-        if type(error).__name__ in ("DatasetNotFoundError", "NotFoundError"):
-            return None
-        if isinstance(error, (AssertionError, ValueError)) and "version" in str(error).lower():
-            return None
-        raise
-
-
 @functools.lru_cache(maxsize=4)
-def _open_builder(name: str, data_dir: str) -> Any:
+def _builder(name: str, data_dir: str) -> Any:
+    """Return TFDS's builder, or None where the data set is not prepared in `data_dir`."""
     import tensorflow_datasets as tfds
     from absl import logging
 
@@ -149,23 +130,23 @@ def _open_builder(name: str, data_dir: str) -> Any:
     logging.set_verbosity(logging.ERROR)  # it warns of every configuration that is not prepared
     try:
         builder = tfds.builder(name, data_dir=data_dir)
+    except Exception as error:  # a missing data set or version has exceptions of TFDS's own
+        if "NotFoundError" in type(error).__name__ or "version" in str(error).lower():
+            return None
+        raise
     finally:
         logging.set_verbosity(verbosity)
-    if not builder.is_prepared():
-        raise LookupError(name)
-    return builder
+    return builder if builder.is_prepared() else None
 
 
-def _public_copy_answers(name: str) -> bool:
+def _public_copy_answers() -> bool:
     """Asks once, briefly: TensorFlow's own client would retry for minutes without a network."""
     import urllib.request
 
-    path = name.partition(":")[0]
     try:
-        request = urllib.request.Request(f"{_PUBLIC_URL}/{path}", method="HEAD")
-        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):
-            return True
-    except urllib.error.HTTPError:
-        return True  # something answers; whether the data set is there, the builder will see
+        urllib.request.urlopen(_PUBLIC_URL, timeout=_PROBE_SECONDS).close()
+    except urllib.error.HTTPError:  # something answers
+        return True
     except OSError:
         return False
+    return True

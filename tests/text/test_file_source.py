@@ -45,9 +45,9 @@ def save_data_set(folder, parts):
     names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
     for name, part in zip(names, parts, strict=True):
         write_arrow(folder / name, table(part))
-    state = {"_data_files": [{"filename": name} for name in names], "_split": "train"}
-    (folder / "state.json").write_text(json.dumps(state))
-    (folder / "dataset_info.json").write_text("{}")
+    write_arrow(folder / "cache-0123456789abcdef.arrow", table(["what `map` has kept"]))
+    for name in ("state.json", "dataset_info.json"):
+        (folder / name).write_text("{}")
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -95,22 +95,6 @@ def test_large_and_repeated_strings_are_text(tmp_path):
         assert texts(tmp_path / "a.arrow") == TEXTS
 
 
-@pytest.mark.parametrize(
-    ("named", "content"),
-    [
-        ("state.json", '{"_data_files": [{"name": "x"}]}'),
-        ("x.arrow", '{"_data_files": [{"filename": "../x.arrow"}]}'),
-        ("dataset_dict.json", '{"splits": 7}'),
-    ],
-)
-def test_a_broken_data_set_on_disk_is_one_line(tmp_path, named, content):
-    save_data_set(tmp_path / "plain", [TEXTS[:2]])
-    file = "state.json" if "_data_files" in content else "dataset_dict.json"
-    (tmp_path / "plain" / file).write_text(content)
-    with pytest.raises(BadInput, match=named):
-        texts(tmp_path / "plain")
-
-
 def test_a_data_set_on_disk(tmp_path):
     save_data_set(tmp_path / "plain", [TEXTS[:2], TEXTS[2:]])
     assert texts(tmp_path / "plain") == TEXTS
@@ -119,8 +103,8 @@ def test_a_data_set_on_disk(tmp_path):
     (tmp_path / "splits/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
     assert texts(tmp_path / "splits") == TEXTS[:1]
     assert texts(tmp_path / "splits/test") == TEXTS[1:2]
-    (tmp_path / "splits/dataset_dict.json").write_text('{"splits": ["test"]}')
-    with pytest.raises(BadInput, match=r"no split `train`: give one of .*splits/test"):
+    (tmp_path / "splits/train").rename(tmp_path / "dev")
+    with pytest.raises(BadInput, match=r"splits/train: a folder without files"):
         texts(tmp_path / "splits")
 
 
@@ -136,7 +120,7 @@ def test_zstd_lines_and_a_folder_of_everything(tmp_path):
     assert texts(folder / "a.jsonl.zst") == TEXTS
     assert texts(folder) == [*TEXTS, "q", "r", "p"]
     (folder / "a.jsonl.zst").write_bytes(packed[:-20])
-    with pytest.raises(BadInput, match="damaged or truncated zstd"):
+    with pytest.raises(BadInput, match="damaged or truncated"):
         texts(folder / "a.jsonl.zst")
 
 
