@@ -1,1 +1,51 @@
-"""Implements the verbs: one module per command."""
+"""Implements the verbs: one module per command; here what those share that read text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from absl import flags as absl_flags
+
+from bigbird_ja.cli.command_flags import Flags
+
+if TYPE_CHECKING:
+    from bigbird_ja.text.corpus import Corpus
+
+
+_WEIGHTS = (
+    " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
+    " others have one); weighted corpora are packed apart."
+)
+
+
+def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
+    """Define the flags that name text; `weights` tells whether a source can have one."""
+    flags.path(
+        "input",
+        "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl or .txt (also .gz, .zst), .parquet, .arrow, a"
+        " folder of these or of Hugging Face's `datasets`, a glob, on disk or gs://."
+        + (_WEIGHTS if weights else ""),
+        many=True, required=True,
+    )  # fmt: skip
+    flags.text(
+        "text_field", "Field or column of the text in .jsonl, .parquet and .arrow files.",
+        default="text",
+    )  # fmt: skip
+    flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
+    flags.choice(
+        "txt_documents", ("auto", "file", "blank_line", "line"),
+        "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
+        " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
+    )  # fmt: skip
+
+
+def open_corpus(args: absl_flags.FlagValues, weights: bool = False) -> Corpus:
+    """Open the corpus that the flags name; `weights` as of `define_corpus_flags`.
+
+    Raises:
+        BadInput: see `corpus.open_corpus`.
+    """
+    from bigbird_ja.text import corpus
+
+    how = (args.tfds_data_dir, args.txt_documents, args.text_field)
+    return corpus.open_corpus(args.input, *how, takes_weights=weights)

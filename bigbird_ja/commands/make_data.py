@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.commands import corpus_input
+from bigbird_ja.commands import define_corpus_flags, open_corpus
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ SETTINGS = used_by("make-data")
 
 def define_flags(flags: Flags) -> None:
     """Define this command's flags; most are settings."""
-    corpus_input.define_flags(flags, weights=True)
+    define_corpus_flags(flags, weights=True)
     flags.path(
         "tokenizer",
         "SentencePiece .model file that `tokenize` wrote, or that you have, or any Hugging Face"
@@ -73,7 +73,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import build, runners
     from bigbird_ja.data.check import report, short_documents, summary
-    from bigbird_ja.data.spec import spec_of
+    from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
 
@@ -85,7 +85,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
     _check_length(config)
     tokenizer = _load_tokenizer(args.tokenizer)
-    corpus = corpus_input.open_input(args, weights=True)
+    corpus = open_corpus(args, weights=True)
     request = build.Request(
         corpus=corpus,
         tokenizer=tokenizer,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.commands import corpus_input
+from bigbird_ja.commands import define_corpus_flags, open_corpus
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SETTINGS = used_by("tokenize")
 
 def define_flags(flags: Flags) -> None:
     """Define this command's flags."""
-    corpus_input.define_flags(flags)
+    define_corpus_flags(flags)
     flags.path("output_prefix", "PREFIX of .model, .vocab and .json.", required=True)
     for key, option in OPTIONS.items():
         if option.section == "tokenize":
@@ -45,7 +45,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     settings = command_flags.resolve(args)[0].tokenize
     files = ModelFiles(args.output_prefix)
     files.check(replaces=args.overwrite or files.read_record() is None)
-    corpus = corpus_input.open_input(args)
+    corpus = open_corpus(args)
     record = files.finished(settings, corpus.fingerprint, args.overwrite)
     if record is None:
         with files.held() as lease:

@@ -1,6 +1,6 @@
 """Make data sets of text and read them as batches, in the order in which a document travels.
 
-- Describing: `spec` (what is to be made), `manifest` (what was made).
+- Describing: `manifest` (what is to be made, and what was made).
 - Making: `packing`, `pair_packing` (documents to sequences), `masking`, `tfrecords` (the bytes of a
   record), `blocks`, `shards`, `work` (unfinished work, and whose it is), `runners` (processes),
   `build` (all).

@@ -2,7 +2,7 @@
 
 A block is a run of documents of one split, about a million characters (more for long sequences).
 Corpora that are mixed by weights have blocks of their own, and so have documents that are taken
-oftener: a block knows its corpus and how many times an epoch takes its sequences.
+oftener: a block knows how many times an epoch takes its sequences.
 
 Blocks depend on the corpus and the settings alone, so the result is the same for any number of
 workers, and a block that was written needs not be done again. Packing happens inside a block,
@@ -27,8 +27,7 @@ import numpy.typing as npt
 
 from bigbird_ja import storage
 from bigbird_ja.data import hashing, masking, packing, pair_packing
-from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS
-from bigbird_ja.data.spec import DataSpec
+from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, DataSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
@@ -67,8 +66,7 @@ class BlockStats:
     left_out: Count  # sequences in which nothing could be predicted
     document_tokens: tuple[Count, ...]  # documents by the power of two of their length
     documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments, the last: or more
-    corpus: Count = 0  # the block's
-    times: Count = 1
+    times: Count = 1  # the block's
 
 
 def cut_into_blocks(
@@ -226,7 +224,7 @@ def make_rows(
     ordinary = masking.is_ordinary(tokens, spec.rule()).sum(1)
     kept = ordinary > 0
     stats = _stats(lengths, sequences, tokens[kept], ordinary[kept], kept, spec)
-    return rows[kept], dataclasses.replace(stats, corpus=block.corpus, times=block.times)
+    return rows[kept], dataclasses.replace(stats, times=block.times)
 
 
 def _stats(

@@ -19,10 +19,9 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.manifest import SPLITS, Manifest
+from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.data.shards import MadeShard, SplitPlan
-from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.data.work import Work, check_output, exclusive, write_manifest
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
@@ -186,7 +185,10 @@ def _pack(request: Request, work: Work) -> blocks.Packed:
                 _pack_blocks(request, work, (0, 1))
             work.fetch_blocks(_names(numbers))
         packed = blocks.Packed(_stored_blocks(work, numbers, request.spec), skipped)
-        _check_packed(request, packed)
+        if not any(block.stats.sequences for block in packed.blocks["train"]):
+            raise BadInput(
+                "the corpus has no text that could be predicted: give more or other --input"
+            )
     except BadInput as error:
         if work.part is None and not isinstance(error, Refused):
             work.remove()
@@ -209,13 +211,13 @@ def _pack_blocks(
     if spec.mixture:
         weights = [portion["weight"] for portion in spec.mixture]
         corpora = [(p.texts(), w) for p, w in zip(corpus.parts, weights, strict=True)]
-    numbers, skipped = dict.fromkeys(SPLITS, 0), Counter[int]()
+    numbers, skipped, trained = dict.fromkeys(SPLITS, 0), Counter[int](), set[int]()
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed, skipped)
     total = sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts)
     there = work.shared_blocks() if work.part else set()
     tasks = (
         block
-        for block in _counted(cut, request.tokenizer, numbers)
+        for block in _counted(cut, request.tokenizer, numbers, trained)
         if block.number % share[1] == share[0] and block.name not in there
     )
     packer = (request.tokenizer, spec, work.block, work.share_block)
@@ -223,16 +225,25 @@ def _pack_blocks(
     with contextlib.closing(done), Progress(int(total) // share[1], "B") as progress:
         for size in done:
             progress.update(size)
+    for number in set(range(len(spec.mixture))) - trained:
+        raise BadInput(
+            f"--input {corpus.parts[number].name}={spec.mixture[number]['weight']:g}: none of its"
+            " documents would be trained on: give a larger weight or more text, or leave it out"
+        )
     return numbers, skipped.total()
 
 
 def _counted(
-    cut: Iterable[blocks.Block], tokenizer: Tokenizer, numbers: dict[str, int]
+    cut: Iterable[blocks.Block], tokenizer: Tokenizer, numbers: dict[str, int], trained: set[int]
 ) -> Iterator[blocks.Block]:
-    """Count blocks by their split, and warn once of markers that are no pieces of the tokenizer."""
+    """Count blocks by split in `numbers`, and add corpora with blocks to train on to `trained`.
+
+    Warns once of markers that are no pieces of the tokenizer.
+    """
     is_pending = tokenizer.special.article is None
     for block in cut:
         numbers[block.split] += 1
+        trained.update([block.corpus] if block.split == "train" else [])
         text = "".join(block.texts) if is_pending else ""
         if marker := next(filter(text.__contains__, MARKERS), None):
             is_pending = False
@@ -273,26 +284,6 @@ def _stored_blocks(
 def _plan(request: Request, packed: blocks.Packed) -> list[SplitPlan]:
     """Plan the shards of both splits."""
     return [shards.plan_split(split, packed.blocks[split], request.spec) for split in SPLITS]
-
-
-def _check_packed(request: Request, packed: blocks.Packed) -> None:
-    """Refuses a corpus, or one of several, of which nothing is trained on.
-
-    Raises:
-        BadInput: naming it.
-    """
-    there = {block.stats.corpus for block in packed.blocks["train"] if block.stats.sequences}
-    if not there:
-        raise BadInput("the corpus has no text that could be predicted: give more or other --input")
-    for number, portion in enumerate(request.spec.mixture):
-        if number not in there:
-            raise BadInput(
-                f"--input {request.corpus.parts[number].name}={portion['weight']:g}: none of its"
-                " documents would be trained on: give a larger weight or more text, or leave it out"
-            )
-    left_out = sum(block.stats.left_out for each in packed.blocks.values() for block in each)
-    if left_out:
-        log(f"left out {left_out} sequences in which every token is special or unknown")
 
 
 def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:

@@ -4,9 +4,8 @@ Each shard's size, SHA-256, record checksums and count; each record's lengths, i
 targets; the tokenizer; the totals. A problem is one line that names the shard.
 """
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -29,7 +28,6 @@ class _Counts:
     sequences: int = 0
     used_positions: int = 0
     predictions: int = 0  # static only
-    corpora: Counter[int] = field(default_factory=Counter)  # records by the corpus they are of
 
 
 def check(
@@ -108,11 +106,6 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
         else:
             checks += _static_checks(manifest, tokens, parsed)
             totals.predictions += int((parsed["masked_lm_weights"] > 0).sum())
-    if manifest.mixture:
-        corpora = parsed["corpus_ids"]
-        is_unknown = (corpora < 0) | (corpora >= len(manifest.corpora))
-        checks.append(("is of no corpus in the manifest", is_unknown))
-        totals.corpora.update(corpora.tolist())
     return [
         f"record {first + int(np.argmax(is_bad))} {what}" for what, is_bad in checks if is_bad.any()
     ]
@@ -180,12 +173,6 @@ def _total_problems(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]
             if number != expected:
                 what = name.replace("_", " ")
                 problems.append(f"{split}: {number} {what}, the manifest states {expected}")
-        for place, corpus in enumerate(manifest.corpora):
-            number, expected = counted.corpora[place], getattr(corpus, split).sequences
-            if number != expected:
-                problems.append(
-                    f"{split}: {number} sequences of {corpus.name}, the manifest states {expected}"
-                )
     return problems
 
 
@@ -208,7 +195,7 @@ def short_documents(manifest: Manifest) -> str:
 
 def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     """Collect the `--json` results that `make-data` and `check-data` share."""
-    results: dict[str, Any] = {
+    return {
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "sequences": manifest.sequences,
@@ -222,9 +209,6 @@ def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "bytes": sum(s.bytes for s in manifest.every_shard),
         "fingerprint": manifest.fingerprint,
     }
-    if manifest.corpora:
-        results["corpora"] = manifest.portions()
-    return results
 
 
 def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
@@ -235,6 +219,7 @@ def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     rows = [
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
+        *([["weights", manifest_lib.weights(manifest.mixture)]] if manifest.mixture else []),
         *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
         ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
@@ -254,18 +239,5 @@ def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         for i, n in enumerate(lengths)
         if n
     ]
-    corpora = [
-        [
-            row["name"],
-            f"{row['weight']:g}",
-            f"{row['documents']:,}",
-            human_count(row["tokens"]),
-            f"{row['share']:.1%}",
-            f"{row['eval_documents']:,}",
-        ]
-        for row in manifest.portions()
-    ]
-    header = ["corpus", "weight", "documents per epoch", "tokens per epoch", "share", "held out"]
     tables = [table(rows, ["what", "value"]), table(bars, ["length of documents", "number", ""])]
-    tables += [table(corpora, header)] if corpora else []
     return f"{where}\n" + "\n\n".join(tables)

@@ -1,26 +1,33 @@
-"""Read and write `DATA_DIR/manifest.json`, the single source of truth about a data set.
+"""Describe a data set: what is to be made, and, in `DATA_DIR/manifest.json`, what was made.
 
-It is written last and by rename, so a directory with a manifest is a complete data set. Everything
-that reads records takes lengths, ids, counts and checksums from here and from nowhere else.
-
-`Manifest` is a `DataSpec`, every choice that changes a byte, with the counts and checksums of what
-was made.
+A `DataSpec` is every choice that changes a byte. A `Manifest` is a spec with the counts and
+checksums of what was made, the single source of truth about a data set: it is written last and by
+rename, so a directory with one is complete, and everything that reads records takes lengths, ids,
+counts and checksums from it and from nowhere else.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-from msgspec import Meta
+import numpy as np
+from msgspec import Meta, structs
 
 from bigbird_ja import storage
-from bigbird_ja.data import order
-from bigbird_ja.data.spec import DataSpec, OptionalSha256
+from bigbird_ja.data import order, tfrecords
+from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Data, Id, MakeDataConfig, Positive, predictions_of
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
+
+if TYPE_CHECKING:
+    from bigbird_ja.text.corpus import Corpus
+    from bigbird_ja.text.interface import Tokenizer
 
 FILE_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"
@@ -32,6 +39,102 @@ MOST_FRAGMENTS = 64
 # Keys that are for people: two data sets that differ in these alone are the same data.
 _NOT_CONTENT = ("created_by", "sources")
 _ADVICE = "make the data again"
+SHORTEST_SEQUENCE = 8
+OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
+
+
+class Portion(TypedDict):
+    """One corpus of several that are mixed."""
+
+    sha256: str  # its fingerprint
+    weight: Annotated[float, Meta(gt=0)]  # how often an epoch takes each document
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSpec(Data):
+    """Every choice that changes a byte; neither workers nor paths do. Picklable.
+
+    `special_ids` has pad, cls, sep, mask and the others that are never predicted.
+    """
+
+    word_boundaries: Literal["script", "mecab"]
+    dupe_factor: Positive  # copies with other masks: 1 for dynamic
+    eval_fraction: Annotated[float, Meta(ge=0, lt=1)]
+    num_shards: Id  # of the train split, as requested; 0: by size
+    seed: int
+    input_mask: bool  # static records also hold `input_mask`
+    tokenizer_sha256: OptionalSha256  # empty: records that no tokenizer made
+    corpus: str  # fingerprint
+    mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, taken once
+
+    @property
+    def row_dtype(self) -> np.dtype[Any]:
+        """Return the type of one packed sequence, before it becomes records."""
+        return np.dtype(
+            [
+                ("tokens", tfrecords.token_dtype(self.vocab_size), (self.seq_length,)),
+                ("word_starts", "u1", (-(-self.seq_length // 8),)),
+                ("segment_b", "<i4"),
+                ("label", "u1"),
+            ]
+        )
+
+    @property
+    def record_bytes(self) -> int:
+        """Estimate the length of a record."""
+        if self.masking == "dynamic":
+            return self.row_dtype.itemsize + 80
+        arrays = 4 + self.input_mask
+        return arrays * self.seq_length + 8 * self.max_predictions_per_seq + 300
+
+    def rule(self, mask_unit: str | None = None, max_predictions: int | None = None) -> MaskingRule:
+        """Return the masking rule; the arguments override the data set's (dynamic data only).
+
+        Raises:
+            BadInput: another unit or rate for records whose targets were drawn when they were made.
+        """
+        if self.masking == "static" and max_predictions not in (None, self.max_predictions_per_seq):
+            raise BadInput(
+                "training.masked_lm_prob: the data set's masks are static"
+                f" ({self.masked_lm_prob:g}): leave it out, or make the data with --masking dynamic"
+            )
+        if self.masking == "static" and mask_unit not in (None, self.mask_unit):
+            raise BadInput(
+                f"data.mask_unit={mask_unit}: the data set's masks are static"
+                f" ({self.mask_unit}): leave it out, or make the data with --masking dynamic"
+            )
+        return MaskingRule(
+            vocab_size=self.vocab_size,
+            special_ids=tuple(sorted(set(self.special_ids.values()))),
+            mask_id=self.special_ids["mask"],
+            pad_id=self.pad_id,
+            max_predictions=max_predictions or self.max_predictions_per_seq,
+            prob=self.masked_lm_prob,
+            unit=mask_unit or self.mask_unit,
+        )
+
+    def differences(self, stored: DataSpec) -> list[str]:
+        """List what differs in the spec of a data set, in words of the command's flags."""
+        names = {
+            "tokenizer_sha256": "--tokenizer (another model)",
+            "corpus": "--input (other text)",
+        }
+        implied = ("special_ids", "vocab_size", "mixture")
+        result = []
+        for each in dataclasses.fields(DataSpec):
+            before, after = getattr(stored, each.name), getattr(self, each.name)
+            if before != after and each.name not in implied:
+                flag = f"--{each.name} ({before} there, {after} requested)"
+                result.append(names.get(each.name, flag))
+        if stored.corpus == self.corpus and stored.mixture != self.mixture:
+            before, after = weights(stored.mixture), weights(self.mixture)
+            result.append(f"--input (weights {before} there, {after} requested)")
+        return result
+
+
+def weights(mixture: tuple[Portion, ...]) -> str:
+    """List the weights of mixed corpora."""
+    return ", ".join(f"{portion['weight']:g}" for portion in mixture) or "none"
 
 
 @dataclass(frozen=True)
@@ -56,26 +159,6 @@ class Split:
     predictions: Count = 0  # positions to predict (dynamic: the number aimed at, in one epoch)
 
 
-@dataclass(frozen=True)
-class CorpusShare:
-    """The share of an epoch that one of several corpora has, counting every repetition."""
-
-    documents: Count
-    tokens: Count
-    sequences: Count  # static: every copy
-
-
-@dataclass(frozen=True)
-class MixedCorpus:
-    """One of several corpora that are mixed, and its share of both splits."""
-
-    name: str  # as it was given; not content, for text may move
-    sha256: str
-    weight: float
-    train: CorpusShare
-    eval: CorpusShare
-
-
 class Statistics(TypedDict, total=False):
     """For people. Lists are histograms, by powers of two and by number."""
 
@@ -95,7 +178,7 @@ class Manifest(DataSpec):
     eval: Split
     train_shards: tuple[Shard, ...]
     eval_shards: tuple[Shard, ...]
-    corpora: tuple[MixedCorpus, ...] = ()  # in the order of `mixture`; empty: one corpus
+    corpora: tuple[dict[str, Any], ...] = ()  # counts of mixed corpora, of earlier versions
     statistics: Statistics = field(default_factory=lambda: Statistics())
     sources: tuple[str, ...] = ()
     created_by: str = ""
@@ -109,15 +192,6 @@ class Manifest(DataSpec):
     def source_names(self) -> tuple[str, ...]:
         """Name the sources without the folders that they lay in: fit to be published."""
         return tuple(map(_published, self.sources))
-
-    @property
-    def corpus_names(self) -> tuple[str, ...]:
-        """Name the mixed corpora without their folders, unless only these tell them apart."""
-        names = [corpus.name for corpus in self.corpora]
-        short = [_published(name) for name in names]
-        return tuple(
-            one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)
-        )
 
     @property
     def documents(self) -> int:
@@ -151,25 +225,12 @@ class Manifest(DataSpec):
         values = {k: v for k, v in dataclasses.asdict(self).items() if k not in _NOT_CONTENT}
         values["statistics"].pop("skipped", None)
         for corpus in values["corpora"]:
-            del corpus["name"]
+            del corpus["name"]  # text may move
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
     def shards(self, split: str) -> tuple[Shard, ...]:
         """Return the shards of `train` or `eval`."""
         return {"train": self.train_shards, "eval": self.eval_shards}[split]
-
-    def portions(self) -> list[dict[str, Any]]:
-        """Describe the mixed corpora for people and `--json`; empty where there is one corpus."""
-        return [
-            {
-                "name": name,
-                "weight": corpus.weight,
-                **vars(corpus.train),
-                "share": corpus.train.tokens / max(1, self.train.tokens),  # of an epoch's tokens
-                **{f"eval_{key}": value for key, value in vars(corpus.eval).items()},
-            }
-            for name, corpus in zip(self.corpus_names, self.corpora, strict=True)
-        ]
 
 
 def _published(source: str) -> str:
@@ -231,3 +292,36 @@ def load(data_dir: str) -> Manifest:
             f" with --output_dir {data_dir}"
         ) from error
     return from_json(data, path)
+
+
+def spec_of(
+    config: MakeDataConfig, tokenizer: Tokenizer, corpus: Corpus, input_mask: bool = False
+) -> DataSpec:
+    """Joins the config's section with what the tokenizer and the corpus are.
+
+    Raises:
+        BadInput: settings that no data can have.
+    """
+    if config.seq_length < SHORTEST_SEQUENCE:
+        raise BadInput(f"--seq_length {config.seq_length}: at least {SHORTEST_SEQUENCE}")
+    max_predictions = predictions_of(config)
+    if max_predictions > config.seq_length:
+        raise BadInput(
+            f"--max_predictions_per_seq {max_predictions} is more than"
+            f" --seq_length {config.seq_length}: lower it"
+        )
+    if input_mask and config.masking == "dynamic":
+        raise BadInput("--input_mask is for --masking static: dynamic records hold no masks")
+    chosen = {**structs.asdict(config), "max_predictions_per_seq": max_predictions}
+    if config.masking == "dynamic":
+        chosen["dupe_factor"] = 1
+    names = {each.name for each in dataclasses.fields(DataSpec)}
+    return DataSpec(
+        **{name: value for name, value in chosen.items() if name in names},
+        input_mask=input_mask,
+        vocab_size=tokenizer.vocab_size,
+        special_ids=tokenizer.special_ids,
+        tokenizer_sha256=tokenizer.sha256,
+        corpus=corpus.fingerprint,
+        mixture=tuple(Portion(sha256=sha, weight=weight) for sha, weight in corpus.weights),
+    )

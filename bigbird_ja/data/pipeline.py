@@ -79,9 +79,7 @@ def batches(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         prob = MaskRate(*rates).at(step, TENSORFLOW) if rates else None
-        features = to_features(manifest, rule, order_of.seed, *batch, prob)
-        features.pop("corpus_ids", None)  # nothing is learned from it
-        return features
+        return to_features(manifest, rule, order_of.seed, *batch, prob)
 
     return _made_ahead(steps.map(features, num_parallel_calls=_AHEAD, deterministic=True))
 
@@ -196,20 +194,15 @@ def to_features(
     record: tf.Tensor,
     prob: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Make what a model reads of a batch of serialised records.
-
-    With mixed corpora it has `corpus_ids`, too; `prob` as of `mask_arrays`.
-    """
+    """Make what a model reads of a batch of serialised records; `prob` as of `mask_arrays`."""
     if manifest.masking == "static":
         features = tfrecords.parse_static(manifest, serialized)
     else:
         parsed = tfrecords.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"], parsed["word_starts"]
         features = mask_arrays(TENSORFLOW, tokens, starts, epoch, record, seed, rule, prob)
-        features["segment_ids"] = parsed["segment_ids"]
-        for name in ("next_sentence_labels", "corpus_ids"):
-            if name in parsed:
-                features[name] = parsed[name]
+        for name in ("segment_ids", "next_sentence_labels"):
+            features[name] = parsed[name]
     features["document_ids"] = tfrecords.document_ids(manifest, features["input_ids"])
     return features
 
@@ -219,8 +212,7 @@ def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.da
     """Read the eval split once, in the manifest's order, with fixed masks.
 
     The last batch is filled with records of padding only: their weights are 0 and their
-    `input_ids[:, 0]` is the padding id. Of mixed corpora they hold `corpus_ids`, too: int32
-    [batch_size], the place of each record's corpus in the manifest's list.
+    `input_ids[:, 0]` is the padding id.
 
     Raises:
         BadInput: the data set has no eval split.

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from bigbird_ja import __version__, storage
 from bigbird_ja.data import hashing, masking, order, tfrecords
 from bigbird_ja.data.blocks import StoredBlock
-from bigbird_ja.data.manifest import CorpusShare, Manifest, MixedCorpus, Shard, Split
-from bigbird_ja.data.spec import DataSpec
+from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split
 from bigbird_ja.text.corpus import Corpus
 
 # Shards are made about this large, because the input pipeline holds windows of whole shards.
@@ -122,8 +121,8 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
         content = tfrecords.Summed(file)
         for at in range(0, len(items), _ROWS_AT_ONCE):
             part = slice(at, at + _ROWS_AT_ONCE)
-            rows, corpora = _gather(plan, row[part], spec)
-            encoded, predicted = _encode(rows, corpora, copy[part], row[part], spec)
+            rows = _gather(plan, row[part], spec)
+            encoded, predicted = _encode(rows, copy[part], row[part], spec)
             content.write(tfrecords.frame(encoded))
             predictions += predicted
     name = plan.name(shard)
@@ -131,22 +130,14 @@ def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeS
 
 
 def _encode(
-    rows: npt.NDArray[Any],
-    corpora: npt.NDArray[Any],
-    copy: npt.NDArray[Any],
-    row: npt.NDArray[Any],
-    spec: DataSpec,
+    rows: npt.NDArray[Any], copy: npt.NDArray[Any], row: npt.NDArray[Any], spec: DataSpec
 ) -> tuple[list[bytes], int]:
     if spec.masking == "dynamic":
         numbers = {}
         if spec.nsp:
             numbers = {"segment_b": rows["segment_b"], "next_sentence_labels": rows["label"]}
-        if spec.mixture:
-            numbers["corpus_ids"] = corpora
         return tfrecords.encode_dynamic(rows["tokens"], rows["word_starts"], numbers), 0
     features = static_features(rows, copy, row, spec)
-    if spec.mixture:
-        features["corpus_ids"] = corpora[:, None]
     return tfrecords.encode_static(features), int(features["masked_lm_weights"].sum())
 
 
@@ -179,21 +170,17 @@ def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int
     return hashing.permutation(key, np.arange(num_records))
 
 
-def _gather(
-    plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read the rows with these numbers from their blocks; return them and the corpus of each."""
+def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[Any]:
+    """Read the rows with these numbers from their blocks."""
     order = np.argsort(row, kind="stable")
     block_of = np.searchsorted(plan.ends, row[order], side="right")
     result = np.empty(len(row), spec.row_dtype)
-    corpora = np.empty(len(row), np.int32)
     for number in np.unique(block_of):
         block = plan.blocks[number]
         mine = order[block_of == number]
         before = plan.ends[number] - block.stats.sequences
         result[mine] = block.rows(row[mine] - before, spec.row_dtype)
-        corpora[mine] = block.stats.corpus
-    return result, corpora
+    return result
 
 
 def manifest_of(
@@ -205,13 +192,6 @@ def manifest_of(
         for count, shards in zip(counts, made, strict=True):
             count["predictions"] = sum(m.predictions for m in shards)
     shard_lists = [tuple(m.shard for m in each) for each in made]
-    corpora = []
-    for i, (part, portion) in enumerate(zip(corpus.parts, spec.mixture, strict=False)):
-        shares = [_counts(plan, i) for plan in plans]
-        train, held_out = (CorpusShare(s["documents"], s["tokens"], s["sequences"]) for s in shares)
-        corpora.append(
-            MixedCorpus(part.name, portion["sha256"], portion["weight"], train, held_out)
-        )
     stats = [block.stats for plan in plans for block in plan.blocks]
     return Manifest(
         **vars(spec),
@@ -220,7 +200,6 @@ def manifest_of(
         eval=Split(**counts[1]),
         train_shards=shard_lists[0],
         eval_shards=shard_lists[1],
-        corpora=tuple(corpora),
         statistics={
             "document_tokens": _sum([(s.document_tokens, s.times) for s in stats]),
             "documents_per_sequence": _sum([(s.documents_per_sequence, s.times) for s in stats]),
@@ -231,9 +210,9 @@ def manifest_of(
     )
 
 
-def _counts(plan: SplitPlan, corpus: int | None = None) -> dict[str, int]:
-    """Sum up the fields of `Split`, of one of the corpora that are mixed or of all."""
-    stats = [b.stats for b in plan.blocks if corpus in (None, b.stats.corpus)]
+def _counts(plan: SplitPlan) -> dict[str, int]:
+    """Sum up the fields of `Split`."""
+    stats = [block.stats for block in plan.blocks]
     counts = {
         name: sum(getattr(s, name) * s.times for s in stats)
         for name in ("documents", "tokens", "sequences", "used_positions", "predictions")

@@ -4,8 +4,7 @@ A dynamic record holds `tokens` (bytes: little-endian uint16, or int32 for vocab
 65,536) and `word_starts` (bytes: one bit per position, first position in the highest bit), with NSP
 also `segment_b` (int64: where segment B starts) and `next_sentence_labels`. A static record holds
 the classic features of BERT's and BigBird's pretraining data as int64 and float lists of fixed
-length, `document_ids`, and `input_mask` by choice. Where several corpora are mixed, a record also
-holds `corpus_ids`: the place of its corpus in the manifest's list, from 0.
+length, `document_ids`, and `input_mask` by choice.
 
 TensorFlow takes seconds to import and packs one integer at a time; NumPy packs a batch at once.
 Training reads with TensorFlow: whole batches of serialised records.
@@ -28,7 +27,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from bigbird_ja.data.spec import DataSpec
+    from bigbird_ja.data.manifest import DataSpec
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A  # field tags inside a Feature
 _MASK_DELTA = 0xA282EAD8  # of TFRecord's masked CRC32C
@@ -209,7 +208,7 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
 
     Returns:
         `tokens` int32 [b, S], `word_starts` bool [b, S], `segment_ids` int32 [b, S],
-        `next_sentence_labels` int32 [b]; of mixed corpora `corpus_ids` int32 [b].
+        `next_sentence_labels` int32 [b].
     """
     import tensorflow as tf
 
@@ -220,7 +219,6 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
 
     length = spec.seq_length
     numbers = ["segment_b", "next_sentence_labels"] if spec.nsp else []
-    numbers += ["corpus_ids"] if spec.mixture else []
     kinds = {"tokens": tf.string, "word_starts": tf.string, **dict.fromkeys(numbers, tf.int64)}
     features = {name: tf.io.FixedLenFeature([], kind) for name, kind in kinds.items()}
     parsed = tf.io.parse_example(serialized, features)
@@ -236,9 +234,7 @@ def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]
         positions = tf.range(length, dtype=tf.int64)[None, :]
         in_b = (positions >= parsed["segment_b"][:, None]) & tf.not_equal(tokens, spec.pad_id)
         result["segment_ids"] = tf.cast(in_b, tf.int32)
-    for name in numbers:
-        if name != "segment_b":
-            result[name] = tf.cast(parsed[name], tf.int32)
+        result["next_sentence_labels"] = tf.cast(parsed["next_sentence_labels"], tf.int32)
     return result
 
 
@@ -258,8 +254,7 @@ def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
 
     Returns:
         `input_ids`, `segment_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b]; of mixed
-        corpora `corpus_ids` int32 [b].
+        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
     """
     import tensorflow as tf
 
@@ -267,17 +262,14 @@ def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
     lengths = {"input_ids": length, "masked_lm_positions": most, "masked_lm_ids": most}
     if spec.nsp:
         lengths |= {"segment_ids": length, "next_sentence_labels": 1}
-    if spec.mixture:
-        lengths["corpus_ids"] = 1
     features = {name: tf.io.FixedLenFeature([n], tf.int64) for name, n in lengths.items()}
     features["masked_lm_weights"] = tf.io.FixedLenFeature([most], tf.float32)
     parsed = tf.io.parse_example(serialized, features)
     weights = parsed.pop("masked_lm_weights")
     result = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
-    for name in ("next_sentence_labels", "corpus_ids"):
-        if name in result:
-            result[name] = result[name][:, 0]
-    if not spec.nsp:
+    if spec.nsp:
+        result["next_sentence_labels"] = result["next_sentence_labels"][:, 0]
+    else:
         result |= _without_nsp(result["input_ids"])
     return {**result, "masked_lm_weights": weights}
 

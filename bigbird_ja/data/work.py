@@ -26,9 +26,8 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import verify
 from bigbird_ja.data.blocks import Packed
-from bigbird_ja.data.manifest import Manifest, Shard
+from bigbird_ja.data.manifest import DataSpec, Manifest, Shard
 from bigbird_ja.data.shards import MadeShard
-from bigbird_ja.data.spec import DataSpec
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs

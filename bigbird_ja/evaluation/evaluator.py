@@ -141,7 +141,6 @@ def as_text(result: Mapping[str, Any]) -> str:
     for key, title in (
         ("by_position", "position in the sequence"),
         ("by_distance", "tokens to the nearest visible same piece"),
-        ("by_sub_corpus", "corpus"),
     ):
         cells = [
             (masked_lm.row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])

@@ -108,7 +108,7 @@ def _measure(
     columns: dict[str, list[np.ndarray]] = {}
     for number, batch in batches:
         arrays = {name: value.numpy() for name, value in batch.items()}
-        metrics = forward.metrics({k: v for k, v in batch.items() if k != "corpus_ids"})
+        metrics = forward.metrics(batch)
         if number == 0 and tokenizer is not None:
             examples = masked_examples(forward, arrays, tokenizer)
         first = int(number) * len(arrays["input_ids"])
@@ -139,8 +139,6 @@ def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.
         "id": ids[counted],
         "rows": np.flatnonzero(is_record) + first,
     }
-    if "corpus_ids" in batch:
-        columns["corpus"] = np.broadcast_to(batch["corpus_ids"][:, None], ids.shape)[counted]
     for name in ("next_sentence_losses", "next_sentence_correct"):
         if name in batch:
             columns[name] = batch[name][is_record]
@@ -153,9 +151,8 @@ def summarise(
     """Compute the results from flat arrays over all predictions.
 
     Args:
-        collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `corpus`
-            [predictions] of mixed corpora; `rows` [sequences]; `next_sentence_*` [sequences] where
-            trained.
+        collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `rows`
+            [sequences]; `next_sentence_*` [sequences] where trained.
         manifest: of the data.
         characters: int [vocabulary], how many characters each piece writes; None where unknown.
 
@@ -163,8 +160,7 @@ def summarise(
         `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
         `bits_per_character` (of the masked text; None where unknown), `predictions`, `sequences`,
         `by_position`, `by_distance` (to the nearest visible token of the same piece),
-        `by_sub_corpus` where several corpora are mixed, `next_sentence_loss` and
-        `next_sentence_accuracy` where trained.
+        `next_sentence_loss` and `next_sentence_accuracy` where trained.
     """
     losses = collected["loss"]
     loss = float(losses.mean(dtype=np.float64)) if len(losses) else 0.0
@@ -183,13 +179,6 @@ def summarise(
     if characters is not None:
         written = max(1, int(characters[collected["id"]].sum()))
         result["bits_per_character"] = float(losses.sum(dtype=np.float64)) / math.log(2) / written
-    if "corpus" in collected:
-        names = manifest.corpus_names
-        rows = bucket_means(range(len(names) + 1), collected["corpus"], means)
-        result["by_sub_corpus"] = [
-            {"name": names[row["from"]], **{key: row[key] for key in ("count", "loss", "accuracy")}}
-            for row in rows
-        ]
     for name, key in (("loss", "next_sentence_losses"), ("accuracy", "next_sentence_correct")):
         if key in collected:
             result[f"next_sentence_{name}"] = float(collected[key].mean(dtype=np.float64))
@@ -268,9 +257,7 @@ def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> l
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """Name a row of `summarise`: a corpus, or a bucket's bounds, both inclusive."""
-    if "name" in row:
-        return str(row["name"])
+    """Name a row of `summarise` by its bucket's bounds, both inclusive."""
     if row["from"] is None or row["to"] is None:
         return "nowhere else"
     return f"{row['from']}-{row['to'] - 1}"

@@ -170,12 +170,7 @@ def _data(manifest: Manifest | None, code: str | None) -> str:
     names = "Japanese text" if code == "ja" else "text"
     if manifest is None:
         return names
-    mixed = [
-        f"{_plain(row['name'])} ({row['weight']:g} times per epoch,"
-        f" {row['share']:.1%} of the tokens)"
-        for row in manifest.portions()
-    ]
-    names = ", ".join(mixed or map(_plain, manifest.source_names)) or names
+    names = ", ".join(map(_plain, manifest.source_names)) or names
     return f"{names}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
 
 
@@ -211,11 +206,6 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
         ]
         if bits := evaluation.get("bits_per_character"):
             rows.append(f"bits per masked character: {bits:.3f}")
-        rows += [
-            f"masked-LM loss on held-out text of {_plain(row['name'])}:"
-            f" {number(row['loss'], '.4f')} nats"
-            for row in evaluation.get("by_sub_corpus", [])
-        ]
     return "\n".join(f"- {row}" for row in rows)
 
 

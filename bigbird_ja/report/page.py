@@ -125,7 +125,6 @@ def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
     for title, key in (
         ("Accuracy by position in the sequence", "by_position"),
         ("Accuracy by distance to the nearest visible same token", "by_distance"),
-        ("Accuracy by corpus", "by_sub_corpus"),
     ):
         tables = {}
         for run in runs:
@@ -137,14 +136,8 @@ def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
 
 
 def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | None]:
-    """Return a column by the name of its bucket or corpus."""
-
-    def label(row: Mapping[str, Any]) -> str:
-        return (
-            row["name"] if "name" in row else "none" if row["from"] is None else f"{row['from']}+"
-        )
-
-    return {label(row): row[key] for row in rows}
+    """Return a column by the name of its bucket."""
+    return {"none" if row["from"] is None else f"{row['from']}+": row[key] for row in rows}
 
 
 def _examples(run: RunLogs) -> str:

@@ -104,7 +104,6 @@ def open_corpus(
     txt_documents: str = AUTO,
     text_field: str = TEXT_FIELD,
     takes_weights: bool = False,
-    skip_missing_text: bool = False,
 ) -> Corpus:
     """Opens sources of the forms in the module's docstring; the first document is read as a check.
 
@@ -114,7 +113,6 @@ def open_corpus(
         txt_documents: what a document in a .txt file is, of `file_source.TXT_DOCUMENTS`; what
             `auto` takes is logged.
         text_field: the field or column of text in .jsonl, parquet and Arrow files.
-        skip_missing_text: whether records of .jsonl files may lack a text.
         takes_weights: whether a weight can be written after a source, as in `news.jsonl=0.5`.
 
     Raises:
@@ -128,9 +126,9 @@ def open_corpus(
         place, weight = split_weight(source)
         if weight is not None and not takes_weights:
             raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
-        opened = _open(place, tfds_data_dir, txt_documents, text_field, skip_missing_text)
+        opened = _open(place, tfds_data_dir, txt_documents, text_field)
         parts.append(Input(place, opened, weight))
-    _check_used(parts, tfds_data_dir, txt_documents, text_field, skip_missing_text)
+    _check_used(parts, tfds_data_dir, txt_documents, text_field)
     if not any(_has_text(source) for part in parts for source in part.opened):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
     return Corpus(parts)
@@ -141,7 +139,6 @@ def _check_used(
     tfds_data_dir: str | None,
     txt_documents: str,
     text_field: str,
-    skip_missing_text: bool,
 ) -> None:
     """Refuse a source that is given twice, and an argument that no source can use.
 
@@ -154,12 +151,10 @@ def _check_used(
             raise BadInput(f"--input names {label} more than once: its text would count twice")
     files = [source for source in every if isinstance(source, FileSource)]
     texts = sum(file.is_text for file in files)
-    lines = sum(not (file.is_text or file.is_arrow) for file in files)
     for is_unused, flag, what in (
         (tfds_data_dir and len(files) == len(every), "tfds_data_dir", "is tfds:..."),
         (txt_documents != AUTO and not texts, "txt_documents", "is a .txt file"),
         (text_field != TEXT_FIELD and texts == len(files), "text_field", "has fields"),
-        (skip_missing_text and not lines, "skip_missing_text", "is a .jsonl file"),
     ):
         if is_unused:
             raise BadInput(f"--{flag}: no --input {what}: leave it out")
@@ -193,11 +188,11 @@ def _sha256(digests: Iterable[bytes]) -> str:
 
 
 def _open(
-    source: str, tfds_data_dir: str | None, txt_documents: str, text_field: str, skip_missing: bool
+    source: str, tfds_data_dir: str | None, txt_documents: str, text_field: str
 ) -> tuple[TextSource, ...]:
     if source.startswith(tfds_source.PREFIX):
         return tuple(tfds_source.open_source(source, tfds_data_dir))
-    files = [FileSource(path, txt_documents, text_field, skip_missing) for path in _paths(source)]
+    files = [FileSource(path, txt_documents, text_field) for path in _paths(source)]
     if txt_documents == AUTO and (texts := [file for file in files if file.is_text]):
         taken = _choose_txt_documents(source, texts)
         files = [dataclasses.replace(file, txt_documents=taken) for file in files]

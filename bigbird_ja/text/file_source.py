@@ -48,7 +48,6 @@ class FileSource:
     path: str
     txt_documents: str = BLANK_LINE  # of a .txt file
     text_field: str = TEXT_FIELD  # of other files
-    skip_missing_text: bool = False  # whether null, or no such field, in a .jsonl file is no text
 
     @property
     def label(self) -> str:
@@ -83,7 +82,7 @@ class FileSource:
                 yield record
                 continue
             try:
-                yield _text_of_json(record, self.text_field, self.skip_missing_text)
+                yield _text_of_json(record, self.text_field)
             except BadInput as error:
                 raise BadInput(f"{self.path} line {line}: {error}") from error
 
@@ -175,8 +174,8 @@ def _refuse_long(path: str, line: int, what: str) -> None:
     raise BadInput(f"{path} line {line}: a {what} longer than {limit} MB: split it")
 
 
-def _text_of_json(content: str, field: str, skip_missing: bool) -> str:
-    """Return the text of a line of a .jsonl file; "" where it has none and may be skipped.
+def _text_of_json(content: str, field: str) -> str:
+    """Return the text of a line of a .jsonl file; "" for null, as in a column.
 
     Raises:
         BadInput: what is wrong with the line.
@@ -185,8 +184,8 @@ def _text_of_json(content: str, field: str, skip_missing: bool) -> str:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise BadInput(f"not JSON: {getattr(error, 'msg', 'nested too deep')}") from error
-    text = value.get(field) if isinstance(value, dict) else None
-    if text is None and skip_missing and isinstance(value, dict):
+    text = value.get(field, False) if isinstance(value, dict) else False
+    if text is None:
         return ""
     if not isinstance(text, str):
         raise BadInput(f"no string `{field}`: {_instead(value, field)}")
@@ -203,9 +202,7 @@ def _instead(value: Any, field: str) -> str:
         return f'each line must be an object such as {{"{field}": "..."}}'
     if field not in value:
         there = ", ".join(list(value)[:20]) or "none"
-        return f"fields are {there}: name one with --text_field, or give --skip_missing_text"
-    if value[field] is None:
-        return "it is null: --skip_missing_text leaves such records out and counts them"
+        return f"fields are {there}: name one with --text_field"
     return "it is no text: correct the line, or name another field with --text_field"
 
 

@@ -93,7 +93,7 @@ def test_what_has_no_text_is_counted_and_short_documents_are_warned_of(
     text = Path(sample_corpus).read_text("utf-8")
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"text": ""}\n{"text": null}\n' + text + '{"text": " "}\n' * 38, "utf-8")
-    flags = (f"--input={corpus}", "--skip_missing_text", f"--output_dir={tmp_path}/data")
+    flags = (f"--input={corpus}", f"--output_dir={tmp_path}/data")
     made = make_data(*flags)
     assert made.status == 0, made.stderr
     checked = run("check-data", f"--data_dir={tmp_path}/data", "--json")

@@ -2,20 +2,17 @@
 
 import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation import evaluator, masked_lm
+from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.pattern import padded_length
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.settings.values import varied
-from tests.data import making
 from tests.model.tiny import tiny_config
 
 
@@ -45,55 +42,16 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert 0 < result["bits_per_character"] < 20
 
 
-@pytest.fixture(scope="module")
-def mixed(small_run, tmp_path_factory):
-    """Data of two corpora for the small run's model: the manifest and where it lies."""
-    folder = tmp_path_factory.mktemp("mixed")
-    lines = Path(small_run.corpus).read_text(encoding="utf-8").splitlines(keepends=True)
-    inputs = []
-    for name, part, weight in (("news", lines[:25], 2), ("novels", lines[25:], 0.5)):
-        (folder / f"{name}.jsonl").write_text("".join(part), encoding="utf-8")
-        inputs.append(f"{folder}/{name}.jsonl={weight}")
-    request = making.request(
-        inputs, small_run.tokenizer, str(folder / "data"), seq_length=256,
-        max_predictions_per_seq=40,
-    )  # fmt: skip
-    return build.make_data(request)[0], str(folder / "data")
-
-
-def test_mixed_corpora_are_evaluated_apart(forward, mixed):
-    manifest, directory = mixed
-    measured = masked_lm.evaluate_model(forward, directory, manifest)
-    rows = measured["by_sub_corpus"]
-    assert [row["name"] for row in rows] == ["news.jsonl", "novels.jsonl"]
-    # By hand, record after record: which corpus it is of, what its predictions cost.
-    sums = np.zeros((2, 3))
-    for batch in pipeline.eval_batches(manifest, directory, batch_size=1):
-        corpus = int(batch.pop("corpus_ids")[0])
-        made = forward.metrics(batch)
-        weights = batch["masked_lm_weights"].numpy()
-        values = (1, made["masked_lm_losses"], made["masked_lm_correct"])
-        sums[corpus] += [(weights * value).sum() for value in values]
-    for row, (count, loss, correct) in zip(rows, sums, strict=True):
-        assert row["count"] == count
-        assert row["loss"] == pytest.approx(loss / count, rel=1e-4)
-        assert row["accuracy"] == pytest.approx(correct / count, rel=1e-4)
-    text = evaluator.as_text({"step": 1, **measured})
-    assert "news.jsonl" in text and f"{rows[1]['loss']:.4g}" in text
-
-
-def test_a_corpus_without_predictions_has_no_row_and_one_corpus_none(mixed, result):
-    assert "by_sub_corpus" not in result
+def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
     collected = {
         "loss": np.array([1.0, 2.0, 4.0]), "accuracy": np.array([1.0, 0.0, 0.0]),
         "position": np.array([1, 2, 3]), "distance": np.array([1, 2, -1]),
-        "id": np.array([20, 21, 22]), "corpus": np.array([1, 1, 1]), "rows": np.arange(3),
+        "id": np.array([20, 21, 22]), "rows": np.arange(3),
         "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
         "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
     }  # fmt: skip
-    measured = masked_lm.summarise(collected, mixed[0], np.full(mixed[0].vocab_size, 2))
-    assert [(r["name"], r["count"]) for r in measured["by_sub_corpus"]] == [("novels.jsonl", 3)]
-    assert measured["by_sub_corpus"][0]["loss"] == pytest.approx(7 / 3)
+    measured = masked_lm.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
+    assert measured["masked_lm_loss"] == pytest.approx(7 / 3)
     assert measured["next_sentence_accuracy"] == pytest.approx(2 / 3)
     assert measured["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
 
@@ -142,7 +100,7 @@ def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(s
     measured = Forward(config, data, params, find_documents).log_probabilities(ids, positions)
     np.testing.assert_allclose(measured[1], measured[0], atol=1e-5)
     mixed = Forward(config, data, params).log_probabilities(ids, positions)
-    assert np.abs(mixed[1] - mixed[0]).max() > 1e-4
+    assert np.abs(mixed[1] - manifest).max() > 1e-4
 
 
 def test_padded_lengths_are_tiles_only_where_attention_is_sparse():

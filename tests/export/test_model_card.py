@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.export import huggingface, model_card
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
@@ -30,29 +29,24 @@ def test_its_language_is_that_of_the_text(trained, manifest, sources, pieces, co
     assert ("日本の首都" in card) == (code == "ja")
 
 
-def test_mixed_corpora_are_named_and_names_of_others_are_text_and_nothing_else(trained, manifest):
+def test_names_of_others_are_text_and_nothing_else(trained, manifest):
     """File names went into the card's HTML and tables as they are."""
-    taken = manifest_lib.CorpusShare(3, manifest.train.tokens // 4, 2)
     odd = "<img src=x onerror=alert(1)>|\n---\nlicense: mit"
-    corpora = tuple(
-        manifest_lib.MixedCorpus(f"/home/me/{name}.jsonl", "", weight, taken, taken)
-        for name, weight in (("news", 2.0), (odd, 0.5))
+    mixed = dataclasses.replace(
+        manifest, sources=tuple(f"/home/me/{name}.jsonl" for name in ("news", odd))
     )
-    mixed = dataclasses.replace(manifest, corpora=corpora)
     card = model_card.text(trained, model_card.Options("my <b>bird</b>\n## x", manifest=mixed), {})
-    assert "news.jsonl (2 times per epoch, 25.0% of the tokens)" in card and "(0.5 times" in card
+    assert "news.jsonl" in card
     assert "<img" not in card and "<b>" not in card and "\n## x" not in card
     assert "/home/me" not in card and card.count("\nlicense: ") == 1
     (row,) = [line for line in card.splitlines() if line.startswith("| data |")]
     assert row.count("|") - row.count("\\|") == 3
 
 
-def test_results_name_each_corpus_and_what_is_not_a_number():
-    row = {"name": "news.jsonl", "count": 5, "loss": 1.25, "accuracy": 0.5}
-    evaluation = {"masked_lm_loss": None, "masked_lm_accuracy": 0.5, "by_sub_corpus": [row]}
+def test_results_name_what_is_not_a_number():
+    evaluation = {"masked_lm_loss": None, "masked_lm_accuracy": 0.5}
     text = model_card.results({"step": 6, "loss": None}, evaluation)
     assert text.count("not a number") == 3 and "50.00%" in text
-    assert "held-out text of news.jsonl: 1.2500 nats" in text
 
 
 def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path):

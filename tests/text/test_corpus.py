@@ -120,19 +120,11 @@ def test_auto_looks_at_the_files_and_says_what_it_takes(tmp_path, capsys, conten
         assert said in shown and str(source) in shown
 
 
-def test_records_without_text_can_be_skipped(tmp_path):
-    content = lines_of("一") + b'{"title": "x", "body": "y"}\n{"text": null}\n'
-    path = write(tmp_path / "a.jsonl", content)
-    assert list(open_corpus([path], skip_missing_text=True).texts()) == ["一", "", ""]
+def test_null_is_no_text(tmp_path):
+    assert texts(write(tmp_path / "a.jsonl", lines_of("一") + b'{"text": null}\n')) == ["一", ""]
     for bad in (b'{"text": 7}', b'"text"', b"[]"):
-        with pytest.raises(BadInput, match="line 4: no string `text`"):
-            list(
-                open_corpus(
-                    [write(tmp_path / "b.jsonl", content + bad)], skip_missing_text=True
-                ).texts()
-            )
-    with pytest.raises(BadInput, match=r"no --input is a \.jsonl file"):
-        open_corpus([write(tmp_path / "a.txt", b"x")], skip_missing_text=True)
+        with pytest.raises(BadInput, match="line 2: no string `text`"):
+            texts(write(tmp_path / "b.jsonl", lines_of("一") + bad))
 
 
 def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, monkeypatch):
@@ -155,7 +147,6 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
     [
         ("a.jsonl", lines_of("一") + b'{"title": "x", "body": 1}\n',
          "a.jsonl line 2: no string `text`: fields are title, body: name one with --text_field"),
-        ("a.jsonl", lines_of("一") + b'{"text": null}\n', "line 2: .* null: --skip_missing_text"),
         ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: no string `text`: it is no text"),
         ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: not JSON"),
