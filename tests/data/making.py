@@ -7,13 +7,8 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.data import blocks, build
-<<<<<<< HEAD
-from bigbird_ja.data.spec import spec_of
-from bigbird_ja.settings import MakeDataConfig
-=======
 from bigbird_ja.data.manifest import spec_of
-from bigbird_ja.settings.data import MakeDataConfig
->>>>>>> fc377de (Corpora are mixed by weights alone: no counts and no losses by corpus, which one corpus's own data set gives; a spec and its manifest are one module; null is no text, in lines as in columns)
+from bigbird_ja.settings import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import tokenizer as tokenizer_lib
 
