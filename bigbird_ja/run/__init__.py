@@ -91,15 +91,6 @@ class PredictionBucket(_Span):
     accuracy: Finite | None
 
 
-class SubCorpus(TypedDict):
-    """Predictions in the text of one corpus of those that are mixed."""
-
-    name: str
-    count: Count
-    loss: Finite | None
-    accuracy: Finite | None
-
-
 class Example(TypedDict):
     """A masked place of held-out text, with the model's guess."""
 
@@ -128,7 +119,6 @@ class Evaluation(_Evaluation, total=False):
     next_sentence_accuracy: Finite | None
     by_position: list[PredictionBucket]
     by_distance: list[PredictionBucket]
-    by_sub_corpus: list[SubCorpus]
     examples: list[Example]
     data_fingerprint: str
     max_batches: Count | None
