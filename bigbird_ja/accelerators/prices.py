@@ -3,7 +3,7 @@
 import datetime
 import difflib
 import importlib.resources
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
@@ -104,7 +104,8 @@ class Prices:
         """
         known = list(self.chips.get(accelerators.find(accelerator).chip, {}))
         if zone not in known:
-            near = ", ".join(_nearest_zones(zone, known)) or "none is known"
+            region = _REGIONS.get(zone.lower(), zone.lower())
+            near = ", ".join(difflib.get_close_matches(region, known, 3, 0.0)) or "none is known"
             raise BadInput(
                 f"zone {zone!r}: {accelerator} is not offered there, by the prices of"
                 f" {self.as_of}; the nearest: {near} (of {len(known)}); add newer ones in a file"
@@ -137,18 +138,6 @@ _REGIONS = {
     **{"tokyo": "asia-northeast1", "japan": "asia-northeast1", "osaka": "asia-northeast2"},
     **{"seoul": "asia-northeast3", "taiwan": "asia-east1", "singapore": "asia-southeast1"},
 }
-
-
-def _nearest_zones(wanted: str, known: Iterable[str]) -> list[str]:
-    """Choose three zones: of the same region first, then of the same continent, then by letters."""
-    region = _REGIONS.get(wanted.lower(), wanted.lower())
-
-    def distance(zone: str) -> tuple[int, float]:
-        match = difflib.SequenceMatcher(None, zone, region, autojunk=False)
-        first = match.get_matching_blocks()[0]
-        return -(first.size if first.a == first.b == 0 else 0), -match.ratio()
-
-    return sorted(known, key=distance)[:3]
 
 
 _MULTI_REGION = {"us": "us", "europe": "eu", "asia": "asia"}
@@ -216,57 +205,36 @@ def _parse(text: str, where: str, base: Prices) -> Prices:
     )
 
 
-def traffic_warning(
-    path: str, location: str, zone: str, prices: Prices, bytes_per_epoch: int = 0
-) -> str | None:
-    """Warn, with a price, where a bucket and a TPU are in different regions, else None.
-
-    Args:
-        path: a gs:// path on the bucket, for the message.
-        location: the bucket's: a region (`europe-west4`), a pair of regions (`nam4`) or a
-            multi-region (`us`), in any case.
-        zone: the TPU's, such as `us-central1-b`.
-        prices: the table.
-        bytes_per_epoch: what one pass over the data reads; 0 where that is not known.
-    """
-    per_gb = prices.egress_per_gb(location, zone)
-    if per_gb == 0:
-        return None
-    epoch = ""
-    if bytes_per_epoch:
-        gigabytes = bytes_per_epoch / 1e9
-        epoch = f", {gigabytes * per_gb:.2f} USD per pass over the data ({gigabytes:.2f} GB)"
-    return (
-        f"{path} is in {location.lower()}, the TPU in {region_of(zone)}: traffic between them costs"
-        f" {per_gb:.2f} USD per GB{epoch} (prices of {prices.as_of}), and is slower: a bucket in"
-        f" {region_of(zone)} costs nothing to read"
-    )
-
-
 def traffic_warnings(
-    paths: Iterable[str], zone: str, prices: Prices, bytes_per_epoch: int = 0
+    paths: Sequence[str], zone: str, prices: Prices, bytes_per_epoch: int = 0
 ) -> list[str]:
-    """Warn of traffic for the first path on each bucket whose location can be read.
+    """Warn, with a price, of each bucket that is in another region than a TPU.
 
     Never raises: the permission to read a bucket's location is not needed for training.
 
     Args:
-        paths: the first one is read by `bytes_per_epoch` per pass over the data.
-        zone: the TPU's.
+        paths: on buckets or disks; of a bucket the first counts.
+        zone: the TPU's, such as `us-central1-b`.
         prices: the table.
-        bytes_per_epoch: of the first path.
+        bytes_per_epoch: what a pass over the data reads from the first path; 0: not known.
     """
-    warnings: list[str | None] = []
-    seen: set[str] = set()
-    for number, path in enumerate(paths):
-        bucket = split_remote(path)[0] if storage.is_remote(path) else ""
-        if not bucket or bucket in seen:
-            continue
-        seen.add(bucket)
+    warnings = []
+    firsts: dict[str, str] = {}
+    for path in filter(storage.is_remote, paths):
+        firsts.setdefault(split_remote(path)[0], path)
+    for path in firsts.values():
         try:
             location = storage.bucket_location(path)
         except (OSError, storage.StorageError):
             continue
-        size = 0 if number else bytes_per_epoch
-        warnings.append(traffic_warning(path, location, zone, prices, size) if location else None)
-    return [warning for warning in warnings if warning]
+        per_gb = prices.egress_per_gb(location, zone) if location else 0.0
+        if location is None or per_gb == 0:
+            continue
+        region, gigabytes = region_of(zone), bytes_per_epoch / 1e9
+        epoch = f", {gigabytes * per_gb:.2f} USD per pass over the data ({gigabytes:.2f} GB)"
+        warnings.append(
+            f"{path} is in {location.lower()}, the TPU in {region}: traffic between them costs"
+            f" {per_gb:.2f} USD per GB{epoch if gigabytes and path == paths[0] else ''} (prices of"
+            f" {prices.as_of}), and is slower: a bucket in {region} costs nothing to read"
+        )
+    return warnings

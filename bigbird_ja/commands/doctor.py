@@ -118,7 +118,7 @@ def _cloud(project: str | None) -> Iterator[Check]:
     from bigbird_ja.launch import compute, rest
 
     try:
-        project = project or rest.default_project()
+        project = project or rest.credentials()[1]
         regions = list(compute.regions(project)) if project else []
     except BadInput as error:
         yield Check("credentials", False, str(error))

@@ -82,14 +82,11 @@ def _define_what(flags: command_flags.Flags) -> None:
 
 def _define_limits(flags: command_flags.Flags) -> None:
     hours: dict[str, Any] = {"unit": "hours", "above": 0}
-    minutes: dict[str, Any] = {"unit": "minutes", "above": 0, "high": 1e6}
     usd: dict[str, Any] = {"unit": "US dollars", "above": 0, "high": 1e9, "none": "no limit"}
     end, lease = "Ends the run so long after its start.", "A TPU that nobody watches deletes itself"
     flags.number("max_hours", None, end, high=1e6, none="no limit", **hours)
     flags.number("max_cost", None, "Ends the run at so much TPU time.", **usd)
     flags.number("lease_hours", 12.0, f"{lease} after so long.", high=168, **hours)
-    flags.number("stall_minutes", 15.0, "READY so long without a new step is deleted.", **minutes)
-    flags.number("startup_minutes", 45.0, "The same until the first step of a TPU.", **minutes)
     poll = {"low": 0.05, "high": 86_400}
     flags.number("poll_seconds", 30.0, "Between two looks at the service.", unit="seconds", **poll)
     at_once = "At Ctrl-C: asks on a terminal, and deletes where there is none."

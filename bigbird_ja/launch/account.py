@@ -5,9 +5,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from bigbird_ja.launch.record import LaunchedRun, Presence
-from bigbird_ja.launch.state import LONGEST, SHORTEST, Observation, Phase, RunState, View
+from bigbird_ja.launch.state import LONGEST, Observation, Phase, RunState, View
 from bigbird_ja.launch.watcher import STALLED_SECONDS
 
+SHORTEST = 600.0  # the rest of a budget must pay for so much of another machine
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)
 _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)

@@ -12,25 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bigbird_ja import accelerators
-from bigbird_ja.launch.record import (
-    RUN_DIR_KEY,
-    RUN_LABEL,
-    LaunchedRun,
-    Operation,
-    Presence,
-    Tpu,
-    check_still_there,
-    labels_of,
-)
-from bigbird_ja.launch.rest import (
-    Json,
-    Rest,
-    ServiceFault,
-    check_all_answered,
-    connect_rest,
-    fault_of_status,
-    seconds_of,
-)
+from bigbird_ja.launch import record, rest
+from bigbird_ja.launch.record import LaunchedRun, Presence, Tpu
+from bigbird_ja.launch.rest import Json
 from bigbird_ja.process.errors import BadInput
 
 API = "https://compute.googleapis.com/compute/v1"
@@ -90,19 +74,14 @@ def machine_type(accelerator_type: str) -> str:
     """
     machine = accelerators.find(accelerator_type)
     known = MACHINE_TYPES[machine.chip]
-    if machine.chips in known:
-        return known[machine.chips]
-    sizes = ", ".join(accelerators.of_chips(machine.chip, chips).name for chips in known)
-    if machine.hosts > 1:
+    if machine.chips not in known:
+        sizes = ", ".join(accelerators.of_chips(machine.chip, chips).name for chips in known)
         raise BadInput(
-            f"--accelerator_type {accelerator_type}: `launch` rents slices of several hosts up to"
-            f" v5e alone: take one of {sizes}, one such as v5e-{machine.chips}, or start `pretrain`"
-            " on a slice of your own (docs/pods.md)"
+            f"--accelerator_type {accelerator_type}: `launch` rents machines of the sizes {sizes},"
+            " and slices of several hosts up to v5e alone (v5e-32): or start `pretrain` on a slice"
+            " of your own (docs/pods.md)"
         )
-    raise BadInput(
-        f"--accelerator_type {accelerator_type}: there is no such machine: they have the sizes"
-        f" {sizes}"
-    )
+    return known[machine.chips]
 
 
 def image(accelerator_type: str) -> str:
@@ -118,34 +97,19 @@ def creation(
     if run.external_ip:
         interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     if run.subnetwork:
-        region = zone.rpartition("-")[0]
+        region = accelerators.region_of(zone)
         interface["subnetwork"] = f"regions/{region}/subnetworks/{run.subnetwork}"
+    source = {"sourceImage": run.runtime_version, "diskSizeGb": str(BOOT_DISK_GB)}
+    own = {TYPE_LABEL: run.accelerator_type, "managed-by": "bigbird-ja"}
+    account = {"email": run.service_account or "default", "scopes": [rest.SCOPE]}
     return {
         "name": run.name,
         "machineType": f"zones/{zone}/machineTypes/{machine_type(run.accelerator_type)}",
-        "labels": {
-            **labels_of(run, attempt),
-            TYPE_LABEL: run.accelerator_type,
-            "managed-by": "bigbird-ja",
-        },
-        "disks": [
-            {
-                "boot": True,
-                "autoDelete": True,
-                "initializeParams": {
-                    "sourceImage": run.runtime_version,
-                    "diskSizeGb": str(BOOT_DISK_GB),
-                },
-            }
-        ],
+        "labels": {**record.labels_of(run, attempt), **own},
+        "disks": [{"boot": True, "autoDelete": True, "initializeParams": source}],
         "networkInterfaces": [interface],
         "metadata": {"items": [{"key": key, "value": text} for key, text in metadata.items()]},
-        "serviceAccounts": [
-            {
-                "email": run.service_account or "default",
-                "scopes": ["https://www.googleapis.com/auth/cloud-platform"],
-            }
-        ],
+        "serviceAccounts": [account],
         "scheduling": {
             "provisioningModel": "STANDARD" if run.pricing == "on_demand" else "SPOT",
             "instanceTerminationAction": "DELETE",
@@ -167,7 +131,7 @@ def connect(project: str) -> ComputeEngine:
     Raises:
         BadInput: no credentials; the message has how to get them.
     """
-    return ComputeEngine(project, connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE))
+    return ComputeEngine(project, rest.connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE))
 
 
 def regions(project: str) -> Iterator[Json]:
@@ -177,7 +141,7 @@ def regions(project: str) -> Iterator[Json]:
         BadInput: no credentials.
         ServiceFault: refused, or no answer.
     """
-    client = connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE)
+    client = rest.connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE)
     for page in client.pages("regions"):
         yield from page.get("items", ())
 
@@ -187,11 +151,11 @@ class ComputeEngine:
 
     Args:
         project: id of the Google Cloud project.
-        rest: below the project's address.
+        client: below the project's address.
     """
 
-    def __init__(self, project: str, rest: Rest) -> None:
-        self._project, self._rest = project, rest
+    def __init__(self, project: str, client: rest.Rest) -> None:
+        self._project, self._rest = project, client
 
     def list(self, zone: str) -> list[Tpu]:
         """List the VMs that a run of ours made.
@@ -199,7 +163,7 @@ class ComputeEngine:
         Raises:
             ServiceFault: as all methods; `listed` has those of the zones that answered.
         """
-        query = {"filter": f"labels.{RUN_LABEL}:*"}
+        query = {"filter": f"labels.{record.RUN_LABEL}:*"}
         if zone != "-":
             pages = self._rest.pages(f"zones/{zone}/instances", query)
             return [self._tpu(one) for page in pages for one in page.get("items", [])]
@@ -210,11 +174,16 @@ class ComputeEngine:
             scopes = page.get("items", {}).values()
             tpus += [self._tpu(one) for scope in scopes for one in scope.get("instances", [])]
             missed += page.get("unreachables", [])
-        check_all_answered(missed, tpus)
+        rest.check_all_answered(missed, tpus)
         return tpus
 
     def create(
-        self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+        self,
+        run: LaunchedRun,
+        zone: str,
+        attempt: int,
+        metadata: Mapping[str, str],
+        limit: float,
     ) -> str:
         """Ask for a VM, which the cloud itself deletes at its limit."""
         body = creation(run, zone, attempt, metadata, limit)
@@ -228,7 +197,7 @@ class ComputeEngine:
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        path = check_still_there(self, tpu).resource.split("/", 2)[2]
+        path = record.check_still_there(self, tpu).resource.split("/", 2)[2]
         operation = self._rest.call("DELETE", path)
         return f"zones/{tpu.zone}/operations/{operation['name']}"
 
@@ -236,12 +205,12 @@ class ComputeEngine:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> Operation:
+    def operation(self, name: str) -> record.Operation:
         """Look at an operation, without waiting."""
         operation = self._rest.call("GET", name)
         is_done = operation.get("status") == "DONE"
         errors = operation.get("error", {}).get("errors", [])
-        return Operation(is_done, _fault_of_errors(errors) if is_done else None)
+        return record.Operation(is_done, _fault_of_errors(errors) if is_done else None)
 
     def _tpu(self, one: Json) -> Tpu:
         items = one.get("metadata", {}).get("items", [])
@@ -253,19 +222,19 @@ class ComputeEngine:
             one["status"],
             accelerator_type=labels.get(TYPE_LABEL, one["machineType"].rsplit("/")[-1]),
             labels=labels,
-            created=seconds_of(one.get("creationTimestamp", "")),
+            created=rest.seconds_of(one.get("creationTimestamp", "")),
             resource=f"projects/{self._project}/zones/{zone}/instances/{one['name']}",
-            run_dir=next((i.get("value", "") for i in items if i["key"] == RUN_DIR_KEY), ""),
+            run_dir=next((i.get("value", "") for i in items if i["key"] == record.RUN_DIR_KEY), ""),
             service="compute",
         )
 
 
-def _fault_of_errors(errors: Iterable[Mapping[str, Any]]) -> ServiceFault | None:
+def _fault_of_errors(errors: Iterable[Mapping[str, Any]]) -> rest.ServiceFault | None:
     """Translate the first error of an operation, which names its kind by a code in capitals."""
     for error in errors:
         code = str(error.get("code", ""))
         message = str(error.get("message") or code)
         if code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
             message = f"Quota: {message}"
-        return fault_of_status(_CODES.get(code, 13), message)
+        return rest.fault_of_status(_CODES.get(code, 13), message)
     return None

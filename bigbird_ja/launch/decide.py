@@ -23,8 +23,6 @@ from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
-    DELETE_PATIENCE,
-    SERVICE_PATIENCE,
     SETTLE,
     Action,
     Decision,
@@ -36,6 +34,9 @@ from bigbird_ja.launch.state import (
     RunState,
     View,
 )
+
+DELETE_PATIENCE = 1800.0  # before an ending run reports that it could not delete
+SERVICE_PATIENCE = 24 * 3600.0  # with a service or a bucket that only fails
 
 
 def decide(state: RunState, seen: Observation, run: LaunchedRun) -> Decision:
@@ -173,7 +174,7 @@ def creating(view: View) -> Decision:
 
 def running(view: View) -> Decision:
     """Decide while a TPU was READY when last seen."""
-    state, run = view.state, view.run
+    state = view.state
     # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
     if view.is_unlisted:
@@ -210,7 +211,7 @@ def running(view: View) -> Decision:
         return outcomes.training_ended(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
     # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
-    if state.quiet_seconds > (run.stall if state.has_stepped else run.startup):
+    if state.quiet_seconds > state.patience:
         return outcomes.stalled(view)
     # READY: watch on, delete all but one.
     # Why: health is a new global step; a newer time stamp alone is none.

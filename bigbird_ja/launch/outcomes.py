@@ -7,13 +7,7 @@ from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.rest import Kind, ServiceFault, advice
 from bigbird_ja.launch.state import (
-    BACKOFF_FIRST,
-    BACKOFF_MOST,
     CREATE_TIMEOUT,
-    HEALTHY,
-    QUEUE_TIMEOUT,
-    QUOTA_STRIKES,
-    SAME_FAILURES,
     Create,
     Decision,
     Delete,
@@ -24,6 +18,12 @@ from bigbird_ja.launch.state import (
     View,
 )
 
+# Patience in seconds, and counts: the same for every run.
+QUEUE_TIMEOUT = 6 * 3600.0  # a queued resource waits longer before another zone is asked
+BACKOFF_FIRST, BACKOFF_MOST = 30.0, 900.0  # after a round over all zones without a TPU
+SAME_FAILURES = 3  # in a row end the run
+HEALTHY = 3600.0  # training this long makes the next failure a first one
+QUOTA_STRIKES = 3  # in zones that have served us: a dead TPU's quota comes back late
 LOOK_AGAIN = 10.0  # seconds, while a machine is being deleted
 
 

@@ -73,8 +73,6 @@ def make_record(
         max_seconds=None if most is None else most * 3600,
         max_usd=flags["max_cost"],
         poll=flags["poll_seconds"],
-        stall=flags["stall_minutes"] * 60,
-        startup=flags["startup_minutes"] * 60,
         lease=flags["lease_hours"] * 3600,
         **{flag: flags[flag] for flag in _STORED},
     )

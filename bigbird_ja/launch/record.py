@@ -47,8 +47,6 @@ class LaunchedRun:
     max_seconds: Amount | None = None  # since the first launch, whoever watched
     max_usd: Amount | None = None
     poll: Amount = 30.0  # between two looks
-    stall: Amount = 900.0  # READY, has stepped before, no new step
-    startup: Amount = 2700.0  # READY, no step yet: boot, install, compile
     lease: Amount = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
 
     @property

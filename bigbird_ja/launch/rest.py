@@ -16,6 +16,7 @@ from bigbird_ja.process.errors import BadInput
 CALL_SECONDS = 30.0  # one request
 RETRY_SECONDS = 60.0  # all requests of one call
 CLOCK_SECONDS = 3600.0  # our own clock is trusted so long after the service's last answer
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 Json = dict[str, Any]
 
 
@@ -268,44 +269,34 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
     Raises:
         BadInput: no credentials, with how to get them; or the emulator is not on this machine.
     """
-    import google.auth
-    from google.auth import exceptions
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import AuthorizedSession
 
     host = os.environ.get(emulator_variable)
-    if host:
-        if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
-            raise BadInput(f"{emulator_variable}: must be an address of this machine")
-        base = re.sub("^https://[^/]*", f"http://{host}", api)
-        return Rest(base, AuthorizedSession(AnonymousCredentials()))
-    try:
-        scope = "https://www.googleapis.com/auth/cloud-platform"
-        return Rest(api, AuthorizedSession(google.auth.default(scopes=[scope])[0]))
-    except exceptions.GoogleAuthError as error:
-        raise _no_credentials(error) from error
+    if not host:
+        return Rest(api, AuthorizedSession(credentials()[0]))
+    if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
+        raise BadInput(f"{emulator_variable}: must be an address of this machine")
+    base = re.sub("^https://[^/]*", f"http://{host}", api)
+    return Rest(base, AuthorizedSession(AnonymousCredentials()))
 
 
-def default_project() -> str | None:
-    """Return the project of the user's credentials, or None where they have none.
+def credentials() -> tuple[Any, str | None]:
+    """Return the user's credentials, and the project that they name, if any.
 
     Raises:
-        BadInput: no credentials.
+        BadInput: no credentials, with how to get them.
     """
     import google.auth
     from google.auth import exceptions
 
     try:
-        return google.auth.default()[1]
+        return google.auth.default(scopes=[SCOPE])
     except exceptions.GoogleAuthError as error:
-        raise _no_credentials(error) from error
-
-
-def _no_credentials(error: Exception) -> BadInput:
-    return BadInput(
-        f"no Google credentials ({shortened(str(error), 200)}):"
-        " gcloud auth application-default login"
-    )
+        raise BadInput(
+            f"no Google credentials ({shortened(str(error), 200)}):"
+            " gcloud auth application-default login"
+        ) from error
 
 
 def seconds_of(timestamp: str) -> float:

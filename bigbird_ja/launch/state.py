@@ -16,16 +16,10 @@ _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
 
 # Patience in seconds, and counts: the same for every run.
 CREATE_TIMEOUT = 1200.0  # asked for, or in repair, and not READY
-QUEUE_TIMEOUT = 6 * 3600.0  # a queued resource waits longer before another zone is asked
 SETTLE = 120.0  # a TPU that was asked for may appear this late
-DELETE_PATIENCE = 1800.0  # before an ending run reports that it could not delete
-SERVICE_PATIENCE = 24 * 3600.0  # with a service or a bucket that only fails
-BACKOFF_FIRST, BACKOFF_MOST = 30.0, 900.0  # after a round over all zones without a TPU
-SAME_FAILURES = 3  # in a row end the run
-HEALTHY = 3600.0  # training this long makes the next failure a first one
-QUOTA_STRIKES = 3  # in zones that have served us: a dead TPU's quota comes back late
+STALL = 900.0  # READY, has stepped before, no new step
+STARTUP = 2700.0  # READY, no step yet: boot, install, compile
 LONGEST = 7 * 86_400.0  # a machine lives so long in all, where no budget is shorter
-SHORTEST = 600.0  # the rest of a budget must pay for so much of another machine
 ABSENT_LOOKS = 2  # in a row, before a machine that is not shown counts as absent
 # A machine may be there so long after its limit: the watcher's turn, and the service's deletion.
 OVERTIME = 900.0
@@ -101,6 +95,11 @@ class RunState:
     ending: Ending | None = None
     ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
     ending_message: str = ""
+
+    @property
+    def patience(self) -> float:
+        """Return how many seconds a READY machine may make no new step."""
+        return STALL if self.has_stepped else STARTUP
 
 
 @dataclass(frozen=True)

@@ -252,10 +252,9 @@ class _Supervisor:
                 rate = f"{heartbeat.tokens_per_second:,.0f} tokens/s"
                 world.say(f"step {heartbeat.global_step:,} of {run.target_step:,}, {rate}")
             report = self._if_whole(world.files.exit_report) if running else None
-            limit = run.stall if state.has_stepped else run.startup
             ended = report is not None and report.attempt == state.attempt
             stopped = heartbeat is not None and heartbeat.state == "stopped"
-            quiet = state.quiet_seconds + watched > limit
+            quiet = state.quiet_seconds + watched > state.patience
             if ended or quiet:
                 tail = world.files.log_tail()
             if not running or suspicious or ended or quiet or stopped:

@@ -6,23 +6,9 @@ A slice of several hosts is one node, with all hosts or none.
 from collections.abc import Mapping
 
 from bigbird_ja import accelerators
-from bigbird_ja.launch.record import (
-    RUN_DIR_KEY,
-    LaunchedRun,
-    Operation,
-    Presence,
-    Tpu,
-    check_still_there,
-    labels_of,
-)
-from bigbird_ja.launch.rest import (
-    Json,
-    Rest,
-    check_all_answered,
-    connect_rest,
-    fault_of_status,
-    seconds_of,
-)
+from bigbird_ja.launch import record, rest
+from bigbird_ja.launch.record import LaunchedRun, Presence, Tpu
+from bigbird_ja.launch.rest import Json
 
 API = "https://tpu.googleapis.com/v2"
 EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
@@ -62,7 +48,7 @@ def creation(run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, s
     node: Json = {
         "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
         "runtimeVersion": run.runtime_version,
-        "labels": {**labels_of(run, attempt), "managed-by": "bigbird-ja"},
+        "labels": {**record.labels_of(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),
         "networkConfig": {
             "network": run.network or "",
@@ -71,8 +57,7 @@ def creation(run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, s
         },
     }
     if run.service_account:
-        scope = "https://www.googleapis.com/auth/cloud-platform"
-        node["serviceAccount"] = {"email": run.service_account, "scope": [scope]}
+        node["serviceAccount"] = {"email": run.service_account, "scope": [rest.SCOPE]}
     if not run.queued:
         if run.pricing == "spot":
             node["schedulingConfig"] = {"spot": True}
@@ -95,11 +80,11 @@ class TpuNodes:
 
     Args:
         project: id of the Google Cloud project.
-        rest: below the API's address.
+        client: below the API's address.
     """
 
-    def __init__(self, project: str, rest: Rest) -> None:
-        self._project, self._rest = project, rest
+    def __init__(self, project: str, client: rest.Rest) -> None:
+        self._project, self._rest = project, client
 
     def list(self, zone: str) -> list[Tpu]:
         """List nodes and queued resources.
@@ -118,11 +103,16 @@ class TpuNodes:
         for queued in resources["queuedResources"]:
             zone, name = _zone_and_id(queued)
             tpus[zone, name] = _of_queued(queued, tpus.get((zone, name)))
-        check_all_answered(missed, [*tpus.values()])
+        rest.check_all_answered(missed, [*tpus.values()])
         return [*tpus.values()]
 
     def create(
-        self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+        self,
+        run: LaunchedRun,
+        zone: str,
+        attempt: int,
+        metadata: Mapping[str, str],
+        limit: float,
     ) -> str:
         """Ask for a TPU; the API knows no limit, which the machine's watcher keeps."""
         body = creation(run, zone, attempt, metadata)
@@ -140,7 +130,7 @@ class TpuNodes:
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        there = check_still_there(self, tpu)
+        there = record.check_still_there(self, tpu)
         # force: without it the service refuses while the queued resource still has nodes
         query = {"force": "true"} if there.is_queued else {}
         return str(self._rest.call("DELETE", there.resource, query=query)["name"])
@@ -149,12 +139,12 @@ class TpuNodes:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> Operation:
+    def operation(self, name: str) -> record.Operation:
         """Look at an operation, without waiting."""
-        operation = self._rest.call("GET", name)
-        error = operation.get("error")
-        fault = fault_of_status(error.get("code", 13), error.get("message", "")) if error else None
-        return Operation(bool(operation.get("done")), fault)
+        operation, fault = self._rest.call("GET", name), None
+        if error := operation.get("error"):
+            fault = rest.fault_of_status(error.get("code", 13), error.get("message", ""))
+        return record.Operation(bool(operation.get("done")), fault)
 
 
 def connect(project: str) -> TpuNodes:
@@ -163,7 +153,7 @@ def connect(project: str) -> TpuNodes:
     Raises:
         BadInput: no credentials; the message has how to get them.
     """
-    return TpuNodes(project, connect_rest(API, EMULATOR_VARIABLE))
+    return TpuNodes(project, rest.connect_rest(API, EMULATOR_VARIABLE))
 
 
 def _zone_and_id(resource: Json) -> tuple[str, str]:
@@ -182,9 +172,9 @@ def _of_node(node: Json) -> Tpu:
         state,
         accelerator_type=node.get("acceleratorType", ""),
         labels=node.get("labels", {}),
-        created=seconds_of(node.get("createTime", "")),
+        created=rest.seconds_of(node.get("createTime", "")),
         resource=node["name"],
-        run_dir=node.get("metadata", {}).get(RUN_DIR_KEY, ""),
+        run_dir=node.get("metadata", {}).get(record.RUN_DIR_KEY, ""),
     )
 
 
@@ -196,13 +186,13 @@ def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
     if state == "FAILED":
         error = status.get("failedData", {}).get("error", {})
         message = error.get("message") or "the queued resource failed"
-        fault = fault_of_status(error.get("code", 13), message)
+        fault = rest.fault_of_status(error.get("code", 13), message)
     presence = _QUEUE_PRESENCE.get(state, Presence.GONE)
     if state == "ACTIVE":
         presence = node.presence if node else Presence.GONE
     specs = resource.get("tpu", {}).get("nodeSpec", [])
     asked = specs[0].get("node", {}) if specs else {}
-    created = seconds_of(resource.get("createTime", ""))
+    created = rest.seconds_of(resource.get("createTime", ""))
     return Tpu(
         name,
         zone,
@@ -213,6 +203,6 @@ def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
         created=node.created if node and node.created else created,
         fault=fault,
         resource=resource["name"],
-        run_dir=asked.get("metadata", {}).get(RUN_DIR_KEY, ""),
+        run_dir=asked.get("metadata", {}).get(record.RUN_DIR_KEY, ""),
         is_queued=True,
     )
