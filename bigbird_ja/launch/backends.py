@@ -123,14 +123,14 @@ def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], fl
             (off if fault.is_switched_off else faults).append(fault)
     tpus = [tpu for tpu in tpus if tpu.run_id]
     if faults or len(off) == len(services):
-        fault = (faults or off)[0]
+        first = (faults or off)[0]
         for tpu in tpus:
             log(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}")
-        if fault.is_passing:
-            text = f"some zones did not answer ({fault.message}); machines may remain there"
+        if first.is_passing:
+            text = f"some zones did not answer ({first.message}); machines may remain there"
             results = {"tpus": [tpu.to_json() for tpu in tpus]}
-            raise StorageError(f"{text}: try again", results=results) from fault
-        raise BadInput(advice(fault, project, "-", "TPUs")) from fault
+            raise StorageError(f"{text}: try again", results=results) from first
+        raise BadInput(advice(first, project, "-", "TPUs")) from first
     return tpus, now
 
 
