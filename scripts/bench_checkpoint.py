@@ -46,9 +46,8 @@ def measure(config: Config, directory: str, saves: int) -> tuple[int, list[float
 
     from bigbird_ja.run.checkpoints import CheckpointStore, Meta
     from bigbird_ja.storage.ownership import Owned
+    from bigbird_ja.train import Dependencies, SingleProcess
     from bigbird_ja.train.beside import CheckpointSaver
-    from bigbird_ja.train.single_process import SingleProcess
-    from bigbird_ja.train.start import Dependencies
 
     waits: list[float] = []
     works: list[float] = []

@@ -13,7 +13,7 @@ import yaml
 from bigbird_ja.storage.ownership import MARK
 from testkit import pods, synthetic
 
-# A mark of `train.start.Dependencies`, how often it may come at most, and the seconds after it in
+# A mark of `train.Dependencies`, how often it may come at most, and the seconds after it in
 # which to kill: 0 is between two files exactly.
 PHASES = {
     "start-up": (1, 6.0),  # of a pod: the comparison of the hosts, devices, lock

@@ -85,7 +85,7 @@ def _packages() -> Iterator[Check]:
 
 def _room() -> Iterator[Check]:
     from bigbird_ja.process.console import human_bytes
-    from bigbird_ja.train.engines.memory import available_bytes
+    from bigbird_ja.train.engines.devices import available_bytes
 
     memory, free = available_bytes(), shutil.disk_usage(".").free
     yield Check("memory", True, "not known" if memory is None else f"{human_bytes(memory)} free")
@@ -96,7 +96,7 @@ def _room() -> Iterator[Check]:
 def _engines() -> Iterator[Check]:
     """Checks each engine and finds the devices that it would train on."""
     from bigbird_ja.process.errors import require
-    from bigbird_ja.train.engines import choose, devices
+    from bigbird_ja.train.engines import devices, has_estimator
 
     try:
         require("tensorflow")  # reads the records for both
@@ -106,7 +106,7 @@ def _engines() -> Iterator[Check]:
         yield Check("engine pjrt", False, "cannot be used", str(error))
     try:
         require("tensorflow")
-        is_there = choose.has_estimator()
+        is_there = has_estimator()
     except BadInput:
         is_there = False
     observed = "estimator on CPU, TPU v2 or v3" if is_there else "no TensorFlow 2.15"

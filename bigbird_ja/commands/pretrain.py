@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
+    from bigbird_ja.train import Dependencies
     from bigbird_ja.train.run_dir import RunDir
-    from bigbird_ja.train.start import Dependencies
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
@@ -120,7 +120,7 @@ def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[s
     from bigbird_ja.process import streams
     from bigbird_ja.process.signals import StopRequest
     from bigbird_ja.process.streams import leave
-    from bigbird_ja.train.start import Dependencies
+    from bigbird_ja.train import Dependencies
 
     deps = deps or Dependencies()
     with (
@@ -145,10 +145,9 @@ def _prepare_and_train(
     """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
     from bigbird_ja.settings.values import may_change_in_mid_run
     from bigbird_ja.storage import outputs
-    from bigbird_ja.train import hosts
-    from bigbird_ja.train.engines.choose import choose
+    from bigbird_ja.train import Job, hosts
+    from bigbird_ja.train.engines import choose
     from bigbird_ja.train.run_dir import RunDir
-    from bigbird_ja.train.start import Job
 
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})

@@ -21,7 +21,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta
 from bigbird_ja.run.model import write_variables
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train.start import Job
+from bigbird_ja.train import Job
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model

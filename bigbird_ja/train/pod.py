@@ -33,7 +33,7 @@ import numpy as np
 from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
 from bigbird_ja.process.signals import on_abort
-from bigbird_ja.train.single_process import NamedArrays, SingleProcess
+from bigbird_ja.train import NamedArrays, SingleProcess
 
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead

@@ -16,9 +16,9 @@ from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
+from bigbird_ja.train import Job, Resumption
 from bigbird_ja.train.progress import EventWriter, Pace, TrainProgress, WandbLog, load_wandb
-from bigbird_ja.train.run_dir import Resumption, RunDir
-from bigbird_ja.train.start import Job
+from bigbird_ja.train.run_dir import RunDir
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 

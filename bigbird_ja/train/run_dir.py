@@ -34,8 +34,7 @@ from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.ownership import MARK, Owned
-from bigbird_ja.train.engines.choose import Before
-from bigbird_ja.train.start import COMPILED, Dependencies, Resumption
+from bigbird_ja.train import COMPILED, Dependencies, Resumption
 
 LOCK = "lock.json"
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
@@ -99,12 +98,12 @@ class RunDir:
         starts = [e for e in self.events.records if e["event"] in ("started", "resumed")]
         return starts[-1] if starts else None
 
-    def engine_before(self) -> Before | None:
+    def engine_before(self) -> tuple[str, str] | None:
         """Return the engine and device of the run so far; None for a new one."""
         start = self.last_start() if self.has_work else None
         if start is None:
             return None
-        return Before(str(start.get("engine")), str(start.get("environment", {}).get("device")))
+        return str(start.get("engine")), str(start.get("environment", {}).get("device"))
 
     def is_recorded_as_finished(self) -> bool:
         """Tell whether the end `finished` followed the last start of a run."""

@@ -9,8 +9,6 @@ Saving, heartbeats and the watchdog have threads of their own. In a pod, process
 others follow it. How each end of a run is recorded stands below the loop.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import shlex
@@ -18,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bigbird_ja.data import verify
 from bigbird_ja.process.console import waiting
@@ -35,24 +33,15 @@ from bigbird_ja.process.errors import (
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import TOKENIZER, check_tokenizer, parameters_of, read_checkpoint
+from bigbird_ja.run.model import TOKENIZER, check_tokenizer
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
+from bigbird_ja.train import Job, Resumption, StepResult
 from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog
-from bigbird_ja.train.engines import Engine, StepResult
+from bigbird_ja.train.engines import Engine, check, make_engine
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.start import (
-    Job,
-    Resumption,
-    check,
-    load_warm_start,
-    make_engine,
-    trained_model,
-)
-
-if TYPE_CHECKING:
-    from bigbird_ja.train.warm_start import FirstValues
+from bigbird_ja.train.warm_start import FirstValues, load_warm_start
 
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
@@ -143,8 +132,15 @@ class Trainer:
         # Ends that come from other threads are recorded as this run's from here on.
         self.stop.leave = lambda message: self._leave("interrupted", message)
         self.pod.leave = lambda error: self._leave(error.reason, str(error))
+        self.evaluations.begin(self.resumption.step)
         if self.resumption.step >= self.total:
-            return self._complete()
+            is_past = self.resumption.step > self.total
+            self._log_nothing_left(is_past)
+            # A kill may have come before the last evaluation, which is made up for, or before the
+            # record of the end. A run of another length keeps its record.
+            if is_past or not self.evaluations.is_due(self.total):
+                is_new = not is_past and not self.run_dir.is_recorded_as_finished()
+                return self._ended("finished", is_new)
         with self._recorded_failure(is_new=self.resumption.checkpoint is None):
             self.recorder.started(self.warm_start.record if self.warm_start else None)
             # Several processes stop at a step that they agree on, in the loop.
@@ -183,7 +179,6 @@ class Trainer:
         """
         step = start = self.resumption.step
         self.saver.begin(start)
-        self.evaluations.begin(start)
         self._evaluate_if_due(start, engine)
         self.recorder.began()
         self.deps.mark("step", start)
@@ -295,33 +290,12 @@ class Trainer:
             "metrics": (METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         }
 
-    def _complete(self) -> dict[str, Any]:
-        """Make up for what a kill after the last step has prevented.
-
-        That is the last evaluation, and the record of the end.
-        """
-        step, checkpoint = self.resumption.step, self.resumption.checkpoint
-        is_past = f", past training.num_train_steps={self.total:,}" if step > self.total else ""
+    def _log_nothing_left(self, is_past: bool) -> None:
+        past = f", past training.num_train_steps={self.total:,}" if is_past else ""
         self.deps.log(
-            f"{self.job.model_dir}: already at step {step:,}{is_past}: nothing left to do (a larger"
-            " --num_train_steps continues)"
+            f"{self.job.model_dir}: already at step {self.resumption.step:,}{past}: nothing left to"
+            " do (a larger --num_train_steps continues)"
         )
-        if is_past:  # a run of another length, finished or not: its record stays as it is
-            return self._ended("finished", is_new=False)
-        self.evaluations.begin(step)
-        if checkpoint is None or not self.evaluations.is_due(step):
-            return self._ended("finished", is_new=not self.run_dir.is_recorded_as_finished())
-        with self._recorded_failure(), self._threads():
-            parameters = parameters_of(read_checkpoint(checkpoint))
-            model = trained_model(self.job.engine, self.config, self.job.manifest, parameters)
-            results = self.evaluations.evaluate(step, model)
-            if results is not None:
-                self.recorder.evaluated(step, results)
-        if not self.evaluations.is_due(step):
-            return self._ended("finished")
-        self.stop.answered()  # someone asked to stop before it was complete
-        self.evaluations.join()
-        return self._ended("interrupted")
 
     # The ends of a run: each is recorded once, and becomes the command's results or its error.
 

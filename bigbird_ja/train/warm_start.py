@@ -44,7 +44,7 @@ from bigbird_ja.run.model import (
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
-from bigbird_ja.train import hf_folder
+from bigbird_ja.train import Job, hf_folder
 
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
@@ -128,6 +128,18 @@ class Source:
     names: Mapping[str, str]  # our name -> the source's
     settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
     origin: dict[str, Any] | None = None  # of a run that began from other weights itself
+
+
+def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
+    """Load the parameters of `--init_from`; None without the flag, and where a run is resumed."""
+    if not job.init_from:
+        return None
+    if not job.overwrite and has_checkpoints:
+        job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
+        return None
+    first = load_initial(job.init_from, job.config, job.manifest, job.manifest.tokenizer_sha256)
+    job.deps.log(first.table)
+    return first
 
 
 def load_initial(

@@ -1,7 +1,8 @@
 """`doctor`: what a machine has, what it lacks, and whether it can train."""
 
 from bigbird_ja.launch import compute
-from bigbird_ja.train.engines import choose, devices
+from bigbird_ja.train import engines
+from bigbird_ja.train.engines import devices
 from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 
@@ -25,7 +26,7 @@ def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
     monkeypatch, tmp_path, run
 ):
     monkeypatch.setattr(devices, "is_installed", lambda: False)
-    monkeypatch.setattr(choose, "has_estimator", lambda: False)
+    monkeypatch.setattr(engines, "has_estimator", lambda: False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/none.json")
     ended = run("doctor", "--json")
     assert ended.status == 2 and not ended.json["can_train"]

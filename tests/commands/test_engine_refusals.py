@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from bigbird_ja.train.engines import devices, memory
+from bigbird_ja.train.engines import devices
 from testkit.machines import PretendedMachine
 from tests.commands.pretraining import refused
 
@@ -83,7 +83,7 @@ def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
     capsys
 ):  # fmt: skip
     """By the figures of the compiler, whose program is the one that would run."""
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10_000)
+    monkeypatch.setattr(devices, "available_bytes", lambda: 10_000)
     small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast
     words = "needs about", "training.global_batch_size"
     refused(command(inputs, tmp_path / "model", *small), capsys, *words, status=71)

@@ -131,7 +131,7 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
     steps = [record["step"] for record in run_log.read_metrics(model)]
     assert steps == sorted(set(steps)) and {4, 8, 12, 16, 20, 24, 28, STEPS} <= set(steps)
     if runs.engine == "pjrt" and pytest.importorskip("jax").__version_info__ >= (0, 7):
-        # Older ones keep no programs of a CPU; see `engines.kept_programs`.
+        # Older ones keep no programs of a CPU; see `engines.devices`.
         kept = [name for name in storage.list_tree(model) if "replica_step" in name]
         assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
 

@@ -11,9 +11,8 @@ from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.settings.schema import CheckpointsConfig, Config
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.train import Dependencies, SingleProcess
 from bigbird_ja.train.beside import CheckpointSaver, Periodic, Watchdog
-from bigbird_ja.train.single_process import SingleProcess
-from bigbird_ja.train.start import Dependencies
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 

@@ -9,8 +9,8 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.storage.ownership import MARK
+from bigbird_ja.train import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
-from bigbird_ja.train.start import Dependencies
 from testkit.configs import fitted, with_data
 
 DEPS = Dependencies(log=lambda text: None)

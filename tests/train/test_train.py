@@ -16,11 +16,10 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.values import varied
+from bigbird_ja.train import Choice, Dependencies, Job, StepResult
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.beside import Watchdog
-from bigbird_ja.train.engines import StepResult, choose
 from bigbird_ja.train.run_dir import RunDir
-from bigbird_ja.train.start import Dependencies, Job
 from bigbird_ja.train.train import train
 from testkit import synthetic
 
@@ -120,10 +119,9 @@ class Training:
         self._monkeypatch.setattr(masked_lm, "evaluate_model", evaluate)
         self._monkeypatch.setattr(masked_lm, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
-        self._monkeypatch.setattr(train_lib, "trained_model", lambda *args: engine)
         job = Job(
             self.config, self.manifest, verify.fast_check(self.data)[1], self.data, self.model_dir,
-            choose.Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
+            Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
             deps=Dependencies(mark=mark),
         )  # fmt: skip
         try:

@@ -1,4 +1,4 @@
-"""Run the step: TensorFlow's TPUEstimator, or JAX's runtime. `train.train` sees only this.
+"""Choose and make the engine that runs the step: TensorFlow's TPUEstimator, or JAX's runtime.
 
 An engine holds the state (parameters, slots, step) on the device from `begin` to `close`. It
 dispatches steps, returns which of them are finished and their metrics, and copies the state. All
@@ -7,35 +7,30 @@ calls come from the main thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bigbird_ja import storage
+from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.model import pattern
+from bigbird_ja.model.params import count_parameters, count_state
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
+from bigbird_ja.train import COMPILED, Choice, Job, Resumption, Snapshot, StepResult
+from bigbird_ja.train.engines import devices
 
 if TYPE_CHECKING:
-    import numpy as np
-    import tensorflow as tf
-
     from bigbird_ja.model.forward import Model
+    from bigbird_ja.train.warm_start import FirstValues
 
-# (host, hosts) -> that host's part of each global batch, from the first step on.
-MakeBatches = Callable[[int, int], "tf.data.Dataset"]
-# A copy of the state at one step: called in any thread, at most once, it gives the arrays.
-Snapshot = Callable[[], "dict[str, np.ndarray]"]
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The steps that an engine has finished since the last call."""
-
-    step: int  # all steps up to this one
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # of logged ones
-    first_nonfinite_step: int | None = None  # whose loss or gradients were NaN or infinite
-
-    def then(self, later: StepResult) -> StepResult:
-        """Join two results, the later one last."""
-        first = self.first_nonfinite_step
-        first = later.first_nonfinite_step if first is None else first
-        return StepResult(later.step, {**self.metrics, **later.metrics}, first)
+# The kinds of TPU that TensorFlow 2.15 is proven on.
+_ESTIMATOR_TPUS = ("v2", "v3")
 
 
 class Engine(Protocol):
@@ -76,3 +71,239 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """End all threads and release the device. Never raises."""
+
+
+def choose(
+    wanted: str,
+    use_tpu: bool,
+    config: Config,
+    before: tuple[str, str] | None = None,
+    processes: int = 1,
+) -> Choice:
+    """Choose the engine for this machine, or for all machines of a pod; reads only.
+
+    Args:
+        wanted: auto, estimator or pjrt.
+        use_tpu: as the flag.
+        config: of the run.
+        before: engine and device of the run that is continued; None for a new one.
+        processes: that train together.
+
+    Raises:
+        BadInput: the engine's packages are missing, or what it should run on is.
+    """
+    # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
+    accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
+    if wanted != "auto":
+        name, why = wanted, f"--engine {wanted}"
+    elif processes > 1:
+        name, why = "pjrt", "several processes"
+    else:
+        name, why = _automatic(use_tpu, config, accelerator, before)
+    if name == "estimator":
+        return _estimator(why, use_tpu, config, accelerator)
+    there = devices.find(use_tpu)
+    about = there.description, there.peak_flops
+    return Choice("pjrt", why, use_tpu, len(there.devices), *about, there, processes)
+
+
+def has_estimator() -> bool:
+    """Tell whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator installed."""
+    if importlib.util.find_spec("tensorflow_estimator") is None:
+        return False
+    for package in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package).startswith("2.15.")
+    return False
+
+
+def _automatic(
+    use_tpu: bool, config: Config, accelerator: str | None, before: tuple[str, str] | None
+) -> tuple[str, str]:
+    """Choose the engine that suits this machine, and say why."""
+    if not has_estimator():
+        return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
+    if use_tpu and config.tpu.name != "local":
+        return "estimator", "auto: only TensorFlow can reach a TPU by its name"
+    wanted = _only_of_pjrt(config)
+    if wanted:
+        return "pjrt", f"auto: {wanted} needs it"
+    if not use_tpu and not devices.is_installed():
+        return "estimator", "auto: jax is not installed"
+    if before is not None and _can_resume(*before, use_tpu, accelerator):
+        return before[0], "auto: this run was begun with it, and goes on with it bit for bit"
+    if not use_tpu:
+        return "pjrt", "auto: no TPU v2 or v3, which TPUEstimator is for"
+    chip = _chip(accelerator or "")
+    if chip and chip not in _ESTIMATOR_TPUS:
+        return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
+    if not devices.tensorflow_has_tpu():
+        return "pjrt", "auto: this TensorFlow is built without TPU support"
+    return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
+
+
+def _can_resume(engine: str, device: str, use_tpu: bool, accelerator: str | None) -> bool:
+    """Tell whether the run's engine works here, on the kind of device that it was trained on."""
+    here = _chip(accelerator or "") if use_tpu else "GPU" if devices.has_gpu() else "CPU"
+    if not here or here != _kind(device):
+        return False
+    if engine == "estimator":
+        return not use_tpu or devices.tensorflow_has_tpu()
+    return engine == "pjrt" and devices.is_installed()
+
+
+def _kind(device: str) -> str:
+    """Name the chip of a device as events describe it, "CPU" or "GPU"; "" for an unknown TPU."""
+    name = device.partition("TPU")[2].strip(" ,")
+    if "TPU" in device:
+        return _chip(name.replace("v5 lite", "v5e").replace("v6 lite", "v6e"))
+    # TPUEstimator's runs say "CPU or GPU", where jax found nothing better.
+    return "CPU" if "cpu" in device.lower() else "GPU"
+
+
+def _chip(accelerator: str) -> str:
+    """Name the chip, such as "v5e" of "v5litepod-8"; "" where it is not known."""
+    match = re.match(r"v\d+[a-z]*", accelerator)
+    return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
+
+
+def _only_of_pjrt(config: Config) -> str | None:
+    """Return the setting, with its value, that only the engine pjrt has."""
+    if config.model.attention_implementation == "kernel":
+        return "model.attention_implementation=kernel"
+    return None
+
+
+def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
+    if not has_estimator():
+        raise BadInput(
+            "--engine estimator needs TensorFlow 2.15, which is not installed: pip install"
+            " 'bigbird-ja[estimator]', or use --engine pjrt"
+        )
+    wanted = _only_of_pjrt(config)
+    if wanted:
+        raise BadInput(f"{wanted} needs --engine pjrt: TPUEstimator does not have it")
+    if not use_tpu:
+        return Choice("estimator", why, False, 1, "CPU or GPU")
+    cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
+    accumulation = config.training.gradient_accumulation_steps
+    check_divides(config.training.global_batch_size, cores, accumulation)
+    check_estimator_tpu(config)
+    device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
+    chip = CHIPS.get(_chip(accelerator or ""))
+    return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
+
+
+def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
+    """Return the sequences per core and micro-batch.
+
+    Raises:
+        BadInput: the batch does not divide; the nearest ones that do are named.
+    """
+    unit = cores * micro_batches
+    if global_batch % unit:
+        below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
+        nearest = f"{below} or {above}" if below else f"{above}"
+        raise BadInput(
+            f"training.global_batch_size={global_batch} is not divisible by {cores} cores x"
+            f" {micro_batches} micro-batches (training.gradient_accumulation_steps): use {nearest}"
+        )
+    return global_batch // unit
+
+
+def check_estimator_tpu(config: Config, files: Sequence[str] = devices.TPU_FILES) -> None:
+    """Refuse `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
+
+    Raises:
+        BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
+            name that does not answer.
+    """
+    advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
+    if config.tpu.name != "local":
+        devices.resolve_tpu(config)
+        return
+    if not devices.is_there(files):
+        raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
+    if not devices.tensorflow_has_tpu():
+        raise BadInput(
+            "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
+            f" (a tpu-vm-tf-2.15 runtime image): {advice}"
+        )
+
+
+def check(job: Job) -> None:
+    """Refuse what cannot be trained, here or at all; reads only.
+
+    Raises:
+        BadInput: what, where, and what to do.
+        OutOfMemory: a step does not fit into this machine.
+    """
+    config, engine = job.config, job.engine
+    check_divides(
+        config.training.global_batch_size,
+        engine.replicas,
+        config.training.gradient_accumulation_steps,
+    )
+    try:
+        pattern.is_full(config, job.manifest.seq_length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    if job.wandb:
+        from bigbird_ja.train.progress import load_wandb
+
+        load_wandb()
+    # Refuses a mask unit or a rate that static data does not have.
+    job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
+    is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
+    if is_on_host and engine.name == "estimator":  # the other engine asks its compiler
+        # There the state is held four times (variables, results of the step, a snapshot that is
+        # written, first values), and beside it the gradients.
+        values = 4 * count_state(config, job.manifest) + count_parameters(config, job.manifest)
+        devices.refuse_if_too_large(4 * values)
+
+
+def make_engine(
+    job: Job, resumption: Resumption, warm_start: FirstValues | None, scratch: str
+) -> Engine:
+    """Make the engine, not yet begun.
+
+    Args:
+        job: the run.
+        resumption: where training continues.
+        warm_start: what replaces the random parameters of a new run, or None.
+        scratch: local directory for an engine's own files.
+    """
+    from bigbird_ja.train.warm_start import first_state
+
+    config, choice = job.config, job.engine
+
+    def state() -> Mapping[str, Any]:
+        return first_state(config, job.manifest, resumption.checkpoint, warm_start)
+
+    def read(host: int, count: int) -> Any:
+        from bigbird_ja.data import pipeline
+
+        job.deps.mark("input")
+        return pipeline.batches(
+            config,
+            job.manifest,
+            job.data_dir,
+            start_step=resumption.next_batch,
+            first_step=resumption.step,
+            num_steps=config.training.num_train_steps - resumption.step,
+            num_hosts=count,
+            host_index=host,
+        )
+
+    if choice.devices is not None:
+        from bigbird_ja.train.engines.pjrt import PjrtEngine
+
+        place = storage.join(job.model_dir, COMPILED)
+        platform = choice.devices.platform
+        programs = devices.CompiledPrograms(place, scratch, platform, job.deps.log)
+        return PjrtEngine(config, job.manifest, state, read, choice.devices, programs)
+    from bigbird_ja.train.engines.estimator import EstimatorEngine
+
+    return EstimatorEngine(
+        config, job.manifest, state, read, choice.replicas, scratch, choice.use_tpu
+    )

@@ -1,19 +1,24 @@
-"""Find JAX's devices, or say in one line why they cannot be used."""
+"""Find the devices of this machine and their memory, or say in one line why they cannot be used."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import hashlib
 import importlib.util
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from bigbird_ja import storage
 from bigbird_ja.accelerators import CHIPS, MEGACORE
-from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.console import human_bytes, shortened
+from bigbird_ja.process.errors import BadInput, OutOfMemory, StorageError
+from bigbird_ja.settings.schema import Config
 
 # A TPU VM shows its chips here: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
@@ -24,6 +29,7 @@ _CHIPS = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
     "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x",
 }  # fmt: skip
+_CGROUP = Path("/sys/fs/cgroup")
 _INSTALL = {
     "tpu": "pip install 'bigbird-ja[tpu]'",
     "cuda": "pip install 'bigbird-ja[gpu]'",
@@ -148,3 +154,140 @@ def _why_not(platform: str, text: str) -> str:
     if "driver" in words.lower():
         return f"{name}: its driver and this jax do not match ({words}): update one of them"
     return f"{name} cannot be used ({words})"
+
+
+def tensorflow_has_tpu() -> bool:
+    """Tell whether TensorFlow is built with support for the TPU of this machine."""
+    from tensorflow.python.framework import kernels
+
+    return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
+
+
+def resolve_tpu(config: Config) -> Any:
+    """Make TensorFlow's resolver of the configured TPU.
+
+    Raises:
+        BadInput: it cannot be reached.
+    """
+    import tensorflow as tf
+
+    tpu = config.tpu
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=tpu.name, zone=tpu.zone)
+        resolver.master()
+    except Exception as error:
+        raise BadInput(
+            f"--use_tpu: no TPU {tpu.name!r} here ({shortened(str(error), 200)}): run on a"
+            " TPU VM with --tpu_name local, or leave --use_tpu out"
+        ) from error
+    return resolver
+
+
+def refuse_if_too_large(needed: int) -> None:
+    """Refuse a step that needs so many bytes, where this process cannot get them.
+
+    Raises:
+        OutOfMemory: with the figures and what to lower.
+    """
+    available = available_bytes()
+    if available is not None and needed > available:
+        raise out_of_memory(needed, available, "this machine")
+
+
+def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
+    """Compose the error that a step does not fit, with what to lower."""
+    return OutOfMemory(
+        f"a step of this model needs about {human_bytes(needed)} of memory and {where} has"
+        f" {human_bytes(available)} left: use a smaller training.global_batch_size or more"
+        " training.gradient_accumulation_steps, training.gradient_checkpointing=true, or a smaller"
+        " model"
+    )
+
+
+def available_bytes() -> int | None:
+    """Find the bytes this process can still get, of the machine and of its container."""
+    return min(_memory_limits(), default=None)
+
+
+def _memory_limits() -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        text = Path("/proc/meminfo").read_text()
+        if match := re.search(r"MemAvailable:\s+(\d+) kB", text):
+            yield int(match[1]) * 1024
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+            yield int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())
+
+
+class CompiledPrograms:
+    """Keep compiled programs for the next start on the same kind of machine.
+
+    JAX keeps and finds them itself, by all that they depend on, in a local folder. For a run on a
+    bucket that folder is downloaded before the first compilation and uploaded after it.
+
+    Args:
+        place: folder on disk or on gs://.
+        scratch: local folder, used where `place` is on a bucket.
+        platform: "cpu", "cuda" or "tpu".
+        log: for what fails; a program that is not kept only costs time.
+    """
+
+    def __init__(self, place: str, scratch: str, platform: str, log: Callable[[str], None]) -> None:
+        if platform == "cpu":  # its programs hold instructions that another CPU may not have
+            place = storage.join(place, f"cpu-{_cpu_features()}")
+        self._place, self._log = place, log
+        self._local = os.path.join(scratch, "compiled") if storage.is_remote(place) else place
+        self._platform = platform
+        self._before: set[str] = set()
+
+    def begin(self) -> None:
+        """Download what was kept, and set JAX's folder."""
+        import jax
+
+        if self._platform == "cpu" and jax.__version_info__ < (0, 7):
+            return  # jaxlib 0.4.34 keeps CPU programs that write over donated memory, and crash
+        with self._failures_logged():
+            self._fetch()
+        jax.config.update("jax_compilation_cache_dir", self._local)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        # Further caches of XLA's would make the folder's path a part of the key.
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
+
+    def keep(self) -> None:
+        """Upload what was compiled since to the bucket."""
+        if not storage.is_remote(self._place) or not os.path.isdir(self._local):
+            return
+        with self._failures_logged():
+            new = sorted(set(os.listdir(self._local)) - self._before)
+            for name in new:
+                storage.upload(os.path.join(self._local, name), storage.join(self._place, name))
+            self._before |= set(new)
+
+    def _fetch(self) -> None:
+        if not storage.is_remote(self._place):
+            return
+        os.makedirs(self._local, exist_ok=True)
+        names = storage.list_files(self._place)
+        for name in map(storage.check_inside, names):
+            storage.download(storage.join(self._place, name), os.path.join(self._local, name))
+        self._before = set(names)
+
+    @contextlib.contextmanager
+    def _failures_logged(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StorageError) as error:
+            self._log(f"compiled programs are not kept this time: {error}")
+
+
+def _cpu_features() -> str:
+    """Hash what this machine's CPU can do to eight hex digits."""
+    text = ""
+    with contextlib.suppress(OSError):
+        match = re.search(r"^(flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.M)
+        text = match[0] if match else ""
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

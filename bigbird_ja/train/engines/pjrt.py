@@ -6,25 +6,26 @@ are dispatched ahead of the one that is finished, so that nothing which happens 
 this side leaves the devices idle; of logged steps alone the metrics are fetched.
 """
 
-import queue
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.model import implementation
+from bigbird_ja.model.forward import inference_config, padded
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train.engines import MakeBatches, Snapshot, StepResult, memory
-from bigbird_ja.train.engines.devices import Devices
-from bigbird_ja.train.engines.kept_programs import CompiledPrograms
+from bigbird_ja.train import MakeBatches, Snapshot, StepResult
+from bigbird_ja.train.engines import devices as devices_lib
+from bigbird_ja.train.engines.devices import CompiledPrograms, Devices
+from bigbird_ja.train.engines.lowering import program
 from bigbird_ja.train.engines.lowering.device_step import (
     AXIS,
     DeviceState,
@@ -34,13 +35,9 @@ from bigbird_ja.train.engines.lowering.device_step import (
     shapes,
     to_host,
 )
-from bigbird_ja.train.engines.lowering.program import Program
-from bigbird_ja.train.engines.pjrt_forward import PjrtForward, keep_tensorflow_off_the_devices
+from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
 
 _AHEAD = 2  # steps that are dispatched while one runs
-_BATCHES_AHEAD = 2  # that wait on the devices, at most
-_POLL_SECONDS = 0.2
-_CLOSE_SECONDS = 30.0  # for the input to end
 
 Step = Callable[[DeviceState, Mapping[str, jax.Array]], tuple[DeviceState, Notes]]
 
@@ -75,15 +72,15 @@ class PjrtEngine:
         self._under_way: deque[tuple[int, Notes]] = deque()
         self._dispatched = 0
         self._last: tuple[int, Notes] | None = None
-        self._feeder: Feeder | None = None
-        self._forward: Any = None
+        self._forward: PjrtForward | None = None
         self._step: Step | None = None  # compiled
 
     ahead = _AHEAD + 1
 
     def begin(self) -> None:
         """Trace and compile the step, and bring the state to the devices."""
-        keep_tensorflow_off_the_devices()
+        # TensorFlow reads the input on the CPU: it must not take the memory of a GPU.
+        tf.config.set_visible_devices([], "GPU")
         if self._programs is not None:
             self._programs.begin()
         self._step = self._compile_with_fallback()
@@ -92,8 +89,8 @@ class PjrtEngine:
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._state = place(self._first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
-        self._feeder = Feeder(self._read, self._place_batch)
-        self._input = iter(self._feeder)
+        batches = self._batches(jax.process_index(), jax.process_count())
+        self._input = batches.as_numpy_iterator()
 
     def advance(self, limit: int) -> StepResult:
         """Dispatch what may be under way, and wait for the oldest step of it."""
@@ -147,15 +144,14 @@ class PjrtEngine:
 
     def close(self) -> None:
         """End the input; the devices are given back with the process."""
-        if self._feeder is not None:
-            self._feeder.close()
+        self._input = iter(())
 
     def _take(self, config: Config) -> None:
         """Make the program of a resolved config."""
         count = len(self._devices.devices)
         self._step_config = config
         sequences = config.training.global_batch_size // count
-        self._program = Program(config, self._data, sequences, count)
+        self._program = program.Program(config, self._data, sequences, count)
 
     def _compile_with_fallback(self) -> Step:
         """Compile, without kernels where the compiler refuses those that `auto` had chosen."""
@@ -187,16 +183,11 @@ class PjrtEngine:
         needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         if self._devices.platform == "cpu":
             local = sum(d.process_index == jax.process_index() for d in self._devices.devices)
-            memory.refuse_if_too_large(needed * local)
+            devices_lib.refuse_if_too_large(needed * local)
             return
         there = self._devices.memory_bytes
         if there is not None and needed > there:
-            raise memory.out_of_memory(needed, there, "this device")
-
-    def _read(self) -> Any:
-        """Read this process's part of each global batch, in the thread that feeds."""
-        batches = self._batches(jax.process_index(), jax.process_count())
-        return batches.prefetch(2).as_numpy_iterator()
+            raise devices_lib.out_of_memory(needed, there, "this device")
 
     def _place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         return {
@@ -213,7 +204,7 @@ class PjrtEngine:
                 " `bigbird-ja check-data`"
             )
         assert self._step is not None
-        self._state, notes = self._step(self._state, batch)
+        self._state, notes = self._step(self._state, self._place_batch(batch))
         self._dispatched += 1
         self._under_way.append((self._dispatched, notes))
 
@@ -225,50 +216,75 @@ class PjrtEngine:
         return bad if bad >= 0 else None
 
 
-class Feeder:
-    """Bring batches to the devices beside the steps, in a thread that is some batches ahead.
+class PjrtForward:
+    """Compute `model.forward.Model` on JAX's devices; one program per shape.
 
     Args:
-        batches: made, iterated and placed in the thread.
-        place: brings one batch to the devices.
+        config, data: of the run.
+        devices: of this process; a batch is divided over them.
     """
 
-    def __init__(self, batches: Callable[[], Iterable[Any]], place: Callable[[Any], Any]) -> None:
-        self._batches, self._place = batches, place
-        self._queue: queue.Queue[tuple[str, Any]] = queue.Queue(_BATCHES_AHEAD)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="input", daemon=True)
-        self._thread.start()
+    def __init__(self, config: Config, data: Data, devices: Devices) -> None:
+        self.config, self.data = inference_config(config), data
+        self.parameters: list[jax.Array] = []
+        self._devices = devices
+        self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
+        self._metrics: dict[int, tuple[Any, list[str]]] = {}
+        self._log_probabilities: dict[tuple[int, int, int], Any] = {}
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield the placed batches; raises what the input raised."""
-        while True:
-            kind, value = self._queue.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                raise value
-            yield value
+    def take(self, parameters: Sequence[jax.Array]) -> None:
+        """Use parameters as they lie on these devices and perhaps on others'.
 
-    def close(self) -> None:
-        """End the thread."""
-        self._closed.set()
-        self._thread.join(_CLOSE_SECONDS)
+        Nothing is copied, so they are good until they are donated.
+        """
+        everywhere = NamedSharding(self._mesh, P())
+        self.parameters = [
+            jax.make_array_from_single_device_arrays(
+                array.shape, everywhere, [part.data for part in array.addressable_shards]
+            )
+            for array in parameters
+        ]
 
-    def _run(self) -> None:
-        try:
-            for batch in self._batches():
-                if not self._put("batch", self._place(batch)):
-                    return
-            self._put("end", None)
-        except BaseException as error:
-            self._put("error", error)
+    def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        """Compute `Model.metrics`.
 
-    def _put(self, kind: str, value: Any) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put((kind, value), timeout=_POLL_SECONDS)
-                return True
-            except queue.Full:
-                continue
-        return False
+        Rows that fill a batch up to a multiple of the devices are cut off again.
+        """
+        arrays = {name: np.asarray(value) for name, value in batch.items()}
+        rows, count = len(arrays["input_ids"]), len(self._devices.devices)
+        each = -(-rows // count)
+        missing = each * count - rows
+        if each not in self._metrics:
+            self._metrics[each] = self._compile_metrics(each)
+        function, names = self._metrics[each]
+        filled = {
+            name: np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1))
+            for name, value in arrays.items()
+        }
+        specs = program.batch_specs(self.data, each)
+        outputs = function(self.parameters, [filled[name] for name in specs])
+        return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
+
+    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Compute `Forward.log_probabilities`; each row is one document."""
+        ids = padded(self.config, self.data, input_ids)
+        places = np.asarray(positions, np.int32)
+        shape = len(ids), ids.shape[1], places.shape[1]
+        if shape not in self._log_probabilities:
+            traced = program.log_probabilities(self.config, self.data, *shape)
+            call = as_jax_function(traced, self._devices.platform)
+            self._log_probabilities[shape] = jax.jit(
+                lambda parameters, *rest: call(*parameters, *rest)
+            )
+        (result,) = self._log_probabilities[shape](self.parameters, ids, places)
+        return np.asarray(result.addressable_data(0))
+
+    def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
+        traced = program.evaluation(self.config, self.data, rows)
+        call = as_jax_function(traced, self._devices.platform)
+
+        def each(parameters: list[jax.Array], batch: list[jax.Array]) -> list[jax.Array]:
+            return call(*parameters, *batch)
+
+        function = shard_map(each, self._mesh, (P(), P(AXIS)), P(AXIS))
+        return jax.jit(function), list(traced.outputs)

@@ -4,9 +4,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.values import varied
-from bigbird_ja.train.engines import choose as choose_lib
-from bigbird_ja.train.engines import devices
-from bigbird_ja.train.engines.choose import Before, check_divides, check_estimator_tpu, choose
+from bigbird_ja.train.engines import check_divides, check_estimator_tpu, choose, devices
 from testkit.configs import fitted
 from testkit.machines import PretendedMachine
 
@@ -21,7 +19,7 @@ class Found:
 
 @pytest.fixture
 def machine(monkeypatch):
-    monkeypatch.setattr(choose_lib, "tensorflow_has_tpu", lambda: True)
+    monkeypatch.setattr(devices, "tensorflow_has_tpu", lambda: True)
     monkeypatch.setattr(devices, "find", Found)
     for name in ("TPU_ACCELERATOR_TYPE", "ACCELERATOR_TYPE"):
         monkeypatch.delenv(name, raising=False)
@@ -43,7 +41,7 @@ def test_the_estimator_where_it_is_proven(machine):
     assert chosen.why == "auto: jax is not installed"
 
 
-ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8 cores")
+ON_CPU, EARLIER = ("estimator", "CPU or GPU"), ("estimator", "TPU, 8 cores")
 
 
 @pytest.mark.parametrize(
@@ -58,14 +56,14 @@ ON_CPU, EARLIER = Before("estimator", "CPU or GPU"), Before("estimator", "TPU, 8
         (ON_CPU, "v5litepod-8", "pjrt", "not proven on a TPU v5e"),
         (EARLIER, None, "pjrt", "no TPU v2 or v3"),
         (EARLIER, "v2-8", "estimator", "a TPU v2"),
-        (Before("estimator", "TPU v4-8, 4 cores"), "v4-8", "estimator", "begun with it"),
-        (Before("estimator", "TPU v4-8, 4 cores"), "v5litepod-8", "pjrt", "not proven"),
-        (Before("pjrt", "8 x TPU v3"), "v3-8", "pjrt", "begun with it"),
-        (Before("pjrt", "8 x TPU v5 lite"), "v5litepod-8", "pjrt", "begun with it"),
-        (Before("pjrt", "8 x TPU v5 lite"), "v3-8", "estimator", "a TPU v3"),
-        (Before("pjrt", "2 x cpu"), "v3-8", "estimator", "a TPU v3"),
-        (Before("pjrt", "2 x cpu"), None, "pjrt", "begun with it"),
-        (Before("pjrt", "1 x NVIDIA A100"), None, "pjrt", "no TPU v2 or v3"),
+        (("estimator", "TPU v4-8, 4 cores"), "v4-8", "estimator", "begun with it"),
+        (("estimator", "TPU v4-8, 4 cores"), "v5litepod-8", "pjrt", "not proven"),
+        (("pjrt", "8 x TPU v3"), "v3-8", "pjrt", "begun with it"),
+        (("pjrt", "8 x TPU v5 lite"), "v5litepod-8", "pjrt", "begun with it"),
+        (("pjrt", "8 x TPU v5 lite"), "v3-8", "estimator", "a TPU v3"),
+        (("pjrt", "2 x cpu"), "v3-8", "estimator", "a TPU v3"),
+        (("pjrt", "2 x cpu"), None, "pjrt", "begun with it"),
+        (("pjrt", "1 x NVIDIA A100"), None, "pjrt", "no TPU v2 or v3"),
     ],
 )
 def test_a_run_keeps_its_engine_on_the_same_kind_of_device_and_new_ones_follow_a_rule(
@@ -81,7 +79,7 @@ def test_a_run_changes_its_engine_where_its_own_is_not_available(machine):
     machine.packages.pop("tensorflow_estimator")
     assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
     machine.packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0"}
-    assert choose("auto", False, CONFIG, Before("pjrt", "2 x cpu")).name == "estimator"
+    assert choose("auto", False, CONFIG, ("pjrt", "2 x cpu")).name == "estimator"
     machine.packages |= {"jax": "0.4.34", "jax_cuda12_plugin": "0.4.34"}
     machine.files = devices.GPU_FILES  # that was the CPU, whatever the old words say
     assert choose("auto", False, CONFIG, ON_CPU).name == "pjrt"
