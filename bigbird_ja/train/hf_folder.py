@@ -5,7 +5,7 @@ ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -88,6 +88,18 @@ class FolderConfig:
     layer_types: list[str] | None = None
     rope_parameters: _Ropes | None = None  # transformers 5's names
     quantization_config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Holds the variables of another model, by our names where those are known."""
+
+    kind: str
+    weights: Mapping[str, str]  # files of weights: SHA-256, or CRC32C of a checkpoint's
+    values: Mapping[str, np.ndarray]
+    names: Mapping[str, str]  # our name -> the source's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
+    origin: dict[str, Any] | None = None  # of a run that began from other weights itself
 
 
 @dataclass(frozen=True)
@@ -222,9 +234,9 @@ def _global_every(layer_types: list[str]) -> int:
     return every if places == list(range(0, len(layer_types), every)) else 0
 
 
-def read_values(
+def read_folder(
     folder: str, config: Config, specs: Mapping[str, ParameterSpec], tokenizer_sha256: str
-) -> tuple[Encoder, dict[str, np.ndarray], dict[str, str], dict[str, str]]:
+) -> Source:
     """Read a folder's model.
 
     Args:
@@ -232,10 +244,6 @@ def read_values(
         config: of the new run.
         specs: its parameters.
         tokenizer_sha256: of the data set's tokenizer.
-
-    Returns:
-        What config.json states, parameters by our names, the name of each in the folder, and the
-        SHA-256 of each file of weights.
 
     Raises:
         BadInput: as `read_config` and `state_dict.read`; or the encoder is of another architecture,
@@ -271,7 +279,8 @@ def read_values(
         )
     if tokenizer.pieces_of(folder, tokenizer_sha256) is not None:
         _add_pieces(values, names, config, specs)
-    return encoder, values, names, checksums
+    kind = f"a Hugging Face folder, {encoder.model_type}"
+    return Source(kind, checksums, values, names, encoder.settings)
 
 
 def _add_pieces(

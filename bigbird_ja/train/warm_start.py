@@ -6,16 +6,14 @@ It is a checkpoint's, a new run's, or one with another model's weights.
 ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hf_folder`), a MODEL_DIR of ours, and a
 TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's positions are repeated
 end to end; the other weights are the same. Optimiser state is never taken: that is what resuming
-does. What a source lacks keeps its random first value; a table names the source of each variable,
-and a warning below it lists what stays random.
+does. What a source lacks keeps its random first value, and a warning lists that.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,6 @@ from bigbird_ja.model.params import (
     parameter_specs,
     slot_parameters,
 )
-from bigbird_ja.process.console import table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
@@ -44,7 +41,8 @@ from bigbird_ja.run.model import (
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
-from bigbird_ja.train import Job, hf_folder
+from bigbird_ja.train import Job
+from bigbird_ja.train.hf_folder import Source, read_folder
 
 # Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
@@ -58,8 +56,6 @@ _OTHER_NAMES = (
 _NAMES_IN_WARNING = 8
 # Without these a warm start is a mistake, whatever else matched.
 _ESSENTIAL = "bert/encoder/"
-_LAYER = "bert/encoder/layer_"
-
 
 State = dict[str, np.ndarray]
 
@@ -110,24 +106,13 @@ def repeated(rows: np.ndarray, count: int) -> np.ndarray:
 class FirstValues:
     """Holds parameters of another model.
 
-    Beside them the table of where each comes from, and the record of the source for events.jsonl.
+    Beside them how many they are and warnings, for the log, and the source's record for
+    events.jsonl.
     """
 
     values: Mapping[str, np.ndarray]
-    table: str
+    summary: str
     record: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Holds the variables of another model, by our names where those are known."""
-
-    kind: str
-    weights: Mapping[str, str]  # files of weights: SHA-256, or CRC32C of a checkpoint's
-    values: Mapping[str, np.ndarray]
-    names: Mapping[str, str]  # our name -> the source's
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of `model`, as the source has them
-    origin: dict[str, Any] | None = None  # of a run that began from other weights itself
 
 
 def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
@@ -138,7 +123,7 @@ def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
         job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
         return None
     first = load_initial(job.init_from, job.config, job.manifest, job.manifest.tokenizer_sha256)
-    job.deps.log(first.table)
+    job.deps.log(first.summary)
     return first
 
 
@@ -155,8 +140,7 @@ def load_initial(
             that were added to that get random rows behind the source's.
 
     Returns:
-        The parameters that the source has, float32 by our names; the table warns of parameters that
-        stay random.
+        The parameters that the source has, float32 by our names.
 
     Raises:
         BadInput: nothing there, not readable, or of another architecture.
@@ -165,39 +149,40 @@ def load_initial(
     model = _read(source, config, specs, tokenizer_sha256)
     taken: dict[str, np.ndarray] = {}
     lacking: dict[str, str] = {}
-    rows = []
+    adapted = []
     for name, spec in specs.items():
         value, how = _take(name, spec, model)
         if value is None:
-            lacking[name], how = how, f"random first value ({how})"
+            lacking[name] = how
         elif np.isfinite(value).all():
             taken[name] = value
+            adapted += [how] if ": " in how else []
         else:
             raise BadInput(
                 f"--init_from {source}: {model.names.get(name, name)} holds NaN or infinite"
                 " numbers: take an earlier checkpoint of that model"
             )
-        rows.append((name, "x".join(map(str, spec.shape)), how))
     if essential := [name for name in lacking if name.startswith(_ESSENTIAL)]:
         raise BadInput(
             f"--init_from {source}: {len(essential)} variables of the encoder do not fit this"
             f" config, first {essential[0]}: {lacking[essential[0]]}: use the source's model.*"
             " settings"
         )
-    header = f"first values from {source} ({model.kind}):"
-    text = f"{header}\n{table(_folded(rows), ['variable', 'shape', 'comes from'])}"
+    counted = f"{len(taken)} of {len(specs)} variables"
+    text = "; ".join([f"first values from {source} ({model.kind}): {counted}", *adapted])
     place = source if storage.is_remote(source) else os.path.abspath(source)  # `.` names nothing
     record = {"source": place, "kind": model.kind, "weights": dict(model.weights)}
     if model.origin:
         record["init_from"] = model.origin
-    return FirstValues(taken, text + _warnings(model, config, list(lacking), len(specs)), record)
+    return FirstValues(taken, text + _warnings(model, config, lacking, len(specs)), record)
 
 
-def _warnings(model: Source, config: Config, lacking: list[str], count: int) -> str:
+def _warnings(model: Source, config: Config, lacking: dict[str, str], count: int) -> str:
     """Warn of parameters that stay random, and of settings that no shape shows and that differ."""
     lines = []
     if lacking:
-        named = ", ".join(lacking[:_NAMES_IN_WARNING])
+        reasons = [f"{name} ({why})" for name, why in lacking.items()]
+        named = ", ".join(reasons[:_NAMES_IN_WARNING])
         more = len(lacking) - _NAMES_IN_WARNING
         named += f" and {more} more" if more > 0 else ""
         lines.append(f"{len(lacking)} of {count} variables keep random first values: {named}")
@@ -230,60 +215,25 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
     return None, f"{there} has shape {'x'.join(map(str, value.shape))}"
 
 
-def _folded(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Fold layers after the first into one line each: a table of 200 lines is not read."""
-    shown: list[tuple[str, str, str]] = []
-    counts = Counter(name.split("/")[2] for name, *_ in rows if name.startswith(_LAYER))
-    for name, shape, how in rows:
-        layer = name.split("/")[2] if name.startswith(_LAYER) else "layer_0"
-        line = (f"bert/encoder/{layer}/*", f"{counts[layer]} variables", "as layer_0")
-        if layer == "layer_0":
-            shown.append((name, shape, how))
-        elif line != shown[-1]:
-            shown.append(line)
-    return shown
-
-
 def _read(
     source: str, config: Config, specs: Mapping[str, ParameterSpec], tokenizer_sha256: str
 ) -> Source:
     if state_dict.has_weights(source):
-        encoder, values, names, weights = hf_folder.read_values(
-            source, config, specs, tokenizer_sha256
-        )
-        kind = f"a Hugging Face folder, {encoder.model_type}"
-        return Source(kind, weights, values, names, encoder.settings)
+        return read_folder(source, config, specs, tokenizer_sha256)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
         origin = run_log.origin(run_log.read_events(source))
         kind = f"a run of ours, step {meta.step:,}"
         return Source(kind, weights, params, {}, origin=origin)
-    prefix = _checkpoint_prefix(source)
-    if prefix is not None:
+    prefix = source.removesuffix(".index")
+    if storage.exists(f"{prefix}.index"):
         return _read_google(prefix, specs)
     raise BadInput(
         f"--init_from {source}: neither a Hugging Face folder (model.safetensors or"
         " pytorch_model.bin), nor a MODEL_DIR, nor a TensorFlow checkpoint (give PREFIX of"
         " PREFIX.index)"
     )
-
-
-def _checkpoint_prefix(source: str) -> str | None:
-    """Find the prefix of a TensorFlow checkpoint: given itself, or its .index, or its directory."""
-    prefix = source.removesuffix(".index")
-    if storage.exists(f"{prefix}.index"):
-        return prefix
-    if storage.is_remote(source) or os.path.isdir(source):
-        names = [name for name in storage.list_files(source) if name.endswith(".index")]
-        if len(names) > 1:
-            raise BadInput(
-                f"--init_from {source}: several checkpoints ({', '.join(names[:4])}): give one's"
-                " prefix"
-            )
-        if names:
-            return storage.join(source, names[0].removesuffix(".index"))
-    return None
 
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:

@@ -34,7 +34,7 @@ def test_an_export_is_the_model_that_was_exported_and_training_begins_from_it(fo
     assert all((theirs.params[name] == value).all() for name, value in ours.params.items())
     assert theirs.config.model == ours.config.model
     first = load_initial(folder, *with_data(ours.config))
-    initial, table = first.values, first.table
+    initial, table = first.values, first.summary
     assert all((initial[name] == value).all() for name, value in ours.params.items())
     assert "a Hugging Face folder" in table
     assert theirs.step == ours.step and theirs.tokenizer.sha256 == ours.tokenizer.sha256
