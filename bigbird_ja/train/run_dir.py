@@ -7,6 +7,7 @@ record that was seen, so none is seen twice and less than one batch is left out.
 """
 
 import contextlib
+import glob
 import os
 import re
 import shutil
@@ -15,7 +16,6 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
@@ -43,7 +43,6 @@ _POLL_SECONDS = 0.5
 # Files that change all the time.
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
 _KIND = "run"
-_SCRATCH = ".scratch-"
 _ADVICE = (
     "give --model_dir an empty folder; --init_from takes the weights of a TensorFlow checkpoint or"
     " of a Hugging Face folder"
@@ -205,7 +204,7 @@ class RunDir:
         Raises:
             BadInput: a trainer is at work there, or what is there cannot be moved aside.
         """
-        if self._overwrite and self._check_movable():
+        if self._overwrite and self.has_work:
             with self._lease(deps):
                 moved = self._move_aside()
             deps.log(f"{self.path}: the run that was there is now {moved}")
@@ -217,7 +216,7 @@ class RunDir:
                     if taken_from:
                         self.events.append("lock_taken_over", deps.clock, **taken_from)
                     self.owned.note(dict.fromkeys(_LOGS))
-                    with self._scratch(lease.owner.id) as scratch:
+                    with self._scratch() as scratch:
                         yield lease, scratch
             finally:
                 # A bucket that refuses by now must not take the place of the end that there was.
@@ -231,33 +230,19 @@ class RunDir:
         assert self._owned is not None
         return self._owned
 
-    @contextlib.contextmanager
-    def _scratch(self, lease_id: str) -> Iterator[str]:
-        """Make an empty folder for the time of the block.
+    def _scratch(self) -> contextlib.AbstractContextManager[str]:
+        """Make an empty folder for the time of a block.
 
-        On the disk of MODEL_DIR the mark lists it, so that what a kill leaves is known at the next
-        start.
+        On the disk of MODEL_DIR its name begins with the mark's id, by which the next start knows
+        what a kill has left.
         """
         if storage.is_remote(self.path):
-            with scratch_directory() as path:
-                yield path
-            return
+            return scratch_directory()
         storage.clean_temporary(self.path)
-        left = [name for name in self.owned.files if name.startswith(_SCRATCH)]
-        for name in left:
-            shutil.rmtree(self.join(name), ignore_errors=True)
-        self.owned.forget(left)
-        name = f"{_SCRATCH}{lease_id}"
-        path = self.join(name)
-        self.owned.note({name: None})
-        os.mkdir(path, 0o700)
-        try:
-            with children.remove_on_exit(path):
-                yield path
-        finally:
-            shutil.rmtree(path, ignore_errors=True)
-            with contextlib.suppress(StorageError):  # then the next start forgets it
-                self.owned.forget([name])
+        prefix = f".scratch-{self.owned.id}-"
+        for left in glob.glob(f"{glob.escape(self.join(prefix))}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        return scratch_directory(self.path, prefix)
 
     @contextlib.contextmanager
     def _lease(self, deps: Dependencies) -> Iterator[tuple[Lease, dict[str, Any]]]:
@@ -284,28 +269,21 @@ class RunDir:
         if self.last_start() != before:
             raise BadInput(f"{self.path}: another process has trained here just now: run again")
 
-    def _check_movable(self) -> bool:
-        """Tell whether there is a run that `--overwrite` has to move aside.
+    def _move_aside(self) -> str:
+        """Rename MODEL_DIR, with the lock held; returns the new name.
 
         Raises:
             BadInput: it cannot be renamed.
         """
-        if not self.has_work:
-            return False
         advice = "choose another --model_dir, or move it yourself"
         if storage.is_remote(self.path):
             raise BadInput(f"{self.path}: a bucket cannot rename: {advice}")
-        real = os.path.realpath(self.path)
-        if os.path.ismount(real) or os.path.commonpath([real, os.getcwd()]) == real:
+        path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
+        if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
                 f"{self.path}: it cannot be renamed while it is the working directory or holds it,"
                 f" or is a mount point: {advice}"
             )
-        return True
-
-    def _move_aside(self) -> str:
-        """Rename MODEL_DIR, with the lock held; returns the new name."""
-        path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
         number = 1
         while os.path.lexists(f"{path}.replaced-{number}"):
             number += 1
@@ -333,8 +311,7 @@ class RunDir:
 
     def remove_new_files(self) -> None:
         """Undo a new run that failed before step 1."""
-        new = [name for name in self.owned.files if name not in self.files]
-        self.owned.remove(name for name in new if not name.startswith(_SCRATCH))
+        self.owned.remove(name for name in self.owned.files if name not in self.files)
         for name in storage.list_files(self.path):
             if name.startswith("events.out.tfevents.") and name not in self.files:
                 storage.delete(self.join(name))

@@ -8,7 +8,6 @@ import pytest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
 from testkit.configs import fitted, with_data
@@ -76,15 +75,13 @@ def test_on_a_bucket_scratch_is_in_the_systems_place(bucket, tmp_path, monkeypat
 
 
 def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path):
-    """What a kill has left goes at the next start, by the mark and not by its name."""
+    """What a kill has left goes at the next start, by the id of the mark in its name."""
     run = start(tmp_path)
     (tmp_path / ".scratch-thesis").mkdir()
     with run.locked(DEPS) as (_, scratch):
         assert os.listdir(scratch) == [] and Path(scratch).is_relative_to(tmp_path)
         left = Path(scratch).name
-        mark = (tmp_path / MARK).read_bytes()
-    (tmp_path / left).mkdir()
-    (tmp_path / MARK).write_bytes(mark)  # as it was when a kill came
+    (tmp_path / left).mkdir()  # as it was when a kill came
     with RunDir(str(tmp_path)).locked(DEPS):
         assert not (tmp_path / left).exists()
     folders = [path.name for path in tmp_path.iterdir() if path.is_dir()]
