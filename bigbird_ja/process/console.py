@@ -71,21 +71,6 @@ def is_line_shown() -> bool:
     return bool(tqdm and tqdm.tqdm._instances)
 
 
-def fit(parts: Sequence[tuple[int, str]], columns: int | None) -> str:
-    """Joins the parts of a line in their order, two blanks apart, as many as fit.
-
-    Args:
-        parts: (importance, text); the lowest number is the last to be left out.
-        columns: None: all fit.
-    """
-    kept = list(parts)
-    while (text := "  ".join(part for _, part in kept)) and columns is not None:
-        if len(text) <= columns or len(kept) == 1:
-            break
-        kept.remove(max(kept, key=lambda pair: pair[0]))
-    return text
-
-
 class Progress:
     """Shows how much is done, with rate and ETA, as tqdm writes it.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bigbird_ja import storage
-from bigbird_ja.process.console import LiveLine, fit, human_count, human_time
+from bigbird_ja.process.console import LiveLine, human_count, human_time
 from bigbird_ja.process.errors import BadInput
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
@@ -23,128 +23,112 @@ _SPEED = ("tokens_per_second", "mfu")
 _NOT_SHOWN = ("step", "time", "train_seconds")
 
 
-@dataclass(frozen=True)
-class Pace:
-    """Tokens and FLOPs of one step.
+@dataclass
+class TrainProgress:
+    """Measure the rate and print the progress line.
 
-    `tokens_per_step` leaves padding out (the data set's density); `flops_per_core_step` is what
-    the model needs on one core, for the MFU.
+    The engine finishes one or many steps at once, and some that were under way while the host was
+    busy follow each other at once then. So a rate is taken over a second at least; steps that are
+    logged sooner have the one before.
+
+    Attributes:
+        tokens_per_step: without padding (by the data set's density).
+        flops_per_core_step: what the model needs on one core, for the MFU.
+        peak_flops: of one core; None: no MFU.
+        seconds_before: of training before this process, for the total that is shown.
+        stream: standard error by default.
+        clock: seconds, monotonic.
     """
 
     num_train_steps: int
     tokens_per_step: float
     cores: int
     flops_per_core_step: float
-    peak_flops: float | None  # of one core; None: no MFU
+    peak_flops: float | None
+    step: int  # the last finished one
+    seconds_before: float
+    stream: TextIO | None = None
+    clock: Callable[[], float] = time.monotonic
 
-
-class TrainProgress:
-    """Measure the rate and print the progress line, as much of it as fits.
-
-    The engine finishes one or many steps at once, and some that were under way while the host was
-    busy follow each other at once then. So a rate is taken over a second at least; steps that are
-    logged sooner have the one before.
-
-    Args:
-        pace: of one step.
-        start_step: where this process continues.
-        train_seconds: spent before this process, for the total that is shown.
-        stream: standard error by default.
-        clock: seconds, monotonic.
-    """
-
-    def __init__(
-        self,
-        pace: Pace,
-        start_step: int,
-        train_seconds: float,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.pace = pace
-        self._before = train_seconds
-        self._live = LiveLine(stream)
-        self._clock = clock
+    def __post_init__(self) -> None:
+        """Begin to count."""
+        self._live = LiveLine(self.stream)
         self._last_line = -1e9
-        self._step = start_step  # the last finished one
         self.begin()
 
     def train_seconds(self) -> float:
         """Return the seconds spent training so far, over all restarts."""
-        return self._before + self._clock() - self._start
+        return self.seconds_before + self.clock() - self._start
 
     def begin(self) -> None:
         """Begin to count: what came before (imports, building the graph) is no training."""
-        self._start = self._seconds = self._clock()  # `_seconds`: of `_step`, as far as they count
+        self._start = self._seconds = self.clock()  # `_seconds`: of `step`, as far as they count
         self._left_out = 0.0  # seconds of the clock that are no part of the rate
-        self._measured = self._step, self._seconds
+        self._measured = self.step, self._seconds
         self._each: list[float] = []  # seconds per step, of the first two measurements
 
     def leave_out(self) -> None:
         """Leave the time since the last finished step (evaluating, saving) out of the rate."""
-        self._left_out = self._clock() - self._seconds
+        self._left_out = self.clock() - self._seconds
 
     def finished(self, step: int) -> None:
         """Note that the engine has just finished all steps up to `step`."""
-        if step > self._step:
-            self._step, self._seconds = step, self._clock() - self._left_out
+        if step > self.step:
+            self.step, self._seconds = step, self.clock() - self._left_out
 
     def measure(self) -> float:
         """Return tokens per second over all cores, at the last finished step."""
-        steps, seconds = self._step - self._measured[0], self._seconds - self._measured[1]
+        steps, seconds = self.step - self._measured[0], self._seconds - self._measured[1]
         if steps and (seconds >= _SHORTEST or not self._each):
-            self._measured = self._step, self._seconds
+            self._measured = self.step, self._seconds
             each = max(seconds, 1e-9) / steps
             # The first one has the start of the input in it: the second one forgets it.
             before = self._each[-1] if len(self._each) > 1 else each
             self._each = [*self._each[:1], before + _NEWEST * (each - before)]
-            self._rate = self.pace.tokens_per_step / each
+            self._rate = self.tokens_per_step / each
         return self._rate if self._each else 0.0
 
     def eta_seconds(self, step: int) -> float | None:
         """Estimate the seconds to the last step; None before the first measurement."""
         if not self._each:
             return None
-        return max(self.pace.num_train_steps - step, 0) * self._each[-1]
+        return max(self.num_train_steps - step, 0) * self._each[-1]
 
     def mfu(self, tokens_per_second: float) -> float | None:
         """Compute the model FLOPs utilisation of a core, 0 to 1; None without a known peak."""
-        if not self.pace.peak_flops:
+        if not self.peak_flops:
             return None
-        steps_per_second = tokens_per_second / self.pace.tokens_per_step
-        return steps_per_second * self.pace.flops_per_core_step / self.pace.peak_flops
+        steps_per_second = tokens_per_second / self.tokens_per_step
+        return steps_per_second * self.flops_per_core_step / self.peak_flops
 
-    def line(self, metrics: Mapping[str, float], columns: int | None = None) -> str:
-        """Compose the line for one logged step.
+    def line(self, metrics: Mapping[str, float]) -> str:
+        """Compose the line for one logged step; what matters most, first: terminals cut its end.
 
         Args:
             metrics: keys as in `metrics.jsonl`.
-            columns: width; the least important parts are left out. None: all of it.
         """
-        step, total = int(metrics["step"]), self.pace.num_train_steps
-        rate, cores = metrics["tokens_per_second"], self.pace.cores
-        eta = self.eta_seconds(step)
+        step, total = int(metrics["step"]), self.num_train_steps
+        rate, eta = metrics["tokens_per_second"], self.eta_seconds(step)
+        mfu = self.mfu(rate)
         parts = [
-            (0, f"step {step:,} of {total:,}"),
-            (3, f"{step / total:6.1%}"),
-            (1, f"loss {metrics['loss']:.4f}"),
-            (5, f"accuracy {metrics['masked_lm_accuracy']:.1%}"),
-            (4, f"{human_count(rate)} tokens/s"),
+            f"step {step:,} of {total:,}",
+            f"loss {metrics['loss']:.4f}",
+            f"{step / total:.1%}",
+            f"ETA {human_time(eta)}" if eta is not None else "ETA -",
+            f"{human_count(rate)} tokens/s",
+            f"accuracy {metrics['masked_lm_accuracy']:.1%}",
+            f"MFU {mfu:.1%}" if mfu is not None else "",
+            f"{human_count(rate / self.cores)} tokens/s/core" if self.cores > 1 else "",
+            f"trained {human_time(self.train_seconds())}",
         ]
-        if cores > 1:
-            parts.append((7, f"{human_count(rate / cores)} tokens/s/core"))
-        if (mfu := self.mfu(rate)) is not None:
-            parts.append((6, f"MFU {mfu:.1%}"))
-        parts.append((2, f"ETA {human_time(eta)}" if eta is not None else "ETA -"))
-        parts.append((8, f"trained {human_time(self.train_seconds())}"))
-        return fit(parts, columns)
+        return "  ".join(filter(None, parts))
 
     def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
         """Print the line where one is due."""
-        now = self._clock()
+        now = self.clock()
         if force or self._live.is_terminal or now - self._last_line >= _LOG_INTERVAL:
             self._last_line = now
-            self._live.show(self.line(metrics, self._live.columns()))
+            self._live.show(self.line(metrics))
 
     def close(self) -> None:
         """End the line on a terminal."""

@@ -17,7 +17,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train import Job, Resumption
-from bigbird_ja.train.progress import EventWriter, Pace, TrainProgress, WandbLog, load_wandb
+from bigbird_ja.train.progress import EventWriter, TrainProgress, WandbLog, load_wandb
 from bigbird_ja.train.run_dir import RunDir
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
@@ -52,23 +52,20 @@ class Recorder:
             global_step=self.step,
             num_train_steps=job.config.training.num_train_steps,
         )
+        data, engine = job.manifest, job.engine
+        sequences = job.config.training.global_batch_size
         self.progress = TrainProgress(
-            self._pace(), self.step, resumption.train_seconds, clock=self._deps.monotonic
+            num_train_steps=job.config.training.num_train_steps,
+            tokens_per_step=sequences * data.seq_length * data.density,
+            cores=engine.replicas,
+            flops_per_core_step=model_flops(job.config, data, sequences) / engine.replicas,
+            peak_flops=engine.peak_flops,
+            step=self.step,
+            seconds_before=resumption.train_seconds,
+            clock=self._deps.monotonic,
         )
         self._board: EventWriter | None = None
         self._wandb: WandbLog | None = None
-
-    def _pace(self) -> Pace:
-        """Collect what speed and remaining time are computed from."""
-        config, data, engine = self._job.config, self._job.manifest, self._job.engine
-        sequences = config.training.global_batch_size
-        return Pace(
-            num_train_steps=config.training.num_train_steps,
-            tokens_per_step=sequences * data.seq_length * data.density,
-            cores=engine.replicas,
-            flops_per_core_step=model_flops(config, data, sequences) / engine.replicas,
-            peak_flops=engine.peak_flops,
-        )
 
     # The start.
 
@@ -109,7 +106,6 @@ class Recorder:
             was = before.get(key, now) if before else now
             if was != now:
                 self._deps.log(f"{key}: {was} until now, {now} from here on: equal to rounding")
-                self.event(f"{key}_changed", was=was, now=now)
         self.heartbeat(write=True, state="starting")
 
     def _record_other_settings(self, before: tuple[Config, Data]) -> None:
@@ -218,7 +214,7 @@ class Recorder:
 
     def _tokens_seen(self) -> int:
         """Count tokens trained on so far, without padding (by the data set's density)."""
-        tokens_per_step = self.progress.pace.tokens_per_step
+        tokens_per_step = self.progress.tokens_per_step
         before = self._resumption.checkpoint
         if before is None or before.meta.step == self._resumption.next_batch:
             return round(self.step * tokens_per_step)

@@ -171,11 +171,8 @@ def test_a_run_of_jax_s_runtime_continues_under_the_estimator(runs, inputs, tmp_
         assert killing.digest(str(model)) == killing.digest(str(runs.finished))
         return
     assert "engine: pjrt until now, estimator from here on" in resumed.err
-    changed = [e for e in run_log.read_events(str(model)) if e["event"] == "engine_changed"]
-    step = ended.result["global_step"]
-    assert [(e["was"], e["now"], e["global_step"]) for e in changed] == [  # type: ignore[typeddict-item]
-        ("pjrt", "estimator", step)
-    ]
+    starts = [e["engine"] for e in run_log.read_events(str(model)) if "engine" in e]
+    assert starts == ["pjrt", "estimator"]
     ours = read_variables(str(model / f"model.ckpt-{STEPS}"))
     theirs = read_variables(str(runs.finished / f"model.ckpt-{STEPS}"))
     name = "bert/encoder/layer_0/output/dense/kernel"
