@@ -1,15 +1,16 @@
 """Makes the (Config, Data) of a run that has no data set."""
 
-from bigbird_ja.settings import requested_data
+from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.settings.schema import Config
 
 
-def fitted(preset=None, sets=()):
+def fitted(preset=None, sets=()) -> Config:
     """Resolve settings, and fit them to the data that they ask `make-data` for."""
     config, overrides = resolve_config(preset, sets)
     return fit_to_data(config, requested_data(config), overrides)
 
 
-def with_data(config):
+def with_data(config) -> tuple[Config, Data]:
     """Return a config with the data that it asks `make-data` for."""
     return config, requested_data(config)

@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import yaml
 
@@ -26,7 +27,7 @@ PHASES = {
 }
 _OF_THE_WRITER = ("save", "between-files")
 _GONE = 76  # `errors.Stalled`
-CONFIG = {
+CONFIG: dict[str, dict[str, Any]] = {
     "model": {
         "hidden_size": 32, "num_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
         "block_size": 16, "num_random_blocks": 1,
