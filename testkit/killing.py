@@ -81,10 +81,7 @@ class Tally:
         }  # fmt: skip
 
 
-def soak(
-    zygote, arguments, place, processes, kills,
-    rng,
-):  # fmt: skip
+def soak(zygote, arguments, place, processes, kills, rng):
     """Trains into one MODEL_DIR after another, killing one process all the while.
 
     Each run must end with the weights of one that was left alone.
@@ -119,10 +116,7 @@ def soak(
     return tally
 
 
-def _is_killed(
-    zygote, arguments, model_dir, processes, phase,
-    rng, tally,
-):  # fmt: skip
+def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
     """Kills one process at some instant of a phase; False where all have ended before it came."""
     from bigbird_ja.run.checkpoints import CheckpointStore
 

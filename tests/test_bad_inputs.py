@@ -74,7 +74,7 @@ CASES = (
     (_LAUNCH + " --accelerator_type=v3-8 --name=A_B", "--name 'A_B': "),
     (_LAUNCH + " --accelerator_type=v5p-8 --engine=estimator", "fails on TPU v5"),
     (_LAUNCH + " --accelerator_type=v3-8 --zones=Mars", "zone 'Mars': v3-8 is not offered there"),
-)  # fmt: skip
+)
 # The compiler counts a slice's devices (`make install-all`).
 _OF_COMPILER = pytest.param(
     "preflight --topology=v5e:4x8 --set=training.global_batch_size=8",

@@ -158,10 +158,7 @@ class Store:
         _check(stored, conditions)
         return stored
 
-    def _put(
-        self, bucket, name, data,
-        resource, conditions,
-    ):  # fmt: skip
+    def _put(self, bucket, name, data, resource, conditions):
         """Stores a new generation, after its preconditions and its stated checksum."""
         objects = self.objects(bucket)
         _check(objects.get(name), conditions)

@@ -88,9 +88,7 @@ def test_counted_losses_are_those_of_counting_one_by_one():
     seen = {3: 3, 4: 3, 5: 2, 6: 1}  # add-one over the seven pieces, 0 to 2 being special
     unigram = {piece: n / (sum(seen.values()) + 3) for piece, n in seen.items()}
     # After 0 came 3; after 3 came 4 twice; after 4 came 3 and 5.
-    bigram = [
-        0.25 + 0.75 * unigram[3], 1.25 / 2 + 0.75 / 2 * unigram[4], 0.75 * 2 / 2 * unigram[4]
-    ]  # fmt: skip
+    bigram = [0.25 + 0.75 * unigram[3], 1.25 / 2 + 0.75 / 2 * unigram[4], 0.75 * 2 / 2 * unigram[4]]
     losses = compare.ngram_losses(train, held_out, 7, [0, 1, 2])
     assert losses["unigram"] == pytest.approx(-sum(math.log(unigram[i]) for i in (3, 4, 4)) / 3)
     assert losses["bigram"] == pytest.approx(-sum(map(math.log, bigram)) / 3)
