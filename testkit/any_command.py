@@ -95,12 +95,6 @@ def native():
     return {}
 
 
-def thread():
-    """A thread that the interpreter waits for at its end."""
-    threading.Thread(target=time.sleep, args=(600,)).start()
-    return wait()
-
-
 def chatter():
     """Prints until its reader is gone."""
     while True:

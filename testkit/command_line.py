@@ -1,4 +1,4 @@
-"""Runs `bigbird-ja`, or another module, in a child process, as a user's script would."""
+"""Runs `bigbird-ja`, or another program, in a child process, as a user's script would."""
 
 import json
 import os
@@ -31,12 +31,12 @@ def run_cli(*arguments, env=None, timeout=240.0):
 
 def run_module(module, *arguments, env=None, timeout=240.0):
     """Runs `python -m MODULE ARGUMENTS`."""
-    done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, **(env or {})},
-        timeout=timeout,
-    )
+    return run(sys.executable, "-m", module, *arguments, env=env, timeout=timeout)
+
+
+def run(*words, env=None, cwd=ROOT, timeout=240.0):
+    """Runs any program, in the checkout; `env` is added to this process's environment."""
+    how = {"capture_output": True, "text": True, "errors": "surrogateescape", "timeout": timeout}
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}
+    done = subprocess.run([*map(str, words)], cwd=cwd, env=environ, **how)
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -1,18 +1,21 @@
-"""Generates damaged inputs and folders of other tools for every command; `judge` runs them.
+"""Damages every file that a command is given, runs it as a real process, and judges its end.
 
 Damaged are all files in the folders that a command is given, so a new file needs no line here.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
 import shutil
+import stat
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from testkit.declared import GONE, changed
+from bigbird_ja.process.errors import STATUS_OF_REASON
 from testkit.runs import SETTINGS
 
 # A good invocation of each command that reads or writes files. {in} holds a small finished run,
@@ -36,9 +39,8 @@ GOOD = {
     "launch": "--config={in}/config.yaml --dry_run",
 }
 LONG = frozenset({"preflight", "demo"})  # a good invocation of these is not run to its end
-REFUSED = frozenset({2})
 # Not needed; refused; a model of default size, more than a small machine has; failing storage.
-DAMAGED = frozenset({0, 2, 71, 74})
+STATUSES = frozenset({0, 2, 71, 74})
 # What `plan` reads of a file of `preflight --output`; the numbers are of no model.
 _CHIP = {
     "chip": "v3",
@@ -50,32 +52,55 @@ _CHIP = {
 }
 
 
+# A case that takes longer hangs; far longer than any takes, even on a machine that is busy.
+PATIENCE_SECONDS = 120.0
+# Address space on top of what TensorFlow takes at the start: stops who reads a device to its end.
+_MEMORY = 6 * 2**30
+_HASHED = 1 << 20  # bytes; of larger files size and time are compared
+# Keys of results that may differ between two good runs.
+_VOLATILE = frozenset({"seconds", "time", "tokens_per_second", "train_seconds", "date"})
+
+
 @dataclass(frozen=True)
 class Case:
-    """One invocation and how it may end.
+    """A command whose input was damaged.
 
     Args:
-        name: what is hostile, in a few words; unique.
-        command: the command.
-        arguments: its words; {in} and {out} are filled in.
-        statuses: the exit statuses that are right.
-        prepare: called with the folders of inputs and outputs before the command runs.
-        obeys_permissions: root is refused what it may not read or write, as any user.
+        command: the command; its good invocation is run.
+        name: what is damaged and how, in a few words; unique.
+        damage: called with the folder of inputs before the command runs.
         other_result: where it is taken, its results may be others than those of the good one.
     """
 
-    name: str
     command: str
-    arguments: tuple[str, ...]
-    statuses: frozenset[int] = REFUSED
-    prepare: Callable[[Path, Path], None] | None = None
-    obeys_permissions: bool = False
+    name: str
+    damage: Callable[[Path], None]
     other_result: bool = False
 
 
-def good_arguments(command):
-    """Returns the words of the good invocation."""
-    return GOOD[command].split(" ")
+def cases(inputs):
+    """Damages each file that lies in `inputs` now and that a command is given."""
+    for command in GOOD.keys() - LONG:
+        for file in _files_of(command, inputs):
+            name = file.relative_to(inputs)
+            for how, damage in _DAMAGES.items():
+                # Without its sidecar it is no checkpoint: the one before it is taken.
+                is_sidecar_gone = how == "missing" and file.match("model.ckpt-*.json")
+                act = functools.partial(_damage, damage, name)
+                yield Case(command, f"{name} {how}", act, is_sidecar_gone)
+
+
+def _damage(damage, name, inputs):
+    damage(inputs / name)
+
+
+def _files_of(command, inputs):
+    """Lists files that the good invocation names, and those in folders that it names."""
+    for word in GOOD[command].split(" "):
+        place = word.split("=", 1)[-1]
+        if place.startswith("{in}/"):
+            path = inputs / place.removeprefix("{in}/")
+            yield from sorted(filter(Path.is_file, path.rglob("*"))) if path.is_dir() else [path]
 
 
 def sample_of(cases, share, seed):
@@ -109,42 +134,6 @@ def make_inputs(place, run):
 
 def _flow(values):
     return ", ".join(f"{name}: {value}" for name, value in values.items())
-
-
-# --- damaged files ---
-
-
-def file_cases(inputs):
-    """Damages each file that lies in `inputs` now and that a command is given."""
-    for command in GOOD.keys() - LONG:
-        words = tuple(good_arguments(command))
-        for file in _files_of(command, inputs):
-            name = str(file.relative_to(inputs))
-            # Without its sidecar it is no checkpoint: the one before it is taken.
-            is_sidecar = file.match("model.ckpt-*.json")
-            for how, damage in {**_DAMAGES, **dict(_damages_of_json(file))}.items():
-                yield Case(
-                    f"{name} {how}",
-                    command,
-                    words,
-                    DAMAGED,
-                    functools.partial(_apply, name, damage),
-                    obeys_permissions=how == "unreadable",
-                    other_result=how == "missing" and is_sidecar,
-                )
-
-
-def _files_of(command, inputs):
-    """Lists files that the good invocation names, and those in folders that it names."""
-    for word in good_arguments(command):
-        place = word.split("=", 1)[-1]
-        if place.startswith("{in}/"):
-            path = inputs / place.removeprefix("{in}/")
-            yield from sorted(filter(Path.is_file, path.rglob("*"))) if path.is_dir() else [path]
-
-
-def _apply(name, damage, inputs, outputs):
-    damage(inputs / name)
 
 
 def _replaced(data):
@@ -205,81 +194,128 @@ _DAMAGES = {
 }
 
 
-def _damages_of_json(file):
-    """Removes each key at the top, or gives it a value of another type."""
-    if file.suffix not in (".json", ".jsonl"):
-        return
-    first, _, rest = file.read_text("utf-8").partition("\n" if file.suffix == ".jsonl" else "\0")
-    for key, here in json.loads(first).items():
-        if file.name.startswith("corpus.") and key != "text":
-            continue  # a corpus may have other keys, with anything in them
-        for value in (GONE, None, [], "x", -1, 2**70, float("nan")):
-            if type(value) is not type(here):
-                text = json.dumps(changed(json.loads(first), (key,), value))
-                how = "is gone" if value is GONE else f"is {value!r}"
-                yield f"{key} {how}", _replaced(f"{text}\n{rest}".encode())
+class Judge:
+    """Runs cases, each in a fresh folder with `in` and `out` in it.
+
+    Args:
+        zygote: starts the processes.
+        inputs: the good ones.
+        scratch: a folder to make, for the cases.
+    """
+
+    def __init__(self, zygote, inputs, scratch):
+        self._zygote, self._inputs, self._scratch = zygote, inputs, scratch
+        self._count = 0
+        self._good = {}
+        self._environ = {"HOME": str(scratch / "home")}
+        (scratch / "home").mkdir(parents=True)
+
+    def try_case(self, case):
+        """Runs one case and returns what was wrong, or None.
+
+        One that is taken has to give the good invocation's results: what was damaged was not
+        needed.
+        """
+        with self._place() as place:
+            case.damage(place / "in")
+            before = _listing(place)
+            ended = self._run(case.command, place)
+            problem = _problem(ended, place, before)
+            if problem is None and ended.status == 0 and not case.other_result:
+                good, result = self._good_result(case.command), _steady(ended.result)
+                if keys := [key for key in {**good, **result} if good.get(key) != result.get(key)]:
+                    problem = f"taken as if it were good, with another {', '.join(keys[:3])}"
+        return problem
+
+    def _good_result(self, command):
+        """Returns the results of the good invocation, without what differs from run to run."""
+        if command not in self._good:
+            with self._place() as place:
+                ended = self._run(command, place)
+            assert ended.status == 0, f"the good {command} fails: {ended.err[-2000:]}"
+            self._good[command] = _steady(ended.result)
+        return self._good[command]
+
+    @contextlib.contextmanager
+    def _place(self):
+        self._count += 1
+        place = self._scratch / str(self._count)
+        place.mkdir()
+        shutil.copytree(self._inputs, place / "in", symlinks=True)
+        (place / "out").mkdir()
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _run(self, command, place):
+        words = GOOD[command].replace("{in}", "in").replace("{out}", "out").split(" ")
+        how = {"cwd": str(place), "environ": self._environ, "limits": {"AS": _MEMORY}}
+        return self._zygote.start(command, *words, "--json", **how).wait(PATIENCE_SECONDS)
 
 
-# --- folders of other tools ---
-
-# Folder -> its files. Their content matters little: no command may believe a name.
-FOLDERS = {
-    "TensorFlow 1": "checkpoint graph.pbtxt model.ckpt-1000.index model.ckpt-1000.meta"
-    " model.ckpt-1000.data-00000-of-00001 events.out.tfevents.1",
-    "Estimator": "checkpoint model.ckpt-500.index model.ckpt-500.data-00000-of-00001"
-    " eval/events.out.tfevents.2 export/1700000000/saved_model.pb graph.pbtxt",
-    "BERT": "bert_config.json vocab.txt bert_model.ckpt.index bert_model.ckpt.meta",
-    "PyTorch": "model.pt last.ckpt optimizer.pth config.yaml metrics.jsonl",
-    "Hugging Face": "config.json model.safetensors pytorch_model.bin tokenizer.json"
-    " tokenizer_config.json spiece.model README.md .gitattributes",
-    "git": ".git/HEAD .git/objects/ab/cd .gitignore src/main.py README.md",
-    "home": ".bashrc .ssh/id_ed25519 .config/gcloud/credentials.db thesis.tex",
-    "names of ours": "config.yaml heartbeat.json metrics.jsonl events.jsonl eval.jsonl"
-    " tokenizer.model tokenizer.vocab tokenizer.json manifest.json export.json"
-    " train-00000-of-00004.tfrecord eval-00000-of-00004.tfrecord model.ckpt-6.json"
-    " model.ckpt-6.index model.ckpt-6.data-00000-of-00001 damaged-model.ckpt-4.index"
-    " .make-data/owned.json .scratch-1/model .tmp-config.yaml~1 corpus.jsonl report.html"
-    " figures.json demo.json run/config.yaml",
-    "unknown mark": ".bigbird-ja.json model.safetensors manifest.json config.yaml",
-}
-# The flags of outputs, of a folder and of a single file.
-_FOLDER_FLAGS = ("--work_dir", "--output_dir", "--model_dir", "--dump_hlo", "--data_dir")
-_FILE_FLAGS = ("--output", "--output_prefix")
-_OVERWRITE = frozenset({"make-data", "pretrain", "export", "sample", "tokenize"})
+def _problem(ended, place, before):
+    last = (ended.err.rstrip().splitlines() or [""])[-1]
+    if ended.status is None:
+        return f"hangs: {last}"
+    if "Traceback (most recent call last)" in ended.err + ended.out:
+        return f"traceback: {last[:300]}"
+    if ended.status not in STATUSES:
+        return f"status {ended.status}: {last[:300]}"
+    return _badly_reported(ended, last) or _touched(before, _listing(place), ended.status)
 
 
-def folder_cases():
-    """Gives folders of other tools as each output, MODEL_DIR and DATA_DIR."""
-    for tool, names in FOLDERS.items():
-        prepare = functools.partial(_make_folder, tool)
-        for command in GOOD:
-            for word in good_arguments(command):
-                flag = word.partition("=")[0]
-                reads = "{in}" in word
-                if flag in _FOLDER_FLAGS and not (reads and command in LONG):
-                    for words in _with(command, flag, "{out}/there", overwrite=not reads):
-                        yield Case(
-                            f"{words[-1]} {flag} of {tool}", command, words, REFUSED, prepare
-                        )
-                if flag in _FILE_FLAGS:  # a name that is free in such a folder may be taken
-                    statuses = REFUSED if command in LONG else DAMAGED
-                    for file in names.split():
-                        path = "{out}/there/" + file
-                        for words in _with(command, flag, path.removesuffix(".model")):
-                            name = f"{words[-1]} {file} of {tool}"
-                            yield Case(name, command, words, statuses, prepare)
+def _badly_reported(ended, last):
+    """Returns what is wrong with the lines that a command which failed has printed, or None."""
+    if ended.status == 0:
+        return None
+    lines = [line for line in ended.err.splitlines() if line.startswith("bigbird-ja: ")]
+    if not last.startswith("bigbird-ja: ") or len(lines) != 1 or len(last) > 1500:
+        return f"not one clear line: {ended.err[-400:]!r}"
+    try:
+        (line,) = ended.out.splitlines()
+        reason = json.loads(line)["reason"]
+    except (ValueError, KeyError, TypeError):
+        return f"no JSON object: {ended.out[-300:]!r}"
+    if STATUS_OF_REASON.get(reason) != ended.status:
+        return f"status {ended.status} with reason {reason}"
+    return None
 
 
-def _with(command, flag, value, overwrite=True):
-    """Gives the good invocation another value of a flag, also with --overwrite where it has it."""
-    kept = [word for word in good_arguments(command) if not word.startswith(f"{flag}=")]
-    yield (*kept, f"{flag}={value}")
-    if overwrite and command in _OVERWRITE:
-        yield (*kept, f"{flag}={value}", "--overwrite")
+def _listing(place):
+    """Lists every path below: what it is, size, time, and of small files a checksum."""
+    listing = {}
+    for folder, names, files in os.walk(place):
+        for path in (Path(folder, name) for name in [*names, *files]):
+            about = path.lstat()
+            content = ()
+            if stat.S_ISREG(about.st_mode):
+                content = (about.st_size, about.st_mtime_ns)
+                if about.st_size < _HASHED and os.access(path, os.R_OK):
+                    content += (zlib.crc32(path.read_bytes()),)
+            listing[str(path.relative_to(place))] = (stat.S_IFMT(about.st_mode), *content)
+    return listing
 
 
-def _make_folder(tool, inputs, outputs):
-    for name in FOLDERS[tool].split():
-        path = outputs / "there" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{tool}: {name}\n", "utf-8")
+def _touched(before, after, status):
+    """Returns what was changed that must not be, or None.
+
+    A command that was refused may change nothing; any other may only add, but for what `evaluate`
+    appends in a MODEL_DIR.
+    """
+    own = ("in/model/eval", "in/model/events.jsonl")
+    for name in before:
+        if before[name] != after.get(name) and not (status == 0 and name.startswith(own)):
+            return f"touched what was there: {name}"
+    new = sorted(set(after) - set(before)) if status in (2, 71) else ()
+    return f"left behind: {', '.join(new[:4])}" if new else None
+
+
+def _steady(value):
+    """Removes what differs between two good runs, such as `plan`'s row of this machine."""
+    if isinstance(value, dict):
+        return {key: _steady(item) for key, item in value.items() if key not in _VOLATILE}
+    if isinstance(value, list):
+        kept = [item for item in value if "this machine" not in str(item)]
+        return [_steady(item) for item in kept]
+    return value

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from testkit import ROOT
 from testkit.clocked import Limits
-from testkit.privileges import obey_permissions
 
 
 @dataclass
@@ -120,8 +119,7 @@ class Zygote:
                 create the file `hung`, until that is removed, and there its --max_train_minutes are
                 over, and all marks are written to the file `marks`; `limits={"FSIZE": bytes}` sets
                 resource limits ("AS": on top of what the process has when it starts); `cwd` is the
-                working folder; `environ` adds variables; with `obeys_permissions` root is refused
-                what it may not read too.
+                working folder; `environ` adds variables.
         """
         self._count += 1
         directory = self._directory / str(self._count)
@@ -181,9 +179,7 @@ def _wait(pid, patience):
     return None
 
 
-def _command(
-    arguments, directory, hang_at=None, limits=None, cwd=None, obeys_permissions=False, environ=None
-):
+def _command(arguments, directory, hang_at=None, limits=None, cwd=None, environ=None):
     status = 1
     with contextlib.suppress(BaseException):
         os.environ.update(environ or {})
@@ -194,8 +190,6 @@ def _command(
             os.dup2(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
         if cwd is not None:
             os.chdir(cwd)
-        if obeys_permissions:
-            obey_permissions()
         for name, value in (limits or {}).items():
             if name == "AS":
                 pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -14,6 +14,9 @@ Face's BigBird, so that an exported model computes the same; so do the few lengt
 which too few different shifts exist. Longer ones must be a multiple of two blocks.
 """
 
+# An exported folder has this file without the imports of ours, which name types alone.
+from __future__ import annotations
+
 import functools
 
 import numpy as np

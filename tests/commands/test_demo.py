@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from bigbird_ja.cli import main
 from bigbird_ja.commands import demo
 from bigbird_ja.process import errors
 from testkit.command_line import run_cli
@@ -42,13 +41,6 @@ def test_losses_of_steps_made_twice_must_be_the_same_to_the_last_bit_and_fall(
         return
     results = demo.compare_losses(model, before)
     assert results["killed_at_step"] == 2 and results["resumed_from_step"] == 1
-
-
-def test_a_missing_package_is_named_with_its_extra_before_any_work(monkeypatch, tmp_path, capfd):
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    assert main.run_command_line(["demo", f"--work_dir={tmp_path}/demo"]) == 2
-    assert "pip install 'bigbird-ja[tensorflow]'" in capfd.readouterr().err
-    assert not (tmp_path / "demo").exists()
 
 
 @pytest.mark.parametrize(

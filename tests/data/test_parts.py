@@ -1,17 +1,10 @@
 """Parts of a data set, made by machines that share its folder, are joined to what one makes."""
 
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
-
 import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.data import blocks, build, shards, work
 from bigbird_ja.process.errors import BadInput
-from testkit import ROOT
 from tests.data import making
 
 
@@ -104,32 +97,3 @@ def test_one_process_for_a_part_and_none_beside_the_join(request_of, tmp_path):
         build.make_part(request_of(output), (1, 2))
     with work.exclusive(str(output)), pytest.raises(BadInput, match="is making data there: wait"):
         build.make_part(request_of(output), (1, 2))
-
-
-def test_parts_at_once_killed_and_a_join_that_is_killed(
-    tmp_path, sample_corpus, tokenizer_path, run_cli
-):
-    flags = [
-        f"--input={sample_corpus}=1.5", f"--tokenizer={tokenizer_path}", "--seq_length=128",
-        "--num_shards=16", "--num_workers=1", "--masking=static", "--dupe_factor=20",
-    ]  # fmt: skip
-    assert run_cli("make-data", *flags, f"--output_dir={tmp_path}/whole").status == 0
-    output = tmp_path / "data"
-    program = [sys.executable, "-m", "bigbird_ja", "make-data", *flags, f"--output_dir={output}"]
-
-    def start(*more):
-        return subprocess.Popen([*program, *more], cwd=ROOT, stderr=subprocess.DEVNULL)
-
-    def kill_once(process, pattern):
-        while process.poll() is None and not list(Path(output).glob(pattern)):
-            time.sleep(0.01)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL, "it ended before"
-
-    second = start("--part=2/2")
-    kill_once(start("--part=1/2"), f"{work.NAME}/ready/*.tfrecord")
-    assert second.wait() == 0 and start("--part=1/2").wait() == 0
-    kill_once(start(), work.LOCK_NAME)
-    ended = run_cli("make-data", *flags, f"--output_dir={output}", "--json")
-    assert ended.status == 0 and "continuing" in ended.stderr
-    assert making.tree(output) == making.tree(tmp_path / "whole")

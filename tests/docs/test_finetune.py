@@ -104,33 +104,6 @@ def test_what_is_not_there_or_no_object_is_named(tmp_path):
         finetune.read_rows(tmp_path / "data.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("read", "row", "why"),
-    [
-        ("classification", {"text": "年"}, "has no label"),
-        (
-            "questions",
-            {"question": "何", "context": "年", "answer": "月"},
-            "does not hold the answer",
-        ),
-        ("questions", {"question": "何", "context": None, "answer": "月"}, "'NoneType'"),
-        ("jsick", {"sentence1": "年", "sentence2": "月", "label": "no"}, "'no' is not in"),
-        ("jsick", {"sentence1": "年", "label": "neutral"}, "has no sentence2"),
-    ],
-)
-def test_a_row_that_cannot_be_read_is_named(read, row, why, tmp_path):
-    def encode(*texts, **how):
-        return {"input_ids": [1]}
-
-    file = "jsick-test" if read == "jsick" else "rows"
-    path = write_rows(tmp_path / f"{file}.jsonl", [row])
-    with pytest.raises(SystemExit, match=rf"{file}\.jsonl, row 1: .*{why}"):
-        if read == "jsick":
-            benchmark.examples_of(benchmark.TASKS["jsick"], encode, 9, tmp_path, file)
-        else:
-            getattr(finetune, read)(path, encode)
-
-
 def test_fine_tuning_learns_what_a_mark_decides(exported):
     """A class, a number and a choice, each from one piece of the text."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(exported)

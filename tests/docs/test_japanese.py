@@ -28,17 +28,3 @@ def test_every_message_is_there():
         return {result for row in rows for result in re.findall("`([^`]+)`", row.split(" | ")[0])}
 
     assert messages("docs/troubleshooting.ja.md") == messages("docs/troubleshooting.md")
-
-
-@pytest.mark.parametrize("name", ["README", "docs/guide", "docs/troubleshooting"])
-def test_each_links_the_other(name):
-    base = name.rpartition("/")[2]
-    assert f"({base}.ja.md)" in page(f"{name}.md") and f"({base}.md)" in page(f"{name}.ja.md")
-
-
-def test_the_figures_are_the_same():
-    def figures(name):
-        rows = [line for line in page(name).splitlines() if re.match(r"\|.*\d \|$", line)]
-        return [re.sub(r"[^\d.,|/]", "", row.partition("|")[2].partition("|")[2]) for row in rows]
-
-    assert figures("README.ja.md") == figures("README.md")

@@ -180,24 +180,3 @@ def test_three_sessions_on_kaggle_make_one_run(session, zygote, tmp_path):
     )  # fmt: skip
     assert whole.status == 0, whole.err
     assert killing.digest(str(outputs[2] / "model")) == killing.digest(model)
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(1800)
-def test_three_sessions_on_colab_make_one_run(session, tmp_path):
-    drive = tmp_path / "bigbird-ja"
-    drive.mkdir()
-    source = {"ROOT": str(drive), "SOURCE": "git+https://example.com/bigbird-ja"}
-    for ends_at in (5, 9):
-        assert "run all cells again" in session("colab-v5e-1", ends_at, **source)
-    assert f"finished: {drive}/huggingface" in session("colab-v5e-1", **source)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("broken", [{"SOURCE": ""}, {"INPUT": "/nowhere"}, {"DEVICE": "--use_tpu"}])
-def test_a_session_that_fails_stops_there(session, tmp_path, broken):
-    from nbclient.exceptions import CellExecutionError
-
-    places = {"ROOT": str(tmp_path / "root"), "EARLIER": str(tmp_path / "none"), "SOURCE": "x"}
-    with pytest.raises(CellExecutionError, match=r"no wheel below|ended with status 2"):
-        session("kaggle-v5e-8", 5, **{**places, **broken})

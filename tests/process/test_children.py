@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.process import children, errors
+from testkit import command_line
 
 BAD_ALLOC = (
     "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
@@ -31,11 +31,8 @@ FAILED_CHECK = "[F 2024-01-02 trainer.cc:1] Check failed: size > 0 (0 vs. 0)\n"
     ],
 )
 def test_the_error_for_a_childs_exit(program, status, words):
-    done = subprocess.run(
-        [sys.executable, "-c", f"import os; {program}"], capture_output=True, text=True
-    )
-    lines = done.stderr.splitlines()
-    end = children.error_from_exit(done.returncode, lines, "the child", "use less")
+    done = command_line.run(sys.executable, "-c", f"import os; {program}")
+    end = children.error_from_exit(done.status, done.stderr.splitlines(), "the child", "use less")
     assert end.status == status and words in str(end)
     assert "\n" not in str(end)
 

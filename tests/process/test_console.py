@@ -5,7 +5,6 @@ import io
 import os
 import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from bigbird_ja.process import console
-from testkit import ROOT, prepared
+from testkit import ROOT
 
 PROGRAM = """
 import itertools, sys
@@ -38,6 +37,14 @@ def terminal(columns):
     os.close(ours)
 
 
+def started(words, theirs, **how):
+    """A program with a terminal, whose side is then the program's alone."""
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = subprocess.Popen(words, cwd=ROOT, **streams, **how)
+    os.close(theirs)
+    return process
+
+
 def read_all(ours):
     data = b""
     try:
@@ -51,10 +58,7 @@ def read_all(ours):
 @pytest.mark.parametrize("columns", [20, 80, 200])
 def test_it_fits_the_terminal_and_ends_at_100_percent(columns):
     with terminal(columns) as (ours, theirs):
-        process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT
-        )
-        os.close(theirs)
+        process = started([sys.executable, "-c", PROGRAM], theirs)
         text = read_all(ours)
         assert process.wait() == 0, text
     # Every text that was on the terminal's last line, in order.
@@ -108,18 +112,3 @@ def test_what_fails_does_not_end_at_100_percent():
         progress.update(3)
         raise ValueError
     assert stream.getvalue().splitlines()[-1].startswith(" 30% 3/10 [00:40<")
-
-
-def test_a_terminal_that_is_closed_ends_it_with_75():
-    with terminal(80) as (ours, theirs):
-        take_terminal = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
-        setup = f"{take_terminal}; {prepared.dispositions((signal.SIGHUP,))}"
-        process = subprocess.Popen(
-            [*prepared.python(setup), "-m", "testkit.any_command", "wait"],
-            stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, start_new_session=True,
-        )  # fmt: skip
-        os.close(theirs)
-        text = ""
-        while "ready" not in text:
-            text += os.read(ours, 4096).decode()
-    assert process.wait(timeout=60) == 75

@@ -21,15 +21,23 @@ def library_error(name, message):
 
 
 @pytest.mark.parametrize(
-    "number",
+    "name",
     [
-        errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY, errno.EACCES, errno.EROFS, errno.ELOOP,
-        errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EBUSY, errno.EMFILE,
+        "NOENT",
+        "EXIST",
+        "NOTEMPTY",
+        "ACCES",
+        "ROFS",
+        "LOOP",
+        "NAMETOOLONG",
+        "INVAL",
+        "ILSEQ",
+        "BUSY",
+        "MFILE",
     ],
-    ids=errno.errorcode.get,
-)  # fmt: skip
-def test_what_is_wrong_with_a_path_is_bad_input(number):
-    end = classify(system_error(number))
+)
+def test_what_is_wrong_with_a_path_is_bad_input(name):
+    end = classify(system_error(getattr(errno, f"E{name}")))
     assert end is not None and end.status == 2
     assert PATH in str(end) and str(end).count(": ") >= 2  # what, where, what to do
 

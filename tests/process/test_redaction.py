@@ -1,17 +1,14 @@
 """Credentials, in the forms in which they come out of libraries, are masked; other text is not."""
 
 import base64
-import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from bigbird_ja.process.redaction import MASK, redact
 from bigbird_ja.run import log
-from testkit import ROOT
-from testkit.command_line import run_module
+from testkit import ROOT, command_line
 
 # Built from parts, so that no scanner takes the file of forms for a leak.
 S, UP = "s3cr3tSECRETs3cr3t", "S3CR3TSECRETS3CR3T"
@@ -19,11 +16,17 @@ HEX32 = "0123456789abcdef0123456789abcdef"
 KEY = "PRIVATE" + " KEY"
 JSON = f'{{\n  "type": "service_account",\n  "private_key_id": "{HEX32}"\n}}'
 PARTS = {
-    "S": S, "UP": UP, "HEX32": HEX32, "HEX40": HEX32 + "01234567", "KEY": KEY, "COM": "com",
-    "AKIA": "AKIA" + "IOSFODNN7SECRET1", "GOOG": "GOOG" + "TS7C7FUP3AIRVJTE2BCDKINBTES3HC2GY5C",
+    "S": S,
+    "UP": UP,
+    "HEX32": HEX32,
+    "HEX40": HEX32 + "01234567",
+    "KEY": KEY,
+    "COM": "com",
+    "AKIA": "AKIA" + "IOSFODNN7SECRET1",
+    "GOOG": "GOOG" + "TS7C7FUP3AIRVJTE2BCDKINBTES3HC2GY5C",
     "MIXED": "bGoa+V7g/yqDXvKRqq+JTFn4uQZbPiQJo4pf9RzJ",
     "SA64": base64.b64encode(JSON.encode()).decode(),
-}  # fmt: skip
+}
 
 
 def filled(form):
@@ -106,15 +109,12 @@ else:
 
 @pytest.mark.parametrize("what", ["log", "thread", "uncaught"])
 def test_nothing_that_python_prints_by_itself_holds_a_credential(what):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, SECRETS[0], what],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    done = command_line.run(sys.executable, "-c", PROGRAM, SECRETS[0], what)
     assert S not in done.stderr and MASK in done.stderr, done.stderr
 
 
 def test_a_bug_of_a_command_is_masked_on_the_screen_and_in_json():
-    ended = run_module("testkit.any_command", "secret", "--json")
+    ended = command_line.run_module("testkit.any_command", "secret", "--json")
     assert ended.status == 1 and "Traceback" in ended.stderr
     assert "hf_abc" not in ended.stderr + ended.stdout and MASK in ended.json["error"]
 

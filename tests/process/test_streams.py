@@ -1,22 +1,19 @@
 """Standard streams that are full, read by nobody, or of another encoding."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from bigbird_ja.process import streams
-from testkit import ROOT
+from testkit import command_line
 
 
 def shell(line, **env):
     """Runs a line of bash in which `$RUN` is a command of `testkit.any_command`."""
-    return subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, errors="surrogateescape", cwd=ROOT,
-        env={**os.environ, "RUN": f"{sys.executable} -m testkit.any_command",
-             "BIGBIRD": f"{sys.executable} -m bigbird_ja", **env},
-    )  # fmt: skip
+    python = f"{sys.executable} -m"
+    programs = {"RUN": f"{python} testkit.any_command", "BIGBIRD": f"{python} bigbird_ja"}
+    return command_line.run("bash", "-c", line, env={**programs, **env})
 
 
 @pytest.mark.parametrize(
@@ -31,7 +28,7 @@ def shell(line, **env):
 def test_a_stream_that_takes_nothing(line, status, words):
     ended = shell(line)
     printed = ended.stdout + ended.stderr
-    assert ended.returncode == status, printed
+    assert ended.status == status, printed
     assert "Traceback" not in printed and "Exception ignored" not in printed
     assert words in printed
 
@@ -39,14 +36,14 @@ def test_a_stream_that_takes_nothing(line, status, words):
 def test_a_reader_that_goes_away_ends_a_command():
     for line in ("$RUN chatter | head -1", "$RUN chatter 2>&1 | head -1"):
         ended = shell(f"{line} >/dev/null; exit ${{PIPESTATUS[0]}}")
-        assert ended.returncode == 74
+        assert ended.status == 74
         assert ended.stderr in ("", "bigbird-ja: standard output: its reader went away\n")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp932"])
 def test_any_encoding_can_be_printed_in(encoding):
     ended = shell("$RUN chatter | head -1; exit ${PIPESTATUS[0]}", PYTHONIOENCODING=encoding)
-    assert ended.returncode == 74 and "Traceback" not in ended.stderr, ended.stderr
+    assert ended.status == 74 and "Traceback" not in ended.stderr, ended.stderr
     assert ended.stdout
 
 
@@ -56,7 +53,7 @@ ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 def test_an_ascii_locale_takes_names_of_files(tmp_path):
     output = tmp_path / "東京.txt"
     ended = shell(f"$BIGBIRD sample --documents=1 --json --output={output}", **ASCII)
-    assert ended.returncode == 0 and output.is_file(), ended.stderr
+    assert ended.status == 0 and output.is_file(), ended.stderr
     assert ended.stdout.count("\n") == 1
 
 
@@ -71,7 +68,7 @@ def test_an_ascii_locale_takes_names_of_files(tmp_path):
 def test_a_text_that_cannot_be_read(arguments, words):
     for env in ({}, ASCII):
         ended = shell(f"$BIGBIRD fill-mask --model_dir=none {arguments}", **env)
-        assert ended.returncode == 2 and words in ended.stderr, ended.stderr
+        assert ended.status == 2 and words in ended.stderr, ended.stderr
         assert len(ended.stderr.splitlines()) == 1
 
 

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja.run.model import read_variables
 from bigbird_ja.text import articles
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from scripts import probe
@@ -75,27 +74,6 @@ def test_right_tokens_are_counted_by_distance(records, tokenizer):
         assert row["model"] == row["window"] == pytest.approx(np.mean(shares[row["from"]]))
     means = {k: sum(row[k] * row["count"] for row in rows) for k in ("model", "unigram")}
     assert 0 < means["model"] <= means["unigram"] < 0.3 * len(cases)
-
-
-def test_each_head_of_the_first_layer_looks_at_its_distance(small_run, tmp_path):
-    prefix = str(tmp_path / "first")
-    probe.write_first_values(f"{small_run.model_dir}/config.yaml", small_run.data_dir, prefix)
-    values = read_variables(prefix)
-    inputs = values["bert/embeddings/position_embeddings"]
-    inputs = inputs / inputs.std(1, keepdims=True)
-    scope = "bert/encoder/layer_0/attention/self"
-    query, key = (inputs @ values[f"{scope}/{name}/kernel"] for name in ("query", "key"))
-    columns = query.shape[1] // 2  # of a head
-    for head, distance in enumerate((-1, 1)):
-        part = slice(head * columns, (head + 1) * columns)
-        scores = query[:, part] @ key[:, part].T
-        by_offset = {d: np.diagonal(scores, d).mean() for d in range(-20, 21)}
-        assert max(by_offset, key=by_offset.__getitem__) == distance
-    later = "bert/encoder/layer_1/attention"
-    kernels = [values[f"{later}/{n}/kernel"] for n in ("self/query", "self/key", "self/value")]
-    np.testing.assert_array_equal(*kernels[:2])
-    product = kernels[2] @ values[f"{later}/output/dense/kernel"]
-    np.testing.assert_allclose(product, np.eye(len(product)), atol=1e-5)
 
 
 def test_the_program(small_run, tmp_path, sample_corpus):
