@@ -90,9 +90,9 @@ def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
 
 def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
     """Measure SentencePiece alone, one core, one call, whole documents and sentences."""
-    from bigbird_ja.text import sentences, tokenizer, words
+    from bigbird_ja.text import read_tokenizer, sentences, words
 
-    loaded = tokenizer.load(tokenizer_path)
+    loaded = read_tokenizer(tokenizer_path)
     part = texts[: max(1, len(texts) // 4)]
     split = [s for text in part for s in sentences.split(text)]
     rate, _ = _rate(part, lambda: loaded.encode_arrays(split))
@@ -107,13 +107,13 @@ def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
 
 def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
     """Measure the tokenizers of Hugging Face folders on one core, and their own marks of words."""
-    from bigbird_ja.text import tokenizer, words
+    from bigbird_ja.text import read_tokenizer, words
     from testkit import tokenizer_folders
 
     part, rows = texts[: max(1, len(texts) // 20)], []
     for kind, train in tokenizer_folders.KINDS.items():
         train(Path(work, kind), texts[:60])
-        loaded = tokenizer.load_any(str(Path(work, kind)))
+        loaded = read_tokenizer(str(Path(work, kind)))
         encoding, ids = _rate(part, functools.partial(loaded.encode_arrays, part))
         mark = functools.partial(words.word_marker("script", loaded), part, ids)
         rows.append([kind, encoding, _rate(part, mark)[0]])

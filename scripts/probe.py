@@ -29,7 +29,7 @@ from bigbird_ja.run.model import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
-from bigbird_ja.text.interface import Tokenizer
+from bigbird_ja.text.tokenizer import Tokenizer
 
 WINDOW = 512  # tokens that the limited model sees
 TAIL = 32  # tokens after the masked name that the window keeps

@@ -16,7 +16,7 @@ from bigbird_ja.cli.command_flags import Flags
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.text.interface import Tokenizer
+    from bigbird_ja.text.tokenizer import Tokenizer
 
 EXAMPLE = "bigbird-ja check-data --data_dir data"
 NEEDS = ("tensorflow",)
@@ -79,9 +79,9 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data import masking, pipeline, tfrecords
-    from bigbird_ja.text import tokenizer as tokenizer_lib
+    from bigbird_ja.text import read_tokenizer
 
-    tokenizer = tokenizer_lib.load(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
+    tokenizer = read_tokenizer(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
     count = min(count, manifest.train.sequences)
     batch = pipeline.record_batches(
         manifest, data_dir, seed=0, global_batch_size=count, shuffle_window=1, num_steps=1

@@ -22,11 +22,11 @@ from absl import flags as absl_flags
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import MASK
+from bigbird_ja.text.sentences import MASK
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Forward
-    from bigbird_ja.text.interface import Tokenizer
+    from bigbird_ja.text.tokenizer import Tokenizer
 
 _MOST_TEXT = 1 << 20  # bytes; the longest sequences that are trained have 16,384 tokens
 

@@ -21,7 +21,7 @@ from bigbird_ja.settings.schema import OPTIONS, used_by
 if TYPE_CHECKING:
     from bigbird_ja.data.shards import MadeShard
     from bigbird_ja.settings.schema import Config
-    from bigbird_ja.text.interface import Tokenizer
+    from bigbird_ja.text.tokenizer import Tokenizer
 
 EXAMPLE = (
     "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"
@@ -117,15 +117,13 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 def _load_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer, check it against its record, and log how it was changed."""
     from bigbird_ja.process.console import log
-    from bigbird_ja.text import tokenizer as tokenizer_lib
+    from bigbird_ja.text import read_tokenizer
     from bigbird_ja.text.tokenizer_files import ModelFiles
 
-    ours = ModelFiles(path.removesuffix(".model"))
-    if path.endswith(".model") and ours.read_record() is not None:
-        tokenizer = tokenizer_lib.load(path)
-        ours.check_model(tokenizer)
-    else:
-        tokenizer = tokenizer_lib.load_any(path)
+    tokenizer = read_tokenizer(path)
+    tokenizer.encode("")  # refuses what cannot encode
+    if path.endswith(".model"):
+        ModelFiles(path.removesuffix(".model")).check_model(tokenizer)
     for name, change in tokenizer.changes.items():
         log(f"{tokenizer.source}: {name}: {change}")
     return tokenizer

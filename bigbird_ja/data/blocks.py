@@ -32,7 +32,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.text import sentences, words
-from bigbird_ja.text.interface import Tokenizer
+from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
 _CHARACTERS_PER_POSITION = 256  # at least this many for each position of a sequence

@@ -28,8 +28,8 @@ from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
 from bigbird_ja.storage import outputs
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Input
-from bigbird_ja.text.interface import Tokenizer
 from bigbird_ja.text.sentences import MARKERS
+from bigbird_ja.text.tokenizer import Tokenizer
 
 _GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
 _worker: dict[str, Any] = {}  # of a worker process

@@ -27,7 +27,7 @@ from bigbird_ja.storage.decode import Count
 
 if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus
-    from bigbird_ja.text.interface import Tokenizer
+    from bigbird_ja.text.tokenizer import Tokenizer
 
 FILE_NAME = "manifest.json"
 TOKENIZER_NAME = "tokenizer.model"

@@ -15,7 +15,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.console import human_bytes, log
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import tokenizer_of
 
 _CHUNK = 1 << 20
 _LOG_FROM = 4 << 30  # bytes that take seconds to read
@@ -139,7 +139,7 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
     try:
-        tokenizer = tokenizer_lib.from_bytes(data, manifest_lib.TOKENIZER_NAME)
+        tokenizer = tokenizer_of(data, manifest_lib.TOKENIZER_NAME)
     except BadInput as error:
         return str(error)
     now, stated = tokenizer.special_ids, manifest.special_ids

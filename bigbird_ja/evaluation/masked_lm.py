@@ -18,7 +18,7 @@ from bigbird_ja.storage.disk import scratch_directory
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
-    from bigbird_ja.text.interface import Tokenizer
+    from bigbird_ja.text.tokenizer import Tokenizer
 
 Arrays = Mapping[str, np.ndarray]
 # Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
@@ -299,12 +299,12 @@ def masked_examples(forward: Model, batch: Arrays, tokenizer: Tokenizer) -> list
 
 
 def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:
-    from bigbird_ja.text import tokenizer
+    from bigbird_ja.text import read_tokenizer
 
     path = storage.join(data_dir, TOKENIZER_NAME)
     if not manifest.tokenizer_sha256 or not storage.exists(path):
         return None
-    return tokenizer.load(path)
+    return read_tokenizer(path)
 
 
 def write_tensorboard(

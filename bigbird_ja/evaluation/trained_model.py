@@ -20,8 +20,8 @@ from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import validate_config, varied
 from bigbird_ja.storage import decode
-from bigbird_ja.text import tokenizer as tokenizer_lib
-from bigbird_ja.text.interface import Tokenizer
+from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text.tokenizer import Tokenizer
 
 OURS = "bigbird_ja"
 _CONFIG = "config.json"
@@ -67,7 +67,7 @@ def load_model(folder: str, step: int | None = None) -> TrainedModel:
         if (value := state.get(state_dict.hugging_face_name(config.model, name))) is not None
     }
     check_parameters(params, config, data, path, _ADVICE)
-    tokenizer = tokenizer_lib.load_any(folder)
+    tokenizer = read_tokenizer(folder)
     return TrainedModel(folder, config, data, params, tokenizer, trained, None)
 
 

@@ -27,7 +27,7 @@ from bigbird_ja.storage.disk import scratch_directory
 if TYPE_CHECKING:
     import numpy as np
 
-    from bigbird_ja.text.interface import Tokenizer
+    from bigbird_ja.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
 
@@ -117,10 +117,10 @@ def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
     Raises:
         BadInput: there is none, or it is not the one that the checkpoint was trained with.
     """
-    from bigbird_ja.text import tokenizer as tokenizer_lib
+    from bigbird_ja.text import read_tokenizer
 
     path = storage.join(model_dir, TOKENIZER)
-    tokenizer = tokenizer_lib.load(path)
+    tokenizer = read_tokenizer(path)
     if meta.tokenizer_sha256 and tokenizer.sha256 != meta.tokenizer_sha256:
         raise _other_tokenizer(path, tokenizer.sha256, meta.tokenizer_sha256)
     known = config.model.vocab_size or 0  # may be more than the pieces: adopted data may say so

@@ -190,7 +190,7 @@ def _text_of_json(content: str, field: str) -> str:
     if not isinstance(text, str):
         raise BadInput(f"no string `{field}`: {_instead(value, field)}")
     if "\\ud" in content or "\\uD" in content:
-        from bigbird_ja.text.interface import check_encodable
+        from bigbird_ja.text.tokenizer import check_encodable
 
         check_encodable([text])
     return text

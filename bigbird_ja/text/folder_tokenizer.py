@@ -18,9 +18,10 @@ import numpy as np
 
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import MASK, model_proto
+from bigbird_ja.text import model_proto
 from bigbird_ja.text.folder_files import DEFINITION, FolderFiles
-from bigbird_ja.text.interface import CORE, SpecialIds, Tokenizer, check_encodable
+from bigbird_ja.text.sentences import MASK
+from bigbird_ja.text.tokenizer import CORE, SpecialIds, Tokenizer, check_encodable
 
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -42,8 +43,13 @@ class FolderTokenizer(Tokenizer):
         self._definition = self._files.definition
         self._added = self._files.added()
         self._names = self._names_by_id()
+        self.vocab_size = len(self._names)
         self.special = self._special_ids()
-        self._bytes, self._is_text = self._bytes_by_id()
+        self.special_ids = self._ids_of_no_text()
+        self._bytes, self.is_text_piece = self._bytes_by_id()
+        self.written = self._shown_by_id()
+        # Of byte-level BPE the characters, where they are whole.
+        self.pieces = self.written if self._has_byte_level else self._names
         prefix = self._definition.model.continuing_subword_prefix
         if prefix:
             self.continues_word = np.array(
@@ -128,14 +134,8 @@ class FolderTokenizer(Tokenizer):
         is_text[[*no_text]] = False
         return written, is_text
 
-    @property
-    def vocab_size(self) -> int:
-        """Implement `Tokenizer.vocab_size`."""
-        return len(self._names)
-
-    @functools.cached_property
-    def special_ids(self) -> dict[str, int]:
-        """Implement `Tokenizer.special_ids`: also unused, other special pieces, ids of none."""
+    def _ids_of_no_text(self) -> dict[str, int]:
+        """Name special ids: also unused ones, other special pieces, and ids without a piece."""
         ids = self.special.by_name()
         named = set(ids.values())
         for i, name in enumerate(self._names):
@@ -145,27 +145,16 @@ class FolderTokenizer(Tokenizer):
                 ids[f"other_{i}"] = i
         return ids
 
-    @property
-    def pieces(self) -> list[str]:
-        """Implement `Tokenizer.pieces`: of byte-level BPE the characters, where they are whole."""
-        return self.written if self._has_byte_level else self._names
-
-    @functools.cached_property
-    def written(self) -> list[str]:
-        """Implement `Tokenizer.written`; of a special piece its name."""
+    def _shown_by_id(self) -> list[str]:
+        """Return what each piece writes; of a special piece its name."""
         special = set(self.special_ids.values())
         return [
             name if i in special else _shown(data)
             for i, (name, data) in enumerate(zip(self._names, self._bytes, strict=True))
         ]
 
-    @property
-    def is_text_piece(self) -> np.ndarray:
-        """Implement `Tokenizer.is_text_piece`."""
-        return self._is_text
-
     @functools.cached_property
-    def characters(self) -> np.ndarray:
+    def characters(self) -> np.ndarray:  # type: ignore[override]
         """Implement `Tokenizer.characters`: those that begin in a piece."""
         return np.array([int(_begins(data).sum()) for data in self._bytes], np.int32)
 

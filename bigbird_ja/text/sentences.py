@@ -16,6 +16,7 @@ SECTION = "_START_SECTION_"
 PARAGRAPH = "_START_PARAGRAPH_"
 NEWLINE = "_NEWLINE_"
 MARKERS = (ARTICLE, SECTION, PARAGRAPH, NEWLINE)
+MASK = "[MASK]"  # the mask in a text that a person types
 
 # Characters after which an open bracket is taken for a stray one. Real quotations run to a few
 # hundred; without a limit one forgotten 」 would swallow the rest of its document.

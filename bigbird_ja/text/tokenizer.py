@@ -1,28 +1,145 @@
-"""Encode by SentencePiece models, and load tokenizers of any kind.
+"""Encode text: what all tokenizers offer, and SentencePiece's models.
 
 Special ids are read from the model by name here and nowhere typed a second time. Normalisation
 (NFKC by default) is the model's own business: text goes in as it is, once.
 """
 
+from __future__ import annotations
+
+import abc
 import functools
-import os
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import sentencepiece
 
-from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import MASK, folder_files, model_proto
-from bigbird_ja.text.folder_tokenizer import FolderTokenizer
-from bigbird_ja.text.interface import SpecialIds, Tokenizer, check_encodable
-from bigbird_ja.text.sentences import MARKERS
+from bigbird_ja.text import model_proto
+from bigbird_ja.text.sentences import MARKERS, MASK
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
 # of text, whatever it holds; the user-defined ones are always one piece where the text has them.
 CONTROL_PIECES: tuple[str, ...] = ("<pad>", "<s>", "</s>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 USER_PIECES: tuple[str, ...] = MARKERS
 SPECIAL_PIECES: tuple[str, ...] = CONTROL_PIECES + USER_PIECES
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids of the special pieces of one model; None for what it does not have."""
+
+    pad: int
+    bos: int | None
+    eos: int | None
+    unk: int | None
+    cls: int
+    sep: int
+    mask: int
+    article: int | None = None
+    section: int | None = None
+    paragraph: int | None = None
+    newline: int | None = None
+
+    def by_name(self) -> dict[str, int]:
+        """Name each id once: RoBERTa's bos is its cls, and goes by that name."""
+        core = (self.pad, self.cls, self.sep, self.mask)
+        ids: dict[str, int] = {}
+        for name, i in vars(self).items():
+            if name in CORE or (i is not None and i not in (*core, *ids.values())):
+                ids[name] = i
+        return ids
+
+
+CORE = ("pad", "cls", "sep", "mask")  # the parts that every tokenizer needs
+
+
+class Tokenizer(abc.ABC):
+    """A tokenizer, of whatever kind; `text.read_tokenizer` reads one.
+
+    Attributes:
+        model_bytes: what DATA_DIR/tokenizer.model holds.
+        source: where it was read from, for messages.
+        special: ids of special pieces.
+        special_ids: ids that are never predicted and never drawn, by name.
+        vocab_size: pieces, special ones included; ids are below it.
+        pieces: the piece of each id, as people read it; "▁" stands for a space.
+        written: what each piece writes in a text, "▁" for a space.
+        is_text_piece: bool [vocab_size]: ordinary text, not special, unknown, bytes.
+        characters: int32 [vocab_size]: characters that a piece writes in a text, about.
+        changes: how another project's SentencePiece model was changed.
+        added: pieces that were added to it; they are the last.
+        files: of a Hugging Face folder, they go where the model goes; empty: they are made.
+        continues_word: bool [vocab_size]: pieces that continue the word of the piece before; None:
+            none say so.
+        has_partial_characters: pieces are bytes, of which several make a character.
+    """
+
+    special: SpecialIds
+    special_ids: dict[str, int]
+    vocab_size: int
+    pieces: list[str]
+    written: list[str]
+    is_text_piece: np.ndarray
+    characters: np.ndarray
+
+    def __init__(self, model: bytes, source: str) -> None:
+        """Keep the model, and defaults that kinds of tokenizers change."""
+        self.model_bytes, self.source = model, source
+        self.changes: dict[str, str] = {}
+        self.added = 0
+        self.files: Mapping[str, bytes] = {}
+        self.continues_word: np.ndarray | None = None
+        self.has_partial_characters = False
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes, str]]:
+        """Pickle the model and where it was read from."""
+        return type(self), (self.model_bytes, self.source)
+
+    @abc.abstractmethod
+    def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
+        """Encode texts in one call, without [CLS] and [SEP]: int32 [tokens] of each.
+
+        Raises:
+            BadInput: a text holds a lone surrogate, which is no character.
+        """
+
+    @abc.abstractmethod
+    def encode_with_masks(self, text: str) -> list[int]:
+        """Encode a text in which `MASK` stands for the mask, without [CLS] and [SEP].
+
+        The ids are those of Hugging Face's tokenizer.
+        """
+
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the normalised text of `ids`, without control pieces."""
+
+    @abc.abstractmethod
+    def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
+        """Return a text as its pieces spell it when joined, and where in it each token starts.
+
+        Args:
+            text: what was encoded.
+            ids: int32 [tokens], its ids.
+
+        Returns:
+            The text, and int64 [tokens] in characters.
+        """
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Hash the model: SHA-256 in hex."""
+        return hashlib.sha256(self.model_bytes).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Encode one text, without [CLS] and [SEP]."""
+        return self.encode_arrays([text])[0].tolist()
+
+    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
+        """Encode many texts in one call."""
+        return [ids.tolist() for ids in self.encode_arrays(texts, num_threads)]
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -37,6 +154,9 @@ class SentencePieceTokenizer(Tokenizer):
         super().__init__(model, source)
         self._processor = _processor_of(model, source)
         self.special = self._special_ids()
+        self.special_ids = self.special.by_name()
+        self.vocab_size = self._processor.GetPieceSize()
+        self.pieces = self.written = [self._processor.IdToPiece(i) for i in range(self.vocab_size)]
 
     def _special_ids(self) -> SpecialIds:
         ids = [self._processor.PieceToId(name) for name in SPECIAL_PIECES]
@@ -53,44 +173,14 @@ class SentencePieceTokenizer(Tokenizer):
             )
         return SpecialIds(*ids)
 
-    @property
-    def vocab_size(self) -> int:
-        """Count the pieces, special ones included."""
-        return self._processor.GetPieceSize()
-
     @functools.cached_property
-    def pieces(self) -> list[str]:
-        """Return the piece of each id; "▁" stands for a space."""
-        return [self._processor.IdToPiece(i) for i in range(self.vocab_size)]
-
-    @functools.cached_property
-    def is_text_piece(self) -> np.ndarray:
+    def is_text_piece(self) -> np.ndarray:  # type: ignore[override]
         """Implement `Tokenizer.is_text_piece`."""
-        processor = self._processor
-        special = set(SPECIAL_PIECES)
+        processor, special = self._processor, set(SPECIAL_PIECES)
+        kinds = (processor.IsControl, processor.IsUnknown, processor.IsByte, processor.IsUnused)
         return np.array(
-            [
-                not (
-                    piece in special
-                    or processor.IsControl(i)
-                    or processor.IsUnknown(i)
-                    or processor.IsByte(i)
-                    or processor.IsUnused(i)
-                )
-                for i, piece in enumerate(self.pieces)
-            ]
+            [p not in special and not any(k(i) for k in kinds) for i, p in enumerate(self.pieces)]
         )
-
-    @functools.cached_property
-    def normalization(self) -> str:
-        """Return the rule in the model, such as "nmt_nfkc"; nothing else normalises."""
-        return model_proto.settings(self.model_bytes).normalization
-
-    def vocabulary_text(self) -> str:
-        """Write the content of a `.vocab` file: a line "piece, tab, score" for each id."""
-        scores = (self._processor.GetScore(i) for i in range(self.vocab_size))
-        rows = zip(self.pieces, scores, strict=True)
-        return "".join(f"{piece}\t{score:g}\n" for piece, score in rows)
 
     def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
         """Implement `Tokenizer.encode_arrays`; SentencePiece makes a thread pool per call.
@@ -110,18 +200,8 @@ class SentencePieceTokenizer(Tokenizer):
         """Return the normalised text of `ids`; markers are written out, control pieces are not."""
         return self._processor.Decode([int(i) for i in ids])
 
-    def encode_pieces(self, text: str) -> list[str]:
-        """Return the pieces of a text as written in it: an unknown one is its own characters."""
-        check_encodable([text])
-        return self._processor.EncodeAsPieces(text)
-
-    def surface(self, text: str) -> str:
-        """Spell `text` as its pieces do when joined: normalised, with "▁" for spaces."""
-        check_encodable([text])
-        return self._processor.Normalize(text)
-
     @functools.cached_property
-    def piece_lengths(self) -> np.ndarray:
+    def _piece_lengths(self) -> np.ndarray:
         """Count the characters of each piece in text: int32 [vocab_size]; an unknown one has 0."""
         return np.array(
             [
@@ -131,24 +211,19 @@ class SentencePieceTokenizer(Tokenizer):
             np.int32,
         )
 
-    def token_offsets(self, text: str, ids: np.ndarray) -> np.ndarray:
-        """Find where each token of `text` starts in `surface(text)`: int64 [tokens]."""
-        lengths = self.piece_lengths[ids]
-        if not lengths.all():  # an unknown piece is as long as what it stands for
-            pieces = self.encode_pieces(text)
-            if len(pieces) != len(ids):
-                raise ValueError("the ids are not those of this text")
-            lengths = np.array([len(piece) for piece in pieces])
-        return np.cumsum(lengths, dtype=np.int64) - lengths
-
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """Implement `Tokenizer.surface_and_offsets`."""
-        return self.surface(text), self.token_offsets(text, ids)
+        check_encodable([text])
+        lengths = self._piece_lengths[ids]
+        if not lengths.all():  # an unknown piece is as long as what it stands for
+            lengths = np.array([len(piece) for piece in self._processor.EncodeAsPieces(text)])
+        offsets = np.cumsum(lengths, dtype=np.int64) - lengths
+        return self._processor.Normalize(text), offsets
 
-    @property
-    def characters(self) -> np.ndarray:
+    @functools.cached_property
+    def characters(self) -> np.ndarray:  # type: ignore[override]
         """Implement `Tokenizer.characters`; an unknown piece replaces at least one."""
-        return np.maximum(self.piece_lengths, 1)
+        return np.maximum(self._piece_lengths, 1)
 
     def encode_with_masks(self, text: str) -> list[int]:
         """Implement `Tokenizer.encode_with_masks`.
@@ -188,67 +263,30 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
     return processor
 
 
-def from_bytes(model: bytes, source: str) -> Tokenizer:
-    """Load a `tokenizer.model`: a SentencePiece model, or the files of a folder.
+def from_model(
+    model: bytes, source: str, parts: Mapping[str, str] | None = None
+) -> SentencePieceTokenizer:
+    """Load a SentencePiece model; one without our special pieces is given them, see `changes`.
+
+    Args:
+        model: serialised.
+        source: where it was read from.
+        parts: as of `model_proto.adapt`.
 
     Raises:
-        BadInput: neither of the two, or without the special pieces.
+        BadInput: it is no such model.
     """
-    if model.startswith(folder_files.FIRST_BYTES):
-        return FolderTokenizer(model, source)
-    return SentencePieceTokenizer(model, source)
-
-
-def load(path: str) -> Tokenizer:
-    """Reads a `.model` file, on disk or gs://.
-
-    Raises:
-        BadInput: missing, or as `from_bytes`.
-    """
-    return from_bytes(_read(path), path)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return storage.read_bytes(path)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise BadInput(
-            f"no tokenizer {path}: train one with `bigbird-ja tokenize`, which writes PREFIX.model"
-        ) from error
-
-
-def load_any(path: str) -> Tokenizer:
-    """Reads a `.model` file, or a Hugging Face folder with a tokenizer, of whatever project.
-
-    A folder's `tokenizer.json`, or MeCab with WordPiece, is used as it is. Where there is only a
-    SentencePiece model, it is given our special pieces; `changes` says how. A folder that `export`
-    made of one holds both, and the model counts.
-
-    Raises:
-        BadInput: there is no tokenizer, or none that can be used.
-    """
-    tokenizer = _read_any(path)
-    tokenizer.encode("")  # refuses what cannot encode
+    if has_our_pieces(model):
+        return SentencePieceTokenizer(model, source)
+    size = _processor_of(model, source).GetPieceSize()  # refuses what is no model
+    adapted, changes = model_proto.adapt(model, parts or {}, USER_PIECES, source)
+    tokenizer = SentencePieceTokenizer(adapted, source)
+    tokenizer.changes, tokenizer.added = changes, tokenizer.vocab_size - size
     return tokenizer
 
 
-def _read_any(path: str) -> Tokenizer:
-    is_model = path.endswith(".model")
-    stored = None if is_model else model_proto.read_folder(path)
-    if stored is not None and _has_our_pieces(stored[0]):
-        return SentencePieceTokenizer(*stored[:2])
-    if not is_model and (files := folder_files.FolderFiles.read(path)):
-        return FolderTokenizer(files.pack(), path)
-    if stored is None and not storage.is_remote(path) and os.path.isdir(path):
-        raise BadInput(
-            f"{path}: no tokenizer in this folder: neither tokenizer.json, nor MeCab with"
-            f" WordPiece, nor a SentencePiece model ({', '.join(model_proto.MODEL_NAMES)}): let"
-            " transformers write one, by AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-        )
-    return _sentencepiece(stored or (_read(path), path, {}))
-
-
-def _has_our_pieces(model: bytes) -> bool:
+def has_our_pieces(model: bytes) -> bool:
+    """Tell whether bytes are a SentencePiece model with all our special pieces."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -258,28 +296,18 @@ def _has_our_pieces(model: bytes) -> bool:
     return set(SPECIAL_PIECES) <= set(names)
 
 
-def _sentencepiece(stored: tuple[bytes, str, dict[str, str]]) -> SentencePieceTokenizer:
-    """Load a SentencePiece model, its path and the parts of its pieces, with our special pieces."""
-    model, path, parts = stored
-    size = _processor_of(model, path).GetPieceSize()  # refuses what is no model
-    if _has_our_pieces(model):
-        return SentencePieceTokenizer(model, path)
-    adapted, changes = model_proto.adapt(model, parts, USER_PIECES, path)
-    tokenizer = SentencePieceTokenizer(adapted, path)
-    tokenizer.changes, tokenizer.added = changes, tokenizer.vocab_size - size
-    return tokenizer
+def check_encodable(texts: Sequence[str]) -> None:
+    """Refuses lone surrogates: they are no characters and no UTF-8 can hold them.
 
-
-def pieces_of(folder: str, sha256: str) -> int | None:
-    """Count the pieces of a tokenizer in use that are a Hugging Face folder's, by the same ids.
-
-    Those that `load_any` added stand behind them.
-
-    Returns:
-        None where the tokenizer in use was not made of the folder's.
+    Raises:
+        BadInput: naming where.
     """
-    try:
-        tokenizer = _read_any(folder)
-    except BadInput:
-        return None
-    return tokenizer.vocab_size - tokenizer.added if tokenizer.sha256 == sha256 else None
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            near = text[max(0, error.start - 20) : error.start]
+            raise BadInput(
+                f"a lone surrogate \\u{ord(text[error.start]):x} after {near!r} is no character:"
+                " correct the text"
+            ) from error

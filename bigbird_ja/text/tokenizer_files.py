@@ -21,8 +21,8 @@ from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import FILES, Owned
-from bigbird_ja.text.interface import Tokenizer
-from bigbird_ja.text.tokenizer import SentencePieceTokenizer
+from bigbird_ja.text import model_proto
+from bigbird_ja.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 _FLAG = "--output_prefix"
 
@@ -114,14 +114,16 @@ class ModelFiles:
             **record,
             vocab_size=tokenizer.vocab_size,
             special_ids=tokenizer.special_ids,
-            normalization=tokenizer.normalization,
+            normalization=model_proto.settings(tokenizer.model_bytes).normalization,
             model_sha256=tokenizer.sha256,
         )
+        scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
+        rows = "".join(f"{p}\t{s:g}\n" for p, s in zip(tokenizer.pieces, scores, strict=True))
         text = json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=2) + "\n"
         owned = Owned.create(self._folder, FILES)
         for path, content in (
             (self.record, text.encode()),
-            (self.vocab, tokenizer.vocabulary_text().encode()),
+            (self.vocab, rows.encode()),
             (self.model, tokenizer.model_bytes),
         ):
             owned.write(storage.base_name(path), content)

@@ -22,7 +22,7 @@ import numpy as np
 from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
-    from bigbird_ja.text.interface import Tokenizer
+    from bigbird_ja.text.tokenizer import Tokenizer
 
 SPACE, KANJI, HIRAGANA, KATAKANA, LATIN, DIGIT, POINT, OTHER, MARK = range(9)
 _NUM_CLASSES = 9

@@ -26,7 +26,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
-from bigbird_ja.text import tokenizer
+from bigbird_ja.text import pieces_of
 
 _ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {
@@ -164,7 +164,7 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     else:
         theirs = read_config(source)
         known, where = dict(theirs.settings), f"{source}/config.json"
-        pieces = tokenizer.pieces_of(source, manifest.tokenizer_sha256) or 0
+        pieces = pieces_of(source, manifest.tokenizer_sha256) or 0
         if theirs.vocab_size < pieces:
             raise BadInput(
                 f"{where}: embeddings of {theirs.vocab_size:,} pieces (vocab_size), and the"
@@ -277,7 +277,7 @@ def read_folder(
             f" model.architecture={model.architecture} with {model.num_layers} layers, first"
             f" {surplus[0]}: use its model.* settings"
         )
-    if tokenizer.pieces_of(folder, tokenizer_sha256) is not None:
+    if pieces_of(folder, tokenizer_sha256) is not None:
         _add_pieces(values, names, config, specs)
     kind = f"a Hugging Face folder, {encoder.model_type}"
     return Source(kind, checksums, values, names, encoder.settings)

@@ -10,8 +10,7 @@ import pytest
 
 from bigbird_ja.data import build
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.text import model_proto
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import model_proto, read_tokenizer
 from testkit import synthetic
 from tests.data import making
 
@@ -58,7 +57,7 @@ def test_a_problem_is_status_2_with_the_list_in_the_json(copy, check_data):
 
 def test_no_terminal_obeys_what_a_foreign_data_set_holds(copy, check_data):
     manifest = manifest_lib.load(str(copy))
-    model = tokenizer_lib.load(f"{copy}/tokenizer.model").model_bytes
+    model = read_tokenizer(f"{copy}/tokenizer.model").model_bytes
     pieces = [
         dataclasses.replace(piece, name=ESCAPES * (piece.kind == model_proto.NORMAL) + piece.name)
         for piece in model_proto.pieces(model)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import read_tokenizer
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_terminal_obeys_nothing_in_the_text(fill_mask):
 
 
 def test_masks_stand_where_tokens_stood(tokenizer_path):
-    tokenizer = tokenizer_lib.load(tokenizer_path)
+    tokenizer = read_tokenizer(tokenizer_path)
 
     def pieces(text):
         return [tokenizer.pieces[i] for i in tokenizer.encode_with_masks(text)]

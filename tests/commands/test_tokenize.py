@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.storage.ownership import MARK, Owned
-from bigbird_ja.text import tokenizer
+from bigbird_ja.text import read_tokenizer
 
 NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
 
@@ -29,7 +29,7 @@ def trained(tokenizer_path, tmp_path):
 
 
 def vocab_size(folder):
-    return tokenizer.load(f"{folder}/ja.model").vocab_size
+    return read_tokenizer(f"{folder}/ja.model").vocab_size
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
@@ -42,9 +42,9 @@ def test_what_it_writes(tokenize, tokenizer_path, tmp_path, model_type):
     assert result["vocab_size"] == 1200 and result["seconds"] > 0
     assert 1 < result["characters_per_token"] < 4 and 0 <= result["unknown_rate"] < 0.01
     assert set(os.listdir(folder)) == NAMES
-    made = tokenizer.load(f"{folder}/ja.model")
+    made = read_tokenizer(f"{folder}/ja.model")
     record = json.loads((folder / "ja.json").read_text("utf-8"))
-    same = made.sha256 == tokenizer.load(tokenizer_path).sha256  # trained on the same corpus
+    same = made.sha256 == read_tokenizer(tokenizer_path).sha256  # trained on the same corpus
     assert same == (model_type == "unigram")
     assert record["settings"]["model_type"] == model_type
     assert record["model_sha256"] == made.sha256

@@ -10,7 +10,7 @@ from bigbird_ja.data import blocks, build
 from bigbird_ja.data.manifest import spec_of
 from bigbird_ja.settings import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import read_tokenizer
 
 SMALL = {"seq_length": 128, "max_predictions_per_seq": 20, "eval_fraction": 0.1, "num_shards": 4}
 
@@ -28,7 +28,7 @@ def request(corpus, tokenizer_path, output, num_workers=1, **changes):
     input_mask = changes.pop("input_mask", False)
     inputs = [corpus] if isinstance(corpus, str) else corpus
     opened = corpus_lib.open_corpus(inputs, takes_weights=True)
-    tokenizer = tokenizer_lib.load(tokenizer_path)
+    tokenizer = read_tokenizer(tokenizer_path)
     config = MakeDataConfig(**{**SMALL, **changes})
     made = spec_of(config, tokenizer, opened, input_mask)
     return build.Request(opened, tokenizer, made, output, num_workers, overwrite)

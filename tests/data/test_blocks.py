@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import blocks
-from bigbird_ja.text import tokenizer as tokenizer_lib
-from bigbird_ja.text import words
+from bigbird_ja.text import read_tokenizer, words
 from tests.data import making
 
 # What breaks programs: controls, NULs, surrogate pairs, right-to-left marks, half-width kana,
@@ -26,7 +25,7 @@ HOSTILE = (
 @pytest.fixture(scope="module")
 def pack(tokenizer_path, sample_corpus):
     """`pack(texts, **settings)`: the tokens of a block's rows, its counts and the tokenizer."""
-    tokenizer = tokenizer_lib.load(tokenizer_path)
+    tokenizer = read_tokenizer(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)
     special = tokenizer.special
 

@@ -10,7 +10,7 @@ from bigbird_ja.data import build, shards, tfrecords, verify
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import read_tokenizer
 from tests.data import making
 
 
@@ -28,7 +28,7 @@ def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
     made, sample_corpus, tokenizer_path
 ):
     manifest, output = made
-    tokenizer = tokenizer_lib.load(tokenizer_path)
+    tokenizer = read_tokenizer(tokenizer_path)
     texts = list(corpus_lib.open_corpus([sample_corpus]).texts())
     special = tokenizer.special
     files = [f"{output}/{s.name}" for s in manifest.train_shards + manifest.eval_shards]

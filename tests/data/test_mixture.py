@@ -10,7 +10,7 @@ import tensorflow as tf
 from bigbird_ja.data import blocks, build, check, tfrecords
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import read_tokenizer
 from tests.data import making
 
 HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウエオカキクケコサシスセソ"
@@ -84,7 +84,7 @@ def records_of(manifest, output, split, pieces):
 
 def test_each_record_is_of_one_corpus_and_comes_as_often_as_its_weight(made, tokenizer_path):
     manifest, output = made
-    pieces = tokenizer_lib.load(tokenizer_path).pieces
+    pieces = read_tokenizer(tokenizer_path).pieces
     for split, expected in (("train", {2, 3}), ("eval", {1})):
         times = records_of(manifest, output, split, pieces)
         assert times[0].total() + times[1].total() == getattr(manifest, split).sequences
@@ -106,7 +106,7 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
     manifest = make(
         corpora, tokenizer_path, tmp_path / "data", ("=2", "=1"), masking="static", dupe_factor=3
     )
-    pieces = tokenizer_lib.load(tokenizer_path).pieces
+    pieces = read_tokenizer(tokenizer_path).pieces
     masked = records_of(manifest, str(tmp_path / "data"), "train", pieces)
     for number, times in ((0, 6), (1, 3)):
         number_of_copies = masked[number].total()

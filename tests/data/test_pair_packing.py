@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import blocks, hashing, pair_packing
-from bigbird_ja.text import articles, words
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import articles, read_tokenizer, words
 from tests.data import making
 from tests.data.test_packing import LENGTHS, covered
 
@@ -89,7 +88,7 @@ def guessed(feature, labels):
 
 
 def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_path):
-    tokenizer = tokenizer_lib.load(tokenizer_path)
+    tokenizer = read_tokenizer(tokenizer_path)
     marker = words.ScriptMarker(tokenizer)
     spec = making.request(sample_corpus, tokenizer_path, "unused", nsp=True).spec
     cut = blocks.cut_into_blocks(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bigbird_ja import storage
 from bigbird_ja.data import verify
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import read_tokenizer
 from testkit import synthetic
 
 
@@ -76,7 +76,7 @@ def test_a_passing_fault_of_reading_stays_one(tmp_path, made):
 
 def test_ends_that_an_earlier_version_read_otherwise_are_no_damage(tmp_path, tokenizer_path):
     data = Path(tokenizer_path).read_bytes()
-    tokenizer = tokenizer_lib.load(tokenizer_path)
+    tokenizer = read_tokenizer(tokenizer_path)
     (tmp_path / "tokenizer.model").write_bytes(data)
     ids = tokenizer.special_ids
     made = dataclasses.replace(

@@ -6,8 +6,7 @@ import os
 import pytest
 
 from bigbird_ja.export import hf_tokenizer
-from bigbird_ja.text import articles
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import articles, read_tokenizer
 from bigbird_ja.text.corpus import open_corpus
 
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -32,7 +31,7 @@ def _exported(folder, tokenizer):
 
 @pytest.fixture(scope="module")
 def ours(tokenizer_path):
-    return tokenizer_lib.load(tokenizer_path)
+    return read_tokenizer(tokenizer_path)
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +82,7 @@ def test_a_space_in_front_is_as_in_training_whatever_the_folder_states(stated, t
         json.dumps(config if stated is None else {**config, "add_prefix_space": stated})
     )
     back.mkdir()
-    ours = tokenizer_lib.load_any(str(folder))
+    ours = read_tokenizer(str(folder))
     theirs = _exported(back, ours)
     texts = ["日本", " 前に空白", "a b", ""]
     assert _ids(theirs, texts) == ours.encode_batch(texts)
@@ -95,7 +94,7 @@ def test_all_of_the_real_text(real_text_path, tmp_path, run_cli):
     flags = ["--vocab_size=32000", "--max_sentences=100000", f"--output_prefix={tmp_path}/ja"]
     ended = run_cli("tokenize", f"--input={real_text_path}", *flags, timeout=600)
     assert ended.status == 0, ended.stderr
-    tokenizer = tokenizer_lib.load(f"{tmp_path}/ja.model")
+    tokenizer = read_tokenizer(f"{tmp_path}/ja.model")
     theirs = _exported(tmp_path, tokenizer)
     texts = list(open_corpus([real_text_path]).texts())
     for start in range(0, len(texts), 64):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bigbird_ja.export import saved_model
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.settings.values import varied
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import read_tokenizer
 
 pytestmark = pytest.mark.both
 
@@ -25,7 +25,7 @@ def loaded(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "model"
     folder.mkdir()
     saved_model.fill(str(folder), model)
-    kept = tokenizer_lib.load(str(folder / "assets.extra/tokenizer.model"))
+    kept = read_tokenizer(str(folder / "assets.extra/tokenizer.model"))
     assert kept.sha256 == model.tokenizer.sha256
     return tf.saved_model.load(str(folder))
 

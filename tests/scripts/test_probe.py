@@ -8,15 +8,14 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja.text import articles
-from bigbird_ja.text import tokenizer as tokenizer_lib
+from bigbird_ja.text import articles, read_tokenizer
 from scripts import probe
 from testkit import ROOT
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tokenizer_path):
-    return tokenizer_lib.load(tokenizer_path)
+    return read_tokenizer(tokenizer_path)
 
 
 @pytest.fixture(scope="module")

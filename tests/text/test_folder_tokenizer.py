@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the huggingface extra")
 
 from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles, folder_files, model_proto, tokenizer, words
+from bigbird_ja.text import articles, folder_files, model_proto, read_tokenizer, tokenizer_of, words
 from bigbird_ja.text.corpus import open_corpus
 from testkit import tokenizer_folders
 
@@ -85,7 +85,7 @@ def marked(tok, text, by="script"):
 @pytest.mark.both
 @each_kind(tokenizer_folders.KINDS)
 def test_ids_are_those_of_transformers(kind, folders):
-    ours = tokenizer.load_any(str(folders[kind]))
+    ours = read_tokenizer(str(folders[kind]))
     texts = [*HARD, *articles.documents(20, seed=6)]
     assert our_ids(ours, texts) == transformers_ids(folders[kind], texts)
     copy = pickle.loads(pickle.dumps(ours))
@@ -97,7 +97,7 @@ def test_ids_are_those_of_transformers(kind, folders):
 def test_ids_of_real_documents_are_those_of_transformers(kind, real_text_path, once, tmp_path):
     texts = list(itertools.islice(open_corpus([real_text_path]).texts(), 500))
     trained = once(f"real {kind}", lambda f: tokenizer_folders.KINDS[kind](f, texts[:60]))
-    ours = tokenizer.load_any(str(trained))
+    ours = read_tokenizer(str(trained))
     expected = our_ids(ours, texts)
     assert expected == transformers_ids(trained, texts)
     assert expected == transformers_ids(exported(ours, tmp_path / "back"), texts)
@@ -109,11 +109,11 @@ def test_ids_of_real_documents_are_those_of_transformers(kind, real_text_path, o
 def test_the_folder_that_is_handed_back_loads_and_gives_the_same_ids(
     kind, model_type, folders, tmp_path
 ):
-    ours = tokenizer.load_any(str(folders[kind]))
+    ours = read_tokenizer(str(folders[kind]))
     texts = [*HARD, *articles.documents(5, seed=7)]
     back = exported(ours, tmp_path / "back", model_type)
     assert transformers_ids(back, texts) == our_ids(ours, texts)
-    again = tokenizer.load_any(str(back))
+    again = read_tokenizer(str(back))
     assert our_ids(again, texts) == our_ids(ours, texts)
 
 
@@ -170,7 +170,7 @@ def test_sequences_end_as_the_tokenizer_ends_a_text(stated, folders, tmp_path):
     folder = shutil.copytree(folders["Unigram with bytes"], tmp_path / "theirs")
     changed(folder, "tokenizer_config.json", **flags)
     changed(folder, "tokenizer.json", **definition)
-    ours = tokenizer.load_any(str(folder))
+    ours = read_tokenizer(str(folder))
     assert (ours.written[ours.special.cls], ours.written[ours.special.sep]) == ends
     theirs = transformers_ids(folder, ["日本"])[0]
     written = {theirs[0], theirs[-1]} - {*ours.encode("日本")}
@@ -191,10 +191,10 @@ def test_a_sentencepiece_model_ends_as_its_flags_say(tokenizer_path, tmp_path):
     flags = {"add_bos_token": True, "add_eos_token": True}
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(config | flags))
-    special = tokenizer.load_any(str(tmp_path)).special
+    special = read_tokenizer(str(tmp_path)).special
     assert (special.cls, special.sep) == (1, 2)
     path.write_text(json.dumps(config))
-    special = tokenizer.load_any(str(tmp_path)).special
+    special = read_tokenizer(str(tmp_path)).special
     assert (special.cls, special.sep) == (4, 5)
 
 
@@ -202,7 +202,7 @@ def test_a_sentencepiece_model_ends_as_its_flags_say(tokenizer_path, tmp_path):
 def test_special_pieces_go_by_name_and_never_come_out_of_text(kind, folders):
     import transformers
 
-    ours = tokenizer.load_any(str(folders[kind]))
+    ours = read_tokenizer(str(folders[kind]))
     theirs = transformers.AutoTokenizer.from_pretrained(str(folders[kind]))
     for part in ("pad", "unk", "mask"):
         assert getattr(ours.special, part) == getattr(theirs, f"{part}_token_id")
@@ -234,13 +234,13 @@ WORDS = {
 
 @each_kind(WORDS)
 def test_words_begin_where_the_kind_marks_them(kind, folders):
-    ours = tokenizer.load_any(str(folders[kind]))
+    ours = read_tokenizer(str(folders[kind]))
     assert [word.replace(" ", "▁") for word in marked(ours, TEXT)] == WORDS[kind]
 
 
 @each_kind(tokenizer_folders.KINDS)
 def test_surface_and_written_pieces_agree(kind, folders):
-    ours = tokenizer.load_any(str(folders[kind]))
+    ours = read_tokenizer(str(folders[kind]))
     for text in HARD:
         ids = ours.encode_arrays([text])[0]
         surface, offsets = ours.surface_and_offsets(text, ids)
@@ -256,28 +256,28 @@ def test_surface_and_written_pieces_agree(kind, folders):
 
 def test_the_files_are_one_file_of_the_same_bytes(folders, tmp_path):
     folder = folders["WordPiece"]
-    ours = tokenizer.load_any(str(folder))
+    ours = read_tokenizer(str(folder))
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "config.json").write_text("{}")
-    assert tokenizer.load_any(str(copy)).model_bytes == ours.model_bytes
+    assert read_tokenizer(str(copy)).model_bytes == ours.model_bytes
     path = tmp_path / "tokenizer.model"
     path.write_bytes(ours.model_bytes)
-    again = tokenizer.load(str(path))
+    again = read_tokenizer(str(path))
     assert (again.sha256, again.special_ids) == (ours.sha256, ours.special_ids)
     path.write_bytes(ours.model_bytes[:-100])
     with pytest.raises(BadInput, match="damaged archive"):
-        tokenizer.load(str(path))
+        read_tokenizer(str(path))
 
 
 def test_tokenizer_json_wins_over_a_sentencepiece_model_that_is_not_ours(
     folders, tokenizer_path, tmp_path
 ):
     folder = shutil.copytree(folders["Unigram with bytes"], tmp_path / "both")
-    alone = tokenizer.load_any(str(folder))
+    alone = read_tokenizer(str(folder))
     (folder / "tokenizer.model").write_bytes(b"another project's")
-    assert tokenizer.load_any(str(folder)).special == alone.special
+    assert read_tokenizer(str(folder)).special == alone.special
     shutil.copy(tokenizer_path, folder / "spiece.model")
-    assert tokenizer.load_any(str(folder)).special.article == 7, "as `export` writes them"
+    assert read_tokenizer(str(folder)).special.article == 7, "as `export` writes them"
 
 
 def changed(folder, name, **values):
@@ -368,13 +368,13 @@ def test_bad_folders_are_one_line(kind, folders, tmp_path):
     folder = shutil.copytree(folders[whole], tmp_path / "bad")
     spoil(folder)
     with pytest.raises(BadInput, match=message) as refused:
-        tokenizer.load_any(str(folder))
+        read_tokenizer(str(folder)).encode("")
     assert "\n" not in str(refused.value)
 
 
 def test_what_is_not_installed_is_named(folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface\]"):
-        tokenizer.load_any(str(folders["byte-level BPE"]))
+        read_tokenizer(str(folders["byte-level BPE"])).encode("")
     packed = folder_files.FolderFiles.read(str(folders["byte-level BPE"])).pack()
-    assert tokenizer.from_bytes(packed, "x").special.mask > 0, "training needs no such package"
+    assert tokenizer_of(packed, "x").special.mask > 0, "training needs no such package"

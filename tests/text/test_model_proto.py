@@ -10,7 +10,7 @@ import pytest
 import sentencepiece
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import model_proto
+from bigbird_ja.text import model_proto, pieces_of, read_tokenizer
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
 
@@ -60,7 +60,7 @@ def test_all_ids_stay_and_missing_pieces_are_added_behind(name, models, sample_c
     path = tmp_path / "spiece.model"
     path.write_bytes(models[name])
     theirs = sentencepiece.SentencePieceProcessor(str(path))
-    ours = tokenizer_lib.load_any(str(tmp_path))
+    ours = read_tokenizer(str(tmp_path))
     assert len(set(vars(ours.special).values())) == 11
     assert theirs.pad_id() in (-1, ours.special.pad)
     for text in plain_texts(sample_corpus):
@@ -70,15 +70,15 @@ def test_all_ids_stay_and_missing_pieces_are_added_behind(name, models, sample_c
     before = [theirs.id_to_piece(i) for i in range(theirs.vocab_size())]
     renamed = {one for one, other in zip(ours.pieces, before, strict=False) if one != other}
     assert renamed <= model_proto.PARTS.keys()
-    assert tokenizer_lib.pieces_of(str(tmp_path), ours.sha256) == theirs.vocab_size()
-    assert tokenizer_lib.pieces_of(str(tmp_path), "0" * 64) is None, "made of another"
+    assert pieces_of(str(tmp_path), ours.sha256) == theirs.vocab_size()
+    assert pieces_of(str(tmp_path), "0" * 64) is None, "made of another"
 
 
 def test_parts_come_from_the_folder_of_hugging_face(models, tmp_path):
     (tmp_path / "spiece.model").write_bytes(models["plain"])
     printed = {"cls_token": "<s>", "sep_token": {"content": "</s>"}, "unk_token": "<unk>"}
     (tmp_path / "special_tokens_map.json").write_text(json.dumps(printed))
-    ours = tokenizer_lib.load_any(str(tmp_path))
+    ours = read_tokenizer(str(tmp_path))
     assert (ours.special.cls, ours.special.sep) == (1, 2)
     assert "<s> renamed, id 1" in ours.changes["[CLS]"]
     assert {"<s>", "[MASK]"} <= ours.changes.keys()
@@ -86,7 +86,7 @@ def test_parts_come_from_the_folder_of_hugging_face(models, tmp_path):
 
 def test_what_is_no_such_model_is_refused(tmp_path, sample_corpus):
     with pytest.raises(BadInput, match="no tokenizer in this folder"):
-        tokenizer_lib.load_any(str(tmp_path))
+        read_tokenizer(str(tmp_path))
     characters = train(sample_corpus, model_type="char")
     with pytest.raises(BadInput, match="neither a unigram nor a BPE"):
         model_proto.adapt(characters, {}, (), "x")
@@ -99,7 +99,7 @@ def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
     from bigbird_ja.export import hf_tokenizer
 
     (tmp_path / "own.model").write_bytes(models[name])
-    ours = tokenizer_lib.load_any(str(tmp_path / "own.model"))
+    ours = read_tokenizer(str(tmp_path / "own.model"))
     for file, data in hf_tokenizer.files(ours, 512).items():
         (tmp_path / file).write_bytes(data)
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
@@ -113,9 +113,9 @@ def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
 
 
 def test_tokenize_rounds_scores_and_nothing_else(tokenizer_path):
-    ours = tokenizer_lib.load_any(tokenizer_path)
+    ours = read_tokenizer(tokenizer_path)
     model = ours.model_bytes
-    assert model == tokenizer_lib.load(tokenizer_path).model_bytes and not ours.changes
+    assert model == read_tokenizer(tokenizer_path).model_bytes and not ours.changes
     assert model_proto.round_scores(model) == model
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     exact = model_proto.pieces(model)
@@ -127,7 +127,7 @@ def test_tokenize_rounds_scores_and_nothing_else(tokenizer_path):
 
 
 def test_ids_do_not_depend_on_how_long_the_text_is(tokenizer_path, sample_corpus):
-    tokenizer = tokenizer_lib.load(tokenizer_path)
+    tokenizer = read_tokenizer(tokenizer_path)
     texts = open_corpus([sample_corpus]).texts()
     lines = [line for line in "\n".join(texts).split("\n") if line]
     # A marker on both sides stops the space that begins every text from making a difference.

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import corpus, tokenizer, words
+from bigbird_ja.text import corpus, read_tokenizer, words
 
 has_mecab = importlib.util.find_spec("fugashi") is not None
 
@@ -65,7 +65,7 @@ def test_marks_of_tokens_are_those_of_the_text(tokenizer_path, sample_corpus, mo
     """By pieces alone, and by the way that MeCab's words go, which here are the script's."""
     monkeypatch.setattr(words, "_mecab_parser", lambda: None)
     monkeypatch.setattr(words, "mecab_boundaries", words.script_boundaries)
-    tok = tokenizer.load(tokenizer_path)
+    tok = read_tokenizer(tokenizer_path)
     texts = list(corpus.open_corpus([sample_corpus]).texts())
     texts += [
         "",

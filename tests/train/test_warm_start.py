@@ -11,7 +11,7 @@ from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.model.state_dict import to_hugging_face
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
-from bigbird_ja.text import tokenizer
+from bigbird_ja.text import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
@@ -151,7 +151,7 @@ def test_pieces_that_were_added_get_random_rows_behind_the_source_s(tmp_path, sa
     )
     state = to_hugging_face(tiny_config(48).model, params)
     (tmp_path / "model.safetensors").write_bytes(safetensors.save(state))
-    ours = tokenizer.load_any(str(tmp_path))
+    ours = read_tokenizer(str(tmp_path))
     config = tiny_config(48, **{"tokenize.vocab_size": ours.vocab_size})
     fresh = initial_parameters(*with_data(config), config.training.seed)
     first = load_initial(str(tmp_path), *with_data(config), ours.sha256)
