@@ -10,8 +10,8 @@ observed: what is done -> the phases that may follow. Why: the reason": `scripts
 prints the tables of docs/design/launch.md from it, and a test compares that page with it.
 Before the phases come the ends that do not depend on them (`check_endings`).
 
-- What a machine may cost is decided and stored before it is asked for: Create carries the most that
-  it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
+- What a machine may cost is decided and stored before it is asked for: `machine_limit` is the most
+  that it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
 - A machine counts as absent after two empty listings in which its name was not found either.
 """
 
@@ -19,14 +19,12 @@ from dataclasses import replace
 
 from bigbird_ja.launch import outcomes
 from bigbird_ja.launch.account import limit_reached, with_progress
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.record import LaunchedRun, Tpu
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
     SETTLE,
-    Action,
     Decision,
-    Delete,
     Ending,
     Event,
     Observation,
@@ -309,30 +307,22 @@ def _deletion_failed(view: View) -> Decision:
     return replace(decision, events=(event, *decision.events))
 
 
-def after_action(
-    state: RunState, action: Action, operation: str, fault: ServiceFault | None, run: LaunchedRun
-) -> Decision:
-    """Change the state by the service's answer to an action.
-
-    Args:
-        state: before the answer.
-        action: the request.
-        operation: its name; empty where the service refused or failed.
-        fault: why it did.
-        run: the record of the run.
-    """
-    is_deletion = isinstance(action, Delete)
-    if fault is None:
-        kind = "delete" if is_deletion else "create"
-        return Decision(replace(state, operation=operation, operation_kind=kind))
-    if is_deletion and fault.kind is Kind.NOT_FOUND:
-        return Decision(state)  # the next listing shows that it is gone
-    zone = action.tpu.zone if isinstance(action, Delete) else action.zone
-    fields = {"zone": zone, "error": str(fault)}
-    if is_deletion:
-        return Decision(state, events=(Event("delete_failed", fields),))
-    if fault.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):
+def after_creation(state: RunState, answer: str | ServiceFault, run: LaunchedRun) -> Decision:
+    """Change the state by the answer to a creation: the operation's name, or why there is none."""
+    if isinstance(answer, str):
+        return Decision(replace(state, operation=answer, operation_kind="create"))
+    if answer.kind in (Kind.EXISTS, Kind.UNAVAILABLE, Kind.INTERNAL):
         # It exists, or may yet appear: the listing decides after `SETTLE` seconds.
-        state = replace(state, in_trouble=fault.is_passing)
-        return Decision(state, events=(Event("create_unclear", fields),))
-    return outcomes.creation_failed(state, fault, run)
+        event = Event("create_unclear", {"zone": state.zone, "error": str(answer)})
+        return Decision(replace(state, in_trouble=answer.is_passing), events=(event,))
+    return outcomes.creation_failed(state, answer, run)
+
+
+def after_deletion(state: RunState, tpu: Tpu, answer: str | ServiceFault) -> Decision:
+    """Change the state by the answer to the deletion of a machine."""
+    if isinstance(answer, str):
+        return Decision(replace(state, operation=answer, operation_kind="delete"))
+    if answer.kind is Kind.NOT_FOUND:
+        return Decision(state)  # the next listing shows that it is gone
+    event = Event("delete_failed", {"zone": tpu.zone, "error": str(answer)})
+    return Decision(state, events=(event,))

@@ -8,9 +8,7 @@ from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.rest import Kind, ServiceFault, advice
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
-    Create,
     Decision,
-    Delete,
     Ending,
     Event,
     Phase,
@@ -181,9 +179,8 @@ def create(view: View, zones: list[str]) -> Decision:
         machine_limit=longest_life(state, run),
         stale_heartbeat=seen.heartbeat.signature if seen.heartbeat else "",
     )
-    request = Create(zone, state.attempt, state.machine_limit)
     event = Event("creating", _where(state))
-    return Decision(state, (request,), (event,), min(run.poll, 5.0))
+    return Decision(state, events=(event,), pause=min(run.poll, 5.0), rents=True)
 
 
 def _unobserved(state: RunState, zone: str) -> RunState:
@@ -208,7 +205,7 @@ def adopt(view: View) -> Decision:
         machine_limit=state.machine_limit if tpu.attempt == state.attempt else 0.0,
     )
     event = Event("adopted", {"zone": tpu.zone, "state": tpu.state, "attempt": state.attempt})
-    return Decision(state, tuple(map(Delete, view.alive[1:])), (event,))
+    return Decision(state, tuple(view.alive[1:]), (event,))
 
 
 def adopt_or_remove(view: View) -> Decision:
@@ -275,7 +272,7 @@ def stalled(view: View) -> Decision:
 
 def watch_on(view: View) -> Decision:
     """Look again; delete all TPUs of the run but one."""
-    extras = tuple(Delete(tpu) for tpu in view.alive if tpu is not view.tpu)
+    extras = tuple(tpu for tpu in view.alive if tpu is not view.tpu)
     return Decision(view.state, extras, pause=view.run.poll)
 
 
@@ -322,10 +319,10 @@ def delete(view: View) -> Decision:
     """Ask for the deletion of all machines that are not being deleted, less often each time."""
     state = view.state
     tries = state.delete_tries + 1
-    deletions = tuple(map(Delete, view.deletion_targets or view.deletable))
+    deletions = tuple(view.deletion_targets or view.deletable)
     pause = min(10.0 * 2 ** min(tries - 1, 8), 120.0)
     state = replace(state, delete_tries=tries, delete_wait=pause, operation="", operation_kind="")
-    return replace(wait(replace(view, state=state), LOOK_AGAIN), actions=deletions)
+    return replace(wait(replace(view, state=state), LOOK_AGAIN), deletions=deletions)
 
 
 def _where(state: RunState) -> dict[str, object]:

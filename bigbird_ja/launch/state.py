@@ -1,4 +1,4 @@
-"""Defines the state of a run that outlives its supervisor, one observation, and the actions."""
+"""Defines the state of a run that outlives its supervisor, one observation, and a decision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,25 +152,6 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Create:
-    """Ask for a TPU that lives `limit` seconds at most."""
-
-    zone: str
-    attempt: int
-    limit: float
-
-
-@dataclass(frozen=True)
-class Delete:
-    """Ask for the deletion of a machine that was listed, or may be there."""
-
-    tpu: Tpu
-
-
-Action = Create | Delete
-
-
-@dataclass(frozen=True)
 class Event:
     """A line of the supervisor's in `events.jsonl`."""
 
@@ -180,17 +161,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """The new state (saved before acting), actions, events, and a pause in seconds."""
+    """The new state, saved before anything is asked for, and what to do then."""
 
     state: RunState
-    actions: tuple[Action, ...] = ()
+    deletions: tuple[Tpu, ...] = ()  # machines that were listed, or may be there
     events: tuple[Event, ...] = ()
-    pause: float = 0.0
-
-    @property
-    def rents(self) -> bool:
-        """Tell whether it costs money: then it must be stored before it is acted on."""
-        return any(isinstance(action, Create) for action in self.actions)
+    pause: float = 0.0  # seconds
+    rents: bool = False  # the machine that `state` states: its zone, attempt and limit
 
 
 ALIVE = (Presence.WAITING, Presence.PENDING, Presence.READY)

@@ -4,26 +4,25 @@ TPUs, files, clocks and the terminal are arguments (`World`), so that the tests 
 loop in virtual time.
 """
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from bigbird_ja.launch.account import accrue, resume, without_timers
-from bigbird_ja.launch.decide import after_action, decide
+from bigbird_ja.launch.decide import after_creation, after_deletion, decide
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import (
-    Action,
-    Create,
+    Decision,
     Event,
-    ExitReport,
     Observation,
     Phase,
     RunState,
-    TrainerBeat,
 )
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.redaction import redact
@@ -109,7 +108,7 @@ class _Supervisor:
         while self._state.phase is not Phase.ENDED:
             stop = world.stop()
             if stop is Stop.DETACH:
-                self._write(self._state, [Event("detached")])
+                self._write(Decision(self._state, events=(Event("detached"),)))
                 raise Detached
             seen = self._observe(stop is Stop.DELETE)
             self._state = accrue(self._state, seen, run)
@@ -119,14 +118,15 @@ class _Supervisor:
                 world.sleep(run.poll)
                 continue
             # Written before acting: whoever comes after us knows what we were about to do.
-            self._write(decision.state, decision.events)
-            for action in decision.actions:
-                operation, fault = self._perform(action)
-                follow_up = after_action(self._state, action, operation, fault, run)
-                self._write(follow_up.state, follow_up.events)
+            self._write(decision)
+            if decision.rents:
+                self._write(after_creation(self._state, _answer(self._create), run))
+            for tpu in decision.deletions:
+                answer = _answer(partial(world.tpus.delete, tpu))
+                self._write(after_deletion(self._state, tpu, answer))
             if decision.pause and self._state.phase is not Phase.ENDED:
                 world.sleep(decision.pause)
-        self._write(self._state, [])
+        self._write(Decision(self._state))
         return self._state
 
     # --- looking -----------------------------------------------------------------------------
@@ -146,9 +146,7 @@ class _Supervisor:
             # Both times are the service's: two supervisors' clocks may differ by hours.
             elapsed += max(0.0, (service_time or 0.0) - self._away_since - self._watched)
             self._away_since = 0.0
-        ready = any(tpu.presence is Presence.READY for tpu in tpus)
-        heartbeat, report, tail, step, bucket_seen = self._read_bucket(watched, not ready)
-        return Observation(
+        seen = Observation(
             elapsed=elapsed,
             watched=watched,
             service_time=service_time,
@@ -156,14 +154,14 @@ class _Supervisor:
             unlisted=unlisted,
             taken=taken,
             operation=self._look_at_operation(),
-            heartbeat=heartbeat,
-            checkpoint_step=step,
-            bucket_seen=bucket_seen and self._is_holder and self._stores,
-            exit_report=report,
-            log_tail=tail,
             stop=stop,
             resumed=resumed,
         )
+        try:
+            return self._with_bucket(seen)
+        except BUCKET_FAULTS as error:
+            self._world.say(f"bucket: {error}")
+            return replace(seen, bucket_seen=False)
 
     def _keep_lock_and_lease(self) -> None:
         """Keep the lock, and renew the lease of the machine that we want to keep.
@@ -172,7 +170,7 @@ class _Supervisor:
         """
         state, world = self._state, self._world
         self._is_holder = False
-        try:
+        with self._reporting():
             world.beat()
             self._is_holder = True
             keeps = state.phase in (Phase.CREATING, Phase.RUNNING) and state.ending is None
@@ -180,10 +178,16 @@ class _Supervisor:
             if keeps and self._now >= due:
                 world.files.renew_machine(state.attempt, world.wall())
                 self._renewed_at = self._now
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        """Say that the bucket fails, and go on; but end where another supervisor took over."""
+        try:
+            yield
         except LeaseLost:
             raise
         except BUCKET_FAULTS as error:
-            world.say(f"bucket: {error}")
+            self._world.say(f"bucket: {error}")
 
     def _list(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
         """List this run's TPUs, the zones that did not answer, and others' machines of its name.
@@ -234,35 +238,38 @@ class _Supervisor:
                 return Operation(done=True)
             return None
 
-    def _read_bucket(
-        self, watched: float, suspicious: bool
-    ) -> tuple[TrainerBeat | None, ExitReport | None, str, int | None, bool]:
-        """Read heartbeat, exit report, the log's end and the newest checkpoint's step.
+    def _with_bucket(self, seen: Observation) -> Observation:
+        """Add heartbeat, exit report, the log's end and the newest checkpoint's step.
 
         The step is looked for where training may have ended: listing a folder costs more than
-        reading a file. The last value tells whether the bucket answered.
+        reading a file.
         """
-        state, run, world = self._state, self._run, self._world
-        tail, step = "", None
-        try:
-            heartbeat = self._if_whole(world.files.heartbeat)
-            running = state.phase is Phase.RUNNING
-            if running and heartbeat is not None and heartbeat.global_step > self._shown_step:
-                self._shown_step = heartbeat.global_step
-                rate = f"{heartbeat.tokens_per_second:,.0f} tokens/s"
-                world.say(f"step {heartbeat.global_step:,} of {run.target_step:,}, {rate}")
-            report = self._if_whole(world.files.exit_report) if running else None
-            ended = report is not None and report.attempt == state.attempt
-            stopped = heartbeat is not None and heartbeat.state == "stopped"
-            quiet = state.quiet_seconds + watched > state.patience
-            if ended or quiet:
-                tail = world.files.log_tail()
-            if not running or suspicious or ended or quiet or stopped:
-                step = world.files.checkpoint_step()
-        except BUCKET_FAULTS as error:
-            world.say(f"bucket: {error}")
-            return None, None, "", None, False
-        return heartbeat, report, tail, step, True
+        state, world = self._state, self._world
+        tail, step, report = "", None, None
+        heartbeat = self._if_whole(world.files.heartbeat)
+        is_running = state.phase is Phase.RUNNING
+        if is_running and heartbeat is not None and heartbeat.global_step > self._shown_step:
+            self._shown_step = heartbeat.global_step
+            rate = f"{heartbeat.tokens_per_second:,.0f} tokens/s"
+            world.say(f"step {heartbeat.global_step:,} of {self._run.target_step:,}, {rate}")
+        if is_running:
+            report = self._if_whole(world.files.exit_report)
+        has_ended = report is not None and report.attempt == state.attempt
+        has_stopped = heartbeat is not None and heartbeat.state == "stopped"
+        is_quiet = state.quiet_seconds + seen.watched > state.patience
+        if has_ended or is_quiet:
+            tail = world.files.log_tail()
+        is_ready = any(tpu.presence is Presence.READY for tpu in seen.tpus)
+        if not (is_running and is_ready) or has_ended or is_quiet or has_stopped:
+            step = world.files.checkpoint_step()
+        return replace(
+            seen,
+            heartbeat=heartbeat,
+            checkpoint_step=step,
+            bucket_seen=self._is_holder and self._stores,
+            exit_report=report,
+            log_tail=tail,
+        )
 
     def _if_whole(self, read: Callable[[], T | None]) -> T | None:
         """Count a damaged file as none: a supervisor that ended over it would leave its TPU."""
@@ -276,51 +283,49 @@ class _Supervisor:
 
     def _may_rent(self, state: RunState) -> bool:
         """Store the decision to rent, and ask once more whether this is the one supervisor."""
-        try:
-            self._world.files.save_state(state)
+        self._stores = False
+        with self._reporting():
+            self._save(state)
             self._world.beat()
-        except LeaseLost:
-            raise
-        except BUCKET_FAULTS as error:
-            self._world.say(f"bucket: {error}")
-            self._stores = False
-            return False
-        self._saved, self._saved_at = state, self._now
-        return True
+            self._stores = True
+        return self._stores
 
-    def _perform(self, action: Action) -> tuple[str, ServiceFault | None]:
-        """Carry one action out; return the operation's name, or why the service did not take it."""
-        tpus = self._world.tpus
-        try:
-            if isinstance(action, Create):
-                zone, attempt, limit = action.zone, action.attempt, action.limit
-                metadata = self._world.metadata(zone, attempt, limit)
-                return tpus.create(self._run, zone, attempt, metadata, limit), None
-            return tpus.delete(action.tpu), None
-        except ServiceFault as fault:
-            return "", fault
+    def _create(self) -> str:
+        state, world = self._state, self._world
+        wanted = (state.zone, state.attempt)
+        metadata = world.metadata(*wanted, state.machine_limit)
+        return world.tpus.create(self._run, *wanted, metadata, state.machine_limit)
 
-    def _write(self, state: RunState, events: Sequence[Event]) -> None:
+    def _write(self, decision: Decision) -> None:
         """Go to a state, append events, and save both where more than timers changed."""
-        self._state = state
-        for event in events:
+        state = self._state = decision.state
+        for event in decision.events:
             self._world.say(describe(event))
             line: dict[str, Any] = {"event": event.event, "time": round(self._world.wall(), 3)}
             line |= {"source": "supervisor", "run": self._run.name}
             self._unsent.append({**line, **event.fields})
         changed = self._saved is None or without_timers(self._saved) != without_timers(state)
         due = self._now - self._saved_at >= SAVE_EVERY
-        try:
-            if changed or due or not self._stores:
-                self._world.files.save_state(state)
-                self._saved, self._saved_at = state, self._now
-                self._stores = True
+        failed, self._stores = not self._stores, False
+        with self._reporting():  # what fails is kept in memory: the next turn tries again
+            if changed or due or failed:
+                self._save(state)
             while self._unsent:
                 self._world.files.append_event(self._unsent[0])
                 self._unsent.pop(0)
-        except BUCKET_FAULTS as error:
-            self._world.say(f"bucket: {error}")  # kept in memory: the next turn tries again
-            self._stores = False
+            self._stores = True
+
+    def _save(self, state: RunState) -> None:
+        self._world.files.save_state(state)
+        self._saved, self._saved_at = state, self._now
+
+
+def _answer(request: Callable[[], str]) -> str | ServiceFault:
+    """Ask the service; return the operation's name, or why it did not take the request."""
+    try:
+        return request()
+    except ServiceFault as fault:
+        return fault
 
 
 def service_clock(tpus: Tpus) -> float | None:
