@@ -248,13 +248,12 @@ class Interrupts(signals.Listener):
         self._ask, self._say = ask, say
         self._wake = threading.Event()
         self._count = 0
-        self._deleting = self._by_person = False
+        self._deleting = False
 
     def _interrupted(self, number: int) -> None:
         if self._deleting and number != signal.SIGINT:
             return  # a closed terminal may send several; a person in a hurry presses Ctrl-C
         self._count += 1
-        self._by_person |= number == signal.SIGINT
         if number != signal.SIGINT and self._policy == "ask":
             self._policy = "delete"  # the machine shuts down, or the terminal is gone
         self._wake.set()
@@ -281,8 +280,7 @@ class Interrupts(signals.Listener):
         self._count = 0
         if answer is Stop.DELETE:
             self._deleting, self._count = True, 1
-            again = "; Ctrl-C again leaves at once" if self._by_person else ""
-            self._say(f"deleting the TPU; what is saved stays{again}")
+            self._say("deleting the TPU; what is saved stays; Ctrl-C again leaves at once")
         return answer
 
     def _answer(self) -> Stop:

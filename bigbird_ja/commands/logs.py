@@ -51,7 +51,7 @@ def follow(
     files, follower = RunFiles(LaunchedRun(bucket, name)), LogFollower()
     while True:
         state = files.load_state()
-        for line in follower.new_lines(files.log_window()):
+        for line in follower.new_lines(files.log()):
             show(line)
         if state is not None and state.phase is Phase.ENDED:
             show(state.ending_message)

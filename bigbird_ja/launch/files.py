@@ -151,11 +151,8 @@ class RunFiles:
             return None
         return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
 
-    def log_window(self) -> str:
+    def log(self, name: str = "training.log") -> str:
         """Read the end of the trainer's log, as far as the machine's watcher has brought it."""
-        return self._log("training.log")
-
-    def _log(self, name: str) -> str:
         try:
             text = storage.read_bytes(self._run.supervisor(name))
         except FileNotFoundError:
@@ -167,7 +164,7 @@ class RunFiles:
         """Read the end of the log of the host whose training has ended; of the first one else."""
         report = self.exit_report()
         host = report.host if report else 0
-        text = self._log(f"training-{host}.log") if host else self.log_window()
+        text = self.log(f"training-{host}.log" if host else "training.log")
         return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:

@@ -12,7 +12,7 @@ from bigbird_ja import accelerators, storage
 from bigbird_ja.accelerators.prices import Prices
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
-from bigbird_ja.launch import backends, compute, startup, tpu_api
+from bigbird_ja.launch import backends, startup
 from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.files import read_run
 from bigbird_ja.launch.record import LaunchedRun, Tpus
@@ -79,14 +79,12 @@ def make_record(
     return replace(run, project=run.project or "MY-PROJECT"), [*warnings, *price_warnings]
 
 
-def check_name(name: str | None) -> str:
+def check_name(name: str) -> str:
     """Check the name of a run, which is a TPU's name, a label and a folder.
 
     Raises:
-        BadInput: no name, or characters that one of these does not take.
+        BadInput: characters that one of these does not take.
     """
-    if not name:
-        raise BadInput("--name is needed: lower-case letters, digits and dashes, such as base-1")
     if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
         raise BadInput(
             f"--name {name!r}: at most 40 lower-case letters, digits and dashes, beginning with a"
@@ -216,24 +214,18 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
         run: with the path of its package.
         vm: what it is rented as, or emulated by.
     """
-    limit = longest_life(RunState(), run)
-    creations, kind = [], "QueuedResource" if run.queued else "Node"
-    is_compute = backends.service_of(run.accelerator_type) == "compute"
+    limit, name = longest_life(RunState(), run), backends.service_of(run.accelerator_type)
+    kind = "QueuedResource" if run.queued else "Node"
+    methods = {"tpu": (f"Create{kind}", f"Delete{kind}")}
+    create, delete = methods.get(name, ("instances.insert", "instances.delete"))
+    requests = []
     for zone in run.zones:
         metadata = startup.metadata(run, vm, zone, 1, limit)
-        if is_compute:
-            body = compute.creation(run, zone, 1, metadata, limit)
-        else:
-            body = tpu_api.creation(run, zone, 1, metadata)
-        creations.append({"project": run.project, "zone": zone, "body": body})
-    create, delete = f"Create{kind}", f"Delete{kind}"
-    if is_compute:
-        create, delete = "instances.insert", "instances.delete"
+        body = backends.MODULES[name].creation(run, zone, 1, metadata, limit)
+        request = {"project": run.project, "zone": zone, "body": body}
+        requests.append({"method": create, "request": request})
     deletion = {"project": run.project, "zone": run.zones[0], "name": run.name}
-    return [
-        *({"method": create, "request": one} for one in creations),
-        {"method": delete, "request": deletion},
-    ]
+    return [*requests, {"method": delete, "request": deletion}]
 
 
 def cost_limits(run: LaunchedRun, table: Prices) -> dict[str, Any]:

@@ -43,8 +43,13 @@ def image(accelerator_type: str) -> str:
     return V5E_RUNTIME_VERSION if is_v5e else RUNTIME_VERSION
 
 
-def creation(run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str]) -> Json:
-    """Make the request for a node, or for a queued resource that holds one of its name."""
+def creation(
+    run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
+) -> Json:
+    """Make the request for a node, or for a queued resource that holds one of its name.
+
+    The API knows no limit of a life: the machine's watcher keeps it.
+    """
     node: Json = {
         "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
         "runtimeVersion": run.runtime_version,
@@ -115,7 +120,7 @@ class TpuNodes:
         limit: float,
     ) -> str:
         """Ask for a TPU; the API knows no limit, which the machine's watcher keeps."""
-        body = creation(run, zone, attempt, metadata)
+        body = creation(run, zone, attempt, metadata, limit)
         parent = f"projects/{self._project}/locations/{zone}"
         kind, key = ("queuedResources", "queuedResourceId") if run.queued else ("nodes", "nodeId")
         return str(self._rest.call("POST", f"{parent}/{kind}", body, {key: run.name})["name"])

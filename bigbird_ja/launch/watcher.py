@@ -118,35 +118,26 @@ def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
     return clock + min(max(0.0, wall - counters.wall - clock), REBOOT_SECONDS)
 
 
-class CounterFiles:
-    """The counters on disk, in each of some files; the largest that are whole are believed."""
+def load(paths: list[str]) -> Counters:
+    """Read the largest counters of all copies that are whole."""
+    copies = [Counters()]
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, TypeError), open(path, "rb") as file:
+            copies.append(Counters(**json.loads(file.read(RECORD_BYTES))))
+    return max(copies, key=lambda c: (c.age, c.boot))
 
-    def __init__(self, paths: list[str]) -> None:
-        self._paths = paths
 
-    def load(self) -> Counters:
-        """Read the largest counters of all copies that are whole."""
-        copies = [c for c in map(self._load, self._paths) if c is not None]
-        return max(copies, key=lambda c: c.age, default=Counters())
-
-    def save(self, counters: Counters) -> None:
-        """Overwrite each copy in place."""
-        record = json.dumps(asdict(counters)).encode().ljust(RECORD_BYTES)[:RECORD_BYTES]
-        for path in self._paths:
-            with contextlib.suppress(OSError):
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-                try:
-                    os.pwrite(descriptor, record, 0)
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
-
-    def _load(self, path: str) -> Counters | None:
-        try:
-            with open(path, "rb") as file:
-                return Counters(**json.loads(file.read(RECORD_BYTES)))
-        except (OSError, ValueError, TypeError):
-            return None
+def save(paths: list[str], counters: Counters) -> None:
+    """Overwrite each copy in place."""
+    record = json.dumps(asdict(counters)).encode().ljust(RECORD_BYTES)[:RECORD_BYTES]
+    for path in paths:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                os.pwrite(descriptor, record, 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 class Host:
@@ -279,13 +270,13 @@ class Host:
 def watch(
     terms: Terms,
     host: Host,
-    files: CounterFiles,
+    paths: list[str],
     clock: Callable[[], float],
     sleep: Callable[[float], None],
     boot: str,
 ) -> None:
     """Watch for as long as the machine is there."""
-    counters, is_reported = files.load(), False
+    counters, is_reported = load(paths), False
     if terms.asked and not counters.boot:  # the first start of all; its life began before
         late = time.time() - terms.asked
         counters = replace(counters, age=min(max(0.0, late), CREATION_SECONDS))
@@ -294,7 +285,7 @@ def watch(
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
         counters = turn(counters, seconds, host.look())
         counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
-        files.save(counters)
+        save(paths, counters)
         reason = must_go(counters, terms)
         if not reason:
             host.copy_log()
@@ -341,8 +332,8 @@ def main(arguments: list[str]) -> int:
         return 0
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     name = f"bigbird-ja-{terms.attempt}.counters"
-    files = CounterFiles([os.path.join(work_dir, name), os.path.join(memory, name)])
-    watch(terms, host, files, since_boot, time.sleep, boot_id())
+    paths = [os.path.join(work_dir, name), os.path.join(memory, name)]
+    watch(terms, host, paths, since_boot, time.sleep, boot_id())
     return 0
 
 

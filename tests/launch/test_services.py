@@ -96,20 +96,20 @@ def test_requests_state_what_is_rented():
         "networkConfig": {"network": "", "subnetwork": "", "enableExternalIps": True},
     }  # fmt: skip
     spot = {**body, "schedulingConfig": {"spot": True}}
-    assert tpu_api.creation(NODE, ZONE, 3, {"a": "b"}) == spot
+    assert tpu_api.creation(NODE, ZONE, 3, {"a": "b"}, 1.0) == spot
     for run, kind in ((QUEUED, "spot"), (replace(QUEUED, pricing="on_demand"), "guaranteed")):
         node = {"parent": f"projects/p/locations/{ZONE}", "nodeId": "run-1", "node": body}
-        asked = tpu_api.creation(run, ZONE, 3, {"a": "b"})
+        asked = tpu_api.creation(run, ZONE, 3, {"a": "b"}, 1.0)
         assert asked == {"tpu": {"nodeSpec": [node]}, kind: {}}
     other = replace(NODE, pricing="on_demand", service_account="a@b", network="n")
-    node = tpu_api.creation(other, ZONE, 1, {})
+    node = tpu_api.creation(other, ZONE, 1, {}, 1.0)
     assert "schedulingConfig" not in node
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
     address = tpu_api.delete_address("", QUEUED, "z")  # which the watcher deletes
     assert address.endswith("/projects/p/locations/z/queuedResources/run-1?force=true")
     assert tpu_api.image("v5e-16") == tpu_api.V5E_RUNTIME_VERSION
     v5e = support.vm_of("run-1", kind="v5e-16")
-    assert tpu_api.creation(v5e, ZONE, 1, {})["acceleratorType"] == "v5litepod-16"
+    assert tpu_api.creation(v5e, ZONE, 1, {}, 1.0)["acceleratorType"] == "v5litepod-16"
 
 
 def test_a_call_is_retried_while_the_service_is_unavailable(fake_tpu, tpus):

@@ -16,7 +16,7 @@ from bigbird_ja import storage
 from bigbird_ja.launch import watcher
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.record import LaunchedRun
-from bigbird_ja.launch.watcher import CounterFiles, Counters, Host, Seen, Terms
+from bigbird_ja.launch.watcher import Counters, Host, Seen, Terms
 from tests.launch import support
 from tests.launch.support import wait_until
 
@@ -60,17 +60,17 @@ def test_seconds_over_restarts_reboots_and_clocks_that_jump():
 def test_counters_are_overwritten_in_place(tmp_path):
     """So that a disk that fills up later does not stop them."""
     disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
-    notes = CounterFiles([disk, memory])
-    assert notes.load() == Counters()
-    notes.save(Counters(age=10.0, renewal="1700000000.123", boot="x" * 36))
+    paths = [disk, memory]
+    assert watcher.load(paths) == Counters()
+    watcher.save(paths, Counters(age=10.0, renewal="1700000000.123", boot="x" * 36))
     inode, size = os.stat(disk).st_ino, os.stat(disk).st_size
-    notes.save(Counters(age=20.0, renewal="1800000000.123", boot="x" * 36))
+    watcher.save(paths, Counters(age=20.0, renewal="1800000000.123", boot="x" * 36))
     assert (os.stat(disk).st_ino, os.stat(disk).st_size) == (inode, size)
-    assert notes.load().age == 20.0
+    assert watcher.load(paths).age == 20.0
     with open(disk, "r+b") as file:
         file.write(b"damaged")
-    assert notes.load().age == 20.0  # the other one is whole
-    assert CounterFiles([str(tmp_path / "none" / "x")]).load() == Counters()
+    assert watcher.load(paths).age == 20.0  # the other one is whole
+    assert watcher.load([str(tmp_path / "none" / "x")]) == Counters()
 
 
 def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
@@ -177,7 +177,7 @@ class Vm:
 
     def age(self):
         """As the counters on its disk have it."""
-        return CounterFiles([str(self.root / "disk" / "bigbird-ja-1.counters")]).load().age
+        return watcher.load([str(self.root / "disk" / "bigbird-ja-1.counters")]).age
 
 
 def test_a_life_begins_when_it_is_asked_for(tmp_path, fake_tpu):
