@@ -31,9 +31,11 @@ ROADS: dict[str, tuple[int, tuple[Stretch, ...]]] = {
         ("pretrain:run", "parse_dynamic start_of_reader mask_arrays PjrtEngine._place_batch"),
     )),
     "a step from flags to the compiled program": (20, (
-        ("pretrain:run", "resolve_config hosts:joined engines:choose engines:check optimizer:update"
-         " muon_directions forward_kernel:forward call_jax as_jax_function make_step"
-         " PjrtEngine._compile layers:dense layers:dropout random_plan tiled_attention"
+        ("pretrain:run", "resolve_config hosts:joined engines:choose engines:check"
+         " PjrtEngine._compile"),
+        # From there, since other commands and the other engine lead to the model as well.
+        ("PjrtEngine._compile", "optimizer:update muon_directions forward_kernel:forward call_jax"
+         " as_jax_function make_step layers:dense layers:dropout random_plan tiled_attention"
          " parameter_specs division_of"),
     )),
     "a checkpoint to its resume": (8, (

@@ -25,7 +25,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines import devices as devices_lib
 from bigbird_ja.train.engines.devices import CompiledPrograms, Devices
-from bigbird_ja.train.engines.lowering import program
+from bigbird_ja.train.engines.lowering import as_jax_function, program, shard_map
 from bigbird_ja.train.engines.lowering.device_step import (
     AXIS,
     DeviceState,
@@ -35,7 +35,6 @@ from bigbird_ja.train.engines.lowering.device_step import (
     shapes,
     to_host,
 )
-from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
 
 _AHEAD = 2  # steps that are dispatched while one runs
 

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.layers import Tokens
-from bigbird_ja.train.engines.lowering import Spec
+from bigbird_ja.train.engines.lowering import Spec, as_jax_function
 from bigbird_ja.train.engines.lowering.program import trace
 
 jax = pytest.importorskip("jax")
@@ -15,7 +15,6 @@ if jax.__version_info__ < (0, 7):
     pytest.skip("the kernels want jax 0.7", allow_module_level=True)
 
 from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # noqa: E402
-from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function  # noqa: E402
 
 AXES = (1, 6, 2, 64, 128)  # batch, tiles, heads, size, rows
 NAMES = ("query", "key", "value")
