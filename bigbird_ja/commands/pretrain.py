@@ -98,12 +98,7 @@ def _define_pod_flags(flags: Flags) -> None:
         none="JAX_NUM_PROCESSES, or 1",
     )
     flags.integer(
-        "process_id",
-        None,
-        "Which of them this is.",
-        low=0,
-        high=4095,
-        none="JAX_PROCESS_ID",
+        "process_id", None, "Which of them this is.", low=0, high=4095, none="JAX_PROCESS_ID"
     )
     flags.integer(
         "pod_wait_seconds",

@@ -237,8 +237,8 @@ class Recorder:
             tokenizer_sha256=manifest.tokenizer_sha256,
         )
 
-    def totals(self) -> dict[str, Any]:
-        """Return the run's totals so far, as in `--json`."""
+    def results(self, reason: str) -> dict[str, Any]:
+        """Return the run's totals so far, as in `--json`, with the reason of its end."""
         return {
             "global_step": self.step,
             "loss": self.loss,
@@ -246,6 +246,7 @@ class Recorder:
             "tokens_seen": self._tokens_seen(),
             "interruptions": self._resumption.interruptions,
             "model_dir": self._dir,
+            "reason": reason,
         }
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
@@ -24,12 +25,7 @@ from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_config
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import (
-    changes,
-    config_to_yaml,
-    flatten,
-    may_change_in_mid_run,
-)
+from bigbird_ja.settings.values import changes, config_to_yaml, flatten, may_change_in_mid_run
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
@@ -139,16 +135,13 @@ class RunDir:
             " --overwrite to move that run aside"
         )
 
-    def find_resumption(
-        self, store: CheckpointStore, config: Config, data: Data, data_fingerprint: str
-    ) -> Resumption:
+    def find_resumption(self, store: CheckpointStore, config: Config, data: Manifest) -> Resumption:
         """Find the newest good checkpoint, checked against config and data; with the lock held.
 
         Args:
             store: of MODEL_DIR.
             config: to continue with; `check_settings` allowed it.
             data: likewise.
-            data_fingerprint: of the data set.
 
         Raises:
             BadInput: it belongs to another config or data set.
@@ -159,10 +152,10 @@ class RunDir:
         if checkpoint is None:
             return Resumption(None, interruptions)
         meta = checkpoint.meta
-        if meta.data_fingerprint != data_fingerprint:
+        if meta.data_fingerprint != data.fingerprint:
             raise BadInput(
                 f"{self.path} was trained on other data (fingerprint"
-                f" {meta.data_fingerprint[:12]}, not {data_fingerprint[:12]}): give that"
+                f" {meta.data_fingerprint[:12]}, not {data.fingerprint[:12]}): give that"
                 " --data_dir, or another --model_dir, or --overwrite to move that run aside"
             )
         # The new settings were compared with the run's, and those must be the checkpoint's.

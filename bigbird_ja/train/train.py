@@ -19,17 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.data import verify
+from bigbird_ja.process import errors
 from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import (
-    BadInput,
-    Diverged,
-    Interrupted,
-    OutOfMemory,
-    StorageError,
-    classify,
-    mid_run,
-    of_reason,
-)
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -78,9 +69,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
         if pod.is_writer:
             lease, scratch = stack.enter_context(run_dir.locked(deps))
             store = CheckpointStore(job.model_dir, scratch, report, deps.mark, run_dir.owned)
-            resumption = run_dir.find_resumption(
-                store, config, job.manifest, job.manifest.fingerprint
-            )
+            resumption = run_dir.find_resumption(store, config, job.manifest)
             if resumption.checkpoint is not None:
                 deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
             start = lease.owner.id, resumption.interruptions, resumption.next_batch
@@ -135,7 +124,11 @@ class Trainer:
         self.evaluations.begin(self.resumption.step)
         if self.resumption.step >= self.total:
             is_past = self.resumption.step > self.total
-            self._log_nothing_left(is_past)
+            past = f", past training.num_train_steps={self.total:,}" if is_past else ""
+            self.deps.log(
+                f"{self.job.model_dir}: already at step {self.resumption.step:,}{past}: nothing"
+                " left to do (a larger --num_train_steps continues)"
+            )
             # A kill may have come before the last evaluation, which is made up for, or before the
             # record of the end. A run of another length keeps its record.
             if is_past or not self.evaluations.is_due(self.total):
@@ -153,9 +146,11 @@ class Trainer:
         """Start the engine and run the loop; "finished" or "interrupted"."""
         engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
         self.recorder.open_board()
+        # Where a shard cannot be read, its damage is named.
+        named = verify.named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
-            with self._threads(), contextlib.closing(engine):
+            with self.watchdog, self.periodic, named, contextlib.closing(engine):
                 self.deps.mark("compile")
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
@@ -209,7 +204,7 @@ class Trainer:
     def _finish(self, result: StepResult) -> int:
         """Check that finished steps are finite, and log those that are due; the last of them."""
         if (bad := result.first_nonfinite_step) is not None:
-            raise Diverged(
+            raise errors.Diverged(
                 f"step {bad}: loss or gradients are NaN or infinite: the last checkpoint is intact;"
                 " try a lower training.learning_rate, a longer warm-up, or other data"
             )
@@ -266,14 +261,6 @@ class Trainer:
 
     # Beside the loop.
 
-    def _threads(self) -> contextlib.ExitStack:
-        """Start the watchdog and the periodic tasks; a failure to read names the damaged shard."""
-        stack = contextlib.ExitStack()
-        stack.enter_context(self.watchdog)
-        stack.enter_context(self.periodic)
-        stack.enter_context(verify.named_damage(self.job.manifest, self.job.data_dir))
-        return stack
-
     def _tasks(self) -> dict[str, tuple[float, Callable[[], None]]]:
         """List what the writer does every few seconds."""
         if self.lease is None:
@@ -289,13 +276,6 @@ class Trainer:
             "heartbeat": (HEARTBEAT_SECONDS, beat),
             "metrics": (METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         }
-
-    def _log_nothing_left(self, is_past: bool) -> None:
-        past = f", past training.num_train_steps={self.total:,}" if is_past else ""
-        self.deps.log(
-            f"{self.job.model_dir}: already at step {self.resumption.step:,}{past}: nothing left to"
-            " do (a larger --num_train_steps continues)"
-        )
 
     # The ends of a run: each is recorded once, and becomes the command's results or its error.
 
@@ -316,11 +296,11 @@ class Trainer:
             what = f"saved at step {step} in {model_dir}: run the same command again to continue"
             if not step:
                 what = "no step was made, so there is nothing to continue"
-            stopped = Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
-            stopped.results = self._results(reason)
+            stopped = errors.Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
+            stopped.results = self.recorder.results(reason)
             raise stopped
         self._log_next_command()
-        return self._results(reason)
+        return self.recorder.results(reason)
 
     @contextlib.contextmanager
     def _recorded_failure(self, is_new: bool = False) -> Iterator[None]:
@@ -330,23 +310,23 @@ class Trainer:
         instead.
         """
         try:
-            with mid_run():
+            with errors.mid_run():
                 yield
         except BaseException as error:
-            known = classify(error) or self.pod.explain(error)
-            if isinstance(known, Diverged):  # a save under way is of a step before
+            known = errors.classify(error) or self.pod.explain(error)
+            if isinstance(known, errors.Diverged):  # a save under way is of a step before
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"
             self.pod.fail(reason, str(known or error))
             is_untouched = is_new and not self.has_begun
-            if isinstance(known, (BadInput, OutOfMemory)) and is_untouched:
+            if isinstance(known, (errors.BadInput, errors.OutOfMemory)) and is_untouched:
                 if self.pod.is_writer:
                     self.run_dir.remove_new_files()
                 raise known from error
             self.recorder.ended(reason, known or error)
             if known is None:
                 raise
-            known.results = self._results(reason)
+            known.results = self.recorder.results(reason)
             raise known from error
 
     def _stalled(self, silence: float) -> None:
@@ -365,17 +345,13 @@ class Trainer:
         if self.pod.count > 1:  # where another process has failed, a save may still be completed
             self.saver.give_time(_SAVING_SECONDS)
         recording = threading.Thread(
-            target=self.recorder.ended, args=(reason, StorageError(message)), daemon=True
+            target=self.recorder.ended, args=(reason, errors.StorageError(message)), daemon=True
         )
         recording.start()
         recording.join(_RECORDING_SECONDS)
-        error = of_reason(reason, message)
-        error.results = self._results(reason)
+        error = errors.of_reason(reason, message)
+        error.results = self.recorder.results(reason)
         leave(error, self.deps.leave)
-
-    def _results(self, reason: str) -> dict[str, Any]:
-        """Collect the `--json` results."""
-        return {**self.recorder.totals(), "reason": reason}
 
     def _log_next_command(self) -> None:
         """Log where the model is, its loss, and the command that comes next."""

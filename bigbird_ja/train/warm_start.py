@@ -19,25 +19,14 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.model import params as params_lib
 from bigbird_ja.model import state_dict
-from bigbird_ja.model.params import (
-    POSITIONS,
-    ParameterSpec,
-    initial_parameters,
-    parameter_specs,
-    slot_parameters,
-)
+from bigbird_ja.model.params import ParameterSpec, parameter_specs, slot_parameters
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
-from bigbird_ja.run.model import (
-    CONFIG,
-    STEP,
-    load_parameters,
-    read_checkpoint,
-    read_variables,
-    slot_name,
-)
+from bigbird_ja.run.model import CONFIG, STEP, slot_name
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
@@ -75,7 +64,7 @@ def first_state(
         BadInput: the checkpoint is of another model.
     """
     if checkpoint is None:
-        params: State = initial_parameters(config, data, config.training.seed)
+        params: State = params_lib.initial_parameters(config, data, config.training.seed)
         params.update(warm_start.values if warm_start else {})
         slots = {
             slot_name(name, slot): np.zeros_like(params[name])
@@ -84,7 +73,7 @@ def first_state(
         }
         step: Any = np.int64(0)
         return {**params, **slots, STEP: step}
-    state = read_checkpoint(checkpoint)
+    state = run_model.read_checkpoint(checkpoint)
     expected = {name: spec.shape for name, spec in parameter_specs(config, data).items()}
     for slot, names in slot_parameters(config, data).items():
         expected |= {slot_name(name, slot): expected[name] for name in names}
@@ -207,7 +196,7 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
         value = value.reshape(spec.shape)  # attention kernels with the head axis split
     if value.shape == spec.shape:
         return value, there
-    if name == POSITIONS and value.shape[1:] == spec.shape[1:]:
+    if name == params_lib.POSITIONS and value.shape[1:] == spec.shape[1:]:
         return repeated(value, spec.shape[0]), (
             f"{there}: {len(value):,} positions "
             + ("repeated" if len(value) < spec.shape[0] else "cut")
@@ -221,7 +210,7 @@ def _read(
     if state_dict.has_weights(source):
         return read_folder(source, config, specs, tokenizer_sha256)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
-        _, _, params, meta = load_parameters(source)
+        _, _, params, meta = run_model.load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
         origin = run_log.origin(run_log.read_events(source))
         kind = f"a run of ours, step {meta.step:,}"
@@ -244,7 +233,7 @@ def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
             for name in storage.list_files(directory)
             if name.startswith(f"{base}.")
         ]
-        variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
+        variables = run_model.read_variables(os.path.join(os.path.dirname(files[0]), base))
         weights = {os.path.basename(file): crc32c_of_file(file)[0] for file in files}
     names = {}
     for name in specs:
