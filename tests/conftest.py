@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -17,51 +16,10 @@ from testkit.fakes.tpu import FakeTpu
 from testkit.zygote import Zygote
 
 
-def pytest_addoption(parser):
-    """Adds `--each-once`, by which `.ci/run` shares the tests over two environments."""
-    parser.addoption(
-        "--each-once", metavar="FILE", type=os.path.abspath,
-        help="leave out the tests that FILE names, and add those that ran, skipped ones not",
-    )  # fmt: skip
-
-
-def pytest_configure(config):
-    """Notes what ran, in the process that hears of all tests."""
-    path = config.getoption("each_once")
-    if path and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_Ran(Path(path)))
-
-
-class _Ran:
-    """Adds the names of the tests that ran to a file."""
-
-    def __init__(self, path):
-        self._path = path
-        self._names = set()
-
-    def pytest_runtest_logreport(self, report):
-        if report.when == "call" and not report.skipped:
-            self._names.add(report.nodeid)
-
-    def pytest_sessionfinish(self):
-        with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(name)}\n" for name in sorted(self._names))
-
-
-def _leave_out_what_ran(config, items):
-    path = Path(config.getoption("each_once") or os.devnull)
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    ran = {json.loads(line) for line in lines}
-    again = [item for item in items if item.nodeid in ran]
-    items[:] = [item for item in items if item.nodeid not in ran]
-    config.hook.pytest_deselected(items=again)
-
-
 @pytest.hookimpl(trylast=True)  # when `-m` has chosen
 def pytest_collection_modifyitems(config, items):
     """Skips the estimator's tests where it is not installed, gives nightly ones time, and lets the
     longest files begin first."""
-    _leave_out_what_ran(config, items)
     _longest_first(items)
     for item in items:
         if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):

@@ -168,29 +168,3 @@ def test_without_a_fitting_python_it_says_which_to_install(environment, tmp_path
     assert not (tmp_path / "venv").exists()
 
 
-_TWO_TESTS = """
-import os, pytest
-
-def test_of_all(): pass
-
-def test_of_more():
-    if "MORE" not in os.environ:
-        pytest.skip("a package is missing")
-"""
-
-
-def test_each_test_runs_once_over_two_environments(tmp_path):
-    """`.ci/run`: what was skipped in the first runs in the second, and nothing else does."""
-    (tmp_path / "test_two.py").write_text(_TWO_TESTS)
-
-    def ends(**environ):
-        command = ["-m", "pytest", "-q", "-p", "tests.conftest", "-c", os.devnull, "--rootdir=.",
-                   "--each-once=ran", "-p", "no:cacheprovider"]  # fmt: skip
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
-        return subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, env=environ, capture_output=True, text=True
-        ).stdout.splitlines()[-1]
-
-    assert "1 passed, 1 skipped" in ends()
-    assert "1 passed, 1 deselected" in ends(MORE="1")
-    assert "2 deselected" in ends(MORE="1")

@@ -19,6 +19,7 @@ from bigbird_ja.run.model import load_parameters, read_variables, write_variable
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.train import train as train_lib
 from testkit import killing, synthetic
+from testkit.fakes.gcs_process import TOKEN
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
 
 RECORDS = ("config.yaml", "events.jsonl", "heartbeat.json")
@@ -193,14 +194,20 @@ def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(code, runs, fa
     assert CheckpointStore(model).steps() == []
 
 
+@pytest.mark.parametrize(
+    "fault", [{"code": 503}, {"code": 404}, {"do": "short", "bytes": 2000}], ids=str
+)
 def test_data_that_can_no_longer_be_read_ends_the_run_instead_of_starting_it_again(
-    runs, inputs, fake_gcs, bucket, tmp_path
+    fault, runs, inputs, fake_gcs, bucket, tmp_path
 ):
     for path in Path(inputs[1]).iterdir():
         fake_gcs.put(f"{bucket}/data/{path.name}", path.read_bytes())
-    fake_gcs.fault("GET storage.googleapis.com/.*tfrecord", "status", code=503, times=-1)
+    shards = "GET storage.googleapis.com/.*tfrecord"  # as TensorFlow reads them
+    fake_gcs.fault(shards, times=-1, **{"do": "status", **fault})
     ended = runs.zygote.run(*runs.new(tmp_path), "--data_dir", f"{bucket}/data")
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
+    assert "Traceback" not in ended.err and TOKEN not in ended.err + ended.out
+    assert "tfrecord" in ended.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(("code", "status"), [(403, 2), (503, 74)])

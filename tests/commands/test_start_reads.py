@@ -43,6 +43,8 @@ def test_a_resume_on_a_bucket_asks_half_as_often(zygote, bucket, fake_gcs, input
         fake_gcs.log(clear=True)
         ended = zygote.run(*flags, f"--num_train_steps={steps}")
         assert ended.status == 0, ended.err
+        asked = [entry["request"] for entry in fake_gcs.log()]
+        assert not [one for one in asked if "googleapis" in one and "upload" in one], "TensorFlow"
     requests = [entry["request"].split("?")[0] for entry in fake_gcs.log()]
     names = [re.sub(r".*/o/|.*/b-[^/]*/", "", one) for one in requests]
     data = collections.Counter(name for name in names if name.startswith("data/"))
