@@ -166,5 +166,3 @@ def test_without_a_fitting_python_it_says_which_to_install(environment, tmp_path
     assert done.returncode == 2
     assert f"apt install python{wanted} python{wanted}-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
-
-
