@@ -15,20 +15,13 @@ ZONE = "us-central1-b"
 VM = support.vm_of("run-1", "id-1", "v5litepod-8", runtime_version=compute.image("v5litepod-8"))
 
 
-@pytest.mark.parametrize(
-    ("name", "machine"),
-    [
-        ("v5litepod-1", "ct5lp-hightpu-1t"),
-        ("v5p-8", "ct5p-hightpu-4t"),
-        ("v6e-8", "ct6e-standard-8t"),
-        ("v7x-8", "tpu7x-standard-4t"),
-        ("tpu7x-8", "tpu7x-standard-4t"),
-    ],
-)
-def test_a_machine_of_one_host_is_rented_from_compute_engine(name, machine):
-    assert compute.machine_type(name) == machine
-    assert backends.service_of(name) == "compute"
-    assert len(backends.check_rentable(name)) == 1
+def test_a_machine_of_one_host_is_rented_from_compute_engine():
+    machines = {"v5litepod-1": "ct5lp-hightpu-1t", "v5p-8": "ct5p-hightpu-4t"}
+    machines |= {"v6e-8": "ct6e-standard-8t", "tpu7x-8": "tpu7x-standard-4t"}
+    for name, machine in machines.items():
+        assert compute.machine_type(name) == machine
+        assert backends.service_of(name) == "compute"
+        assert len(backends.check_rentable(name)) == 1
 
 
 @pytest.mark.parametrize("name", ["v5e-16", "v4-32", "v2-32"])

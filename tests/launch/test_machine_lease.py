@@ -3,6 +3,7 @@
 Each of these cost money once; the numbers are those of docs/design/launch.md.
 """
 
+import contextlib
 import itertools
 import math
 from dataclasses import replace
@@ -73,26 +74,6 @@ def test_the_lock_is_renewed_again_before_renting():
 
 
 # --- limits and leases ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("service", ["tpu", "compute"])
-@pytest.mark.parametrize(
-    ("limits", "hours"),
-    [({}, 1 + 12.1), ({"max_seconds": 5 * HOUR}, 5.1), ({"max_usd": 12.0}, 5.1)],
-)
-def test_a_detached_trainer_has_an_end(service, limits, hours):
-    """A healthy one used to be billed for ever: the limits lived in the supervisor only."""
-    cloud = SimulatedCloud(DAYS, service=service, fast=True, wake=(HOUR,))
-    record = replace(LONG, **limits)  # type: ignore[arg-type]
-    with pytest.raises(Detached):
-        run(cloud, record, stop=stopped_at(cloud, HOUR, Stop.DETACH))
-    assert len(cloud.nodes) == 1
-    cloud.advance(100 * HOUR)
-    assert cloud.nodes == []
-    assert cloud.rented_seconds < hours * HOUR
-    if limits:  # and whoever comes back finds that the limit is spent
-        state = run(cloud, record)
-        assert (state.ending, cloud.creations) == (Ending.BUDGET, 1)
 
 
 @pytest.mark.parametrize("hours", [-9.0, 9.0, 12.0])
@@ -189,7 +170,7 @@ def test_a_second_machine_that_appears_while_one_trains_is_deleted():
     assert cloud.past_nodes[0].ends_at < 2 * HOUR
 
 
-# --- each act fails -------------------------------------------------------------------------------
+# --- killed between any two acts ------------------------------------------------------------------
 
 
 class Killed(Exception):
@@ -197,14 +178,7 @@ class Killed(Exception):
 
 
 @pytest.mark.parametrize("stride", [17, pytest.param(1, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize(
-    "act", ["list", "find", "create", "delete", "operation", "read", "write", "beat", "killed"]
-)
-def test_each_act_fails_once(act, stride):
-    """Whatever the instant, a failure of one act, or a kill before any: the run finishes, on one
-    machine at a time, and nothing is left."""
-    is_service = act in ("list", "find", "create", "delete", "operation")
-    error = ServiceFault(Kind.INTERNAL, "x") if is_service else StorageError("x")
+def test_killed_between_any_two_acts_the_run_finishes_on_one_machine_at_a_time(stride):
     record = replace(RECORD, target_step=3_000, poll=120.0)
     for at in itertools.chain(range(3), itertools.count(3, stride)):
         cloud = SimulatedCloud(replace(TRAINER, target_step=3_000), lambda ready: 1200.0)
@@ -213,18 +187,15 @@ def test_each_act_fails_once(act, stride):
         left = iter(range(at + 1))
 
         def interfere(done, zone):
-            if act in (done, "killed") and next(left, None) == at:  # noqa: B023
-                raise Killed if act == "killed" else error
+            if next(left, None) == at:  # noqa: B023
+                raise Killed
 
         cloud.interfere = interfere
-        try:
-            state = run(cloud, record)
-        except (Killed, StorageError):  # a bucket ends it at the first read of all
-            assert act == "killed" or cloud.creations == 0
-            cloud.sleep(37.0)
-            state = run(cloud, record)
+        with contextlib.suppress(Killed):
+            run(cloud, record)
+            assert at > 100  # there are no more acts
+            return
+        cloud.sleep(37.0)
+        state = run(cloud, record)
         assert (state.ending, state.failures) == (Ending.FINISHED, 1), at
         assert (cloud.most_at_once, cloud.nodes) == (1, []), at
-        if next(left, None) is not None:
-            assert at > 0
-            return

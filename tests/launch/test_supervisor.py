@@ -72,19 +72,12 @@ def test_a_dead_tpu_of_the_run_is_removed_first():
 
 
 def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it():
-    cloud, first = SimulatedCloud(TRAINER, script=["quota"] * 3), RunState()
-    ended = replace(
-        run(cloud), operation="o", operation_kind="create", backoff_seconds=5.0, in_trouble=True,
-        trouble_seconds=9.0, same_failures=2, last_failure="bug", failures=2, cost_usd=7.0,
-    )  # fmt: skip
+    ended = run(SimulatedCloud(TRAINER, script=["quota"] * 3))
+    ended = replace(ended, backoff_seconds=5.0, trouble_seconds=9.0, failures=2, cost_usd=7.0)
     state, away_since = resume(ended)
-    reset = {
-        "phase", "ending", "ending_reason", "ending_message", "same_failures", "last_failure",
-        "struck_zones", "strikes", "misses", "backoff_seconds", "operation", "operation_kind",
-        "trouble_seconds", "in_trouble",
-    }  # fmt: skip
-    for key in vars(ended):
-        assert getattr(state, key) == getattr(first if key in reset else ended, key), key
+    assert (state.phase, state.ending, state.misses, state.strikes) == (Phase.IDLE, None, 0, {})
+    assert (state.struck_zones, state.backoff_seconds, state.trouble_seconds) == ({}, 0.0, 0.0)
+    assert (state.failures, state.cost_usd, state.attempt) == (2, 7.0, 3)
     assert away_since == 0.0  # nothing was rented since
     assert resume(replace(ended, billing=True))[1] == ended.saved_at > 0.0
 
