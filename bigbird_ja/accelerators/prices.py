@@ -4,7 +4,6 @@ import datetime
 import difflib
 import importlib.resources
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import msgspec
@@ -40,16 +39,22 @@ class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     note: str = ""  # the date of this information, and where its limits are
 
 
-@dataclass(frozen=True)
-class Prices:
-    """US dollars."""
+class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A file of prices: US dollars."""
 
-    as_of: datetime.date = datetime.date.min
+    as_of: datetime.date
     source: str = ""
-    chips: dict[str, dict[str, Offer]] = field(default_factory=dict)  # by chip and zone
-    free: dict[str, Free] = field(default_factory=dict)  # by provider
-    egress_per_gb_same_continent: float = 0.0
-    egress_per_gb_other_continent: float = 0.0
+    chips: dict[str, list[Offer]] = {}
+    free: dict[str, Free] = {}
+    egress_per_gb_same_continent: Price = 0.0
+    egress_per_gb_other_continent: Price = 0.0
+
+    def offers(self, chip: str) -> dict[str, Offer]:
+        """Return a chip's offers by zone; of several for a zone the last counts."""
+        by_zone: dict[str, Offer] = {}
+        for line in self.chips.get(chip, ()):
+            by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
+        return by_zone
 
     def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
         """List zones with the price of the whole slice there, cheapest first, unknown prices last.
@@ -63,7 +68,7 @@ class Prices:
         """
         machine = accelerators.find(accelerator)
         offers: list[tuple[str, float | None]] = []
-        for zone, offer in self.chips.get(machine.chip, {}).items():
+        for zone, offer in self.offers(machine.chip).items():
             price = offer.on_demand if pricing == "on_demand" else offer.spot
             is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
             offers.append((zone, price * machine.chips if price is not None and is_sold else None))
@@ -102,7 +107,7 @@ class Prices:
         Raises:
             BadInput: it is not; the message names the nearest that are.
         """
-        known = list(self.chips.get(accelerators.find(accelerator).chip, {}))
+        known = list(self.offers(accelerators.find(accelerator).chip))
         if zone not in known:
             region = _REGIONS.get(zone.lower(), zone.lower())
             near = ", ".join(difflib.get_close_matches(region, known, 3, 0.0)) or "none is known"
@@ -152,8 +157,10 @@ def load(override_path: str | None = None) -> Prices:
     Raises:
         BadInput: no such file, not YAML, an unknown key, or a price that is not a number.
     """
+    advice = "see bigbird_ja/accelerators/prices.yaml for the form"
     built_in = importlib.resources.files("bigbird_ja.accelerators") / "prices.yaml"
-    prices = _parse(built_in.read_text("utf-8"), "prices.yaml", Prices())
+    values = decode.read_yaml(built_in.read_text("utf-8"), "prices.yaml")
+    prices = decode.convert(values, Prices, "prices.yaml")
     if not override_path:
         return prices
     try:
@@ -162,47 +169,19 @@ def load(override_path: str | None = None) -> Prices:
         raise BadInput(f"--price_file {override_path}: no such file") from error
     except UnicodeDecodeError as error:
         raise BadInput(f"--price_file {override_path}: not UTF-8 (byte {error.start})") from error
-    return _parse(text, override_path, prices)
-
-
-_SCALARS = ("egress_per_gb_same_continent", "egress_per_gb_other_continent")
-
-
-class _Table(msgspec.Struct, forbid_unknown_fields=True):
-    """A file of prices."""
-
-    as_of: datetime.date
-    source: str | None = None
-    chips: dict[str, list[Offer]] | None = None
-    free: dict[str, Free] | None = None
-    egress_per_gb_same_continent: Price | None = None
-    egress_per_gb_other_continent: Price | None = None
-
-
-def _parse(text: str, where: str, base: Prices) -> Prices:
-    advice = "see bigbird_ja/accelerators/prices.yaml for the form"
-    table = decode.convert(decode.read_yaml(text, where), _Table, where, advice)
-    scalars = {name: price for name in _SCALARS if (price := getattr(table, name)) is not None}
-    for name, free in (table.free or {}).items():
+    values = decode.read_yaml(text, override_path)
+    own = decode.convert(values, Prices, override_path, advice)
+    for name, free in own.free.items():
         try:
             accelerators.find(free.machine)
         except BadInput as error:
-            raise BadInput(f"{where}: free.{name}.machine: {error}") from error
-    offers = {chip: dict(by_zone) for chip, by_zone in base.chips.items()}
-    for chip, lines in (table.chips or {}).items():
-        if chip not in CHIPS:
-            raise BadInput(f"{where}: chips.{chip}: one of {', '.join(CHIPS)}")
-        by_zone = offers.setdefault(chip, {})
-        for line in lines:
-            by_zone |= dict.fromkeys(line.zones if line.zones is not None else by_zone, line)
-    return replace(
-        base,
-        as_of=table.as_of,
-        source=table.source or where,
-        chips=offers,
-        free={**base.free, **(table.free or {})},
-        **scalars,
-    )
+            raise BadInput(f"{override_path}: free.{name}.machine: {error}") from error
+    if unknown := [chip for chip in own.chips if chip not in CHIPS]:
+        raise BadInput(f"{override_path}: chips.{unknown[0]}: one of {', '.join(CHIPS)}")
+    changed = {"source": override_path, **{name: getattr(own, name) for name in values}}
+    changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
+    changed["free"] = {**prices.free, **own.free}
+    return msgspec.structs.replace(prices, **changed)
 
 
 def traffic_warnings(

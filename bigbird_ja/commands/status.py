@@ -121,7 +121,14 @@ def _tokens_per_step(config_path: str) -> int:
 
 
 def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
-    rows = [_cells(status, asked) for status in runs]
+    rows, none = [], "none" if asked else "not asked (--project)"
+    for s in runs:
+        eta, step = s["eta_seconds"], f"{s['step']:,}/{s['target_step']:,}"
+        waits = "-" if eta is None else human_time(eta)
+        counts = (step, f"{s['tokens_per_second']:,.0f}", waits, s["preemptions"], s["failures"])
+        sums = (f"{s['tpu_hours']:.1f}", f"{s['cost_usd']:.2f}")
+        seen = ("; ".join(s["tpus"]) or none, s["watched_by"] or "nobody")
+        rows.append([s["name"], s["state"], *counts, *sums, *seen])
     print(table(rows, _HEADER) if rows else "no runs")
     for s in runs:
         if s["message"]:
@@ -130,14 +137,3 @@ def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
             print(f"{s['name']}: nobody watches its TPU: `launch` again, or `bigbird-ja down`")
     for tpu in strays:
         print(f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, of no run shown here")
-
-
-def _cells(status: dict[str, Any], asked: bool) -> list[Any]:
-    """Make the line of a run in the table."""
-    eta, none = status["eta_seconds"], "none" if asked else "not asked (--project)"
-    steps = f"{status['step']:,}/{status['target_step']:,}"
-    rate, waits = f"{status['tokens_per_second']:,.0f}", "-" if eta is None else human_time(eta)
-    counts = [status["preemptions"], status["failures"]]
-    sums = [f"{status['tpu_hours']:.1f}", f"{status['cost_usd']:.2f}"]
-    tpus, watcher = "; ".join(status["tpus"]) or none, status["watched_by"] or "nobody"
-    return [status["name"], status["state"], steps, rate, waits, *counts, *sums, tpus, watcher]

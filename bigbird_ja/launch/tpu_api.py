@@ -4,6 +4,7 @@ A slice of several hosts is one node, with all hosts or none.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from bigbird_ja import accelerators
 from bigbird_ja.launch import record, rest
@@ -185,7 +186,6 @@ def _of_node(node: Json) -> Tpu:
 
 def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
     """Join a queued resource with the node that it holds, if it has one already."""
-    zone, name = _zone_and_id(resource)
     status = resource.get("state", {})
     state, fault = status.get("state", "STATE_UNSPECIFIED"), None
     if state == "FAILED":
@@ -196,18 +196,13 @@ def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
     if state == "ACTIVE":
         presence = node.presence if node else Presence.GONE
     specs = resource.get("tpu", {}).get("nodeSpec", [])
-    asked = specs[0].get("node", {}) if specs else {}
-    created = rest.seconds_of(resource.get("createTime", ""))
-    return Tpu(
-        name,
-        zone,
-        presence,
-        f"{state}/{node.state}" if node else state,
-        accelerator_type=asked.get("acceleratorType", ""),
-        labels=asked.get("labels", {}),
-        created=node.created if node and node.created else created,
+    place = {"name": resource["name"], "createTime": resource.get("createTime", "")}
+    asked = _of_node({**(specs[0].get("node", {}) if specs else {}), **place})
+    return replace(
+        asked,
+        presence=presence,
+        state=f"{state}/{node.state}" if node else state,
+        created=node.created if node and node.created else asked.created,
         fault=fault,
-        resource=resource["name"],
-        run_dir=asked.get("metadata", {}).get(record.RUN_DIR_KEY, ""),
         is_queued=True,
     )
