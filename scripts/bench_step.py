@@ -6,8 +6,8 @@
     python -m scripts.bench_step --only tokens          # bench-length: draws cost-by-length.png
 
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
-whole step, compiled by `bigbird-ja preflight`, which keeps its results, so a second run takes
-seconds. docs/lab/preflight.md explains priced cycles. The ancestor is google-research/bigbird's own
+whole step, compiled by `bigbird-ja preflight`. docs/lab/preflight.md explains
+priced cycles. The ancestor is google-research/bigbird's own
 encoder, heads and gradient checkpointing, measured in the same way (commit fdb3999 has how:
 scripts/ancestor_step.py).
 """

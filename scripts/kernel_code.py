@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bigbird_ja.preflight import compile_child, machine_code, targets
+from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.preflight import compile_child, machine_code
 
 LENGTHS, TOKENS = (512, 1024, 4096, 8192, 16384), 16384
 HEADS, SIZE, REACH = 12, 64, 64
@@ -42,7 +43,7 @@ def _bundles(chip: str, kind: str, length: int, directory: str, backward: bool) 
     given += [(shape.statistics, "float32")] if backward else []
     given += [(shape.key_marks, "int32" if apart else "float32")]
     given += [(shape.query_marks, "int32")] if apart else []
-    place = SingleDeviceSharding(compile_child.devices_of(targets.of_chip(chip).place)[0])
+    place = SingleDeviceSharding(compile_child.devices_of(CHIPS[chip].topology, {})[0])
     arrays = [jax.ShapeDtypeStruct(*each, sharding=place) for each in given]
     kernel = (backward_kernel.backward if backward else forward_kernel.forward)(shape)
     jax.jit(kernel).lower(*arrays).compile()

@@ -7,30 +7,26 @@ Traces the step that `pretrain` runs (loss, gradients, optimiser) with the confi
 compiles it for one core of each --chip, and for all devices of each --topology together, with the
 sums over them: the program that `pretrain --engine pjrt` runs there. Reports whether it fits, its
 cycles and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config only: no
-data, no network, no TPU. Writes only --output, --dump_hlo and a cache of compilations
-(~/.cache/bigbird-ja). A 12-layer step takes three to five minutes per chip on one CPU core, the
-second time seconds; --search_batch compiles three or four times. With a libtpu from 0.0.42 it also
-counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
+data, no network, no TPU. Writes only --output and --dump_hlo. A 12-layer step takes three to five
+minutes per chip on one CPU core; --search_batch compiles three or four times. With a libtpu from
+0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
 Needs pip install 'bigbird-ja[preflight]'.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.preflight.compile import CompileOptions
-    from bigbird_ja.preflight.estimate import Traced
-    from bigbird_ja.preflight.targets import Target
+    from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.settings import Data
     from bigbird_ja.settings.schema import Config
 
@@ -57,19 +53,13 @@ def define_flags(flags: Flags) -> None:
     flags.switch("search_batch", "Finds the largest batch per core that fits.")
     flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimised one.")
     flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
-    longest = "Longest time for one compilation."
-    flags.number("timeout_minutes", 60.0, longest, unit="minutes", low=0.1, high=1e5)
-    flags.switch("cache", "Keeps compilations and reuses them.", default=True)
-    listed = "Cycles by machine code too: v5e, v5p, v6e, v7x with a libtpu from 0.0.42."
-    flags.switch("machine_code", listed, default=True)
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.model.params import count_parameters
     from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate, figures, targets
+    from bigbird_ja.preflight import estimate, figures
     from bigbird_ja.process.console import log
     from bigbird_ja.settings import requested_data
     from bigbird_ja.settings.resolve import fit_to_data
@@ -77,33 +67,24 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.storage import outputs
 
     _check_outputs(args)
-    only_slices = args.topology and not args["chip"].present
-    chips = [] if only_slices else [targets.of_chip(name) for name in dict.fromkeys(args.chip)]
     config, overrides = command_flags.resolve(args)
     data = requested_data(config)
     config = fit_to_data(config, data, overrides)
-    estimate.check_length(config, data)
-
-    def with_batch(target: Target) -> tuple[Target, int]:
-        return target, args.batch_per_core or estimate.batch_per_core(config, target)
-
-    wanted = [with_batch(chip) for chip in chips]
-    slices = targets.of_topologies(list(dict.fromkeys(args.topology)), compile_lib.count_devices)
-    wanted += [with_batch(slice_) for slice_ in slices]
+    wanted = _targets(args, config, data)
     versions = compile_lib.versions()
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
-    options = compile_lib.CompileOptions(
-        cache_dir=compile_lib.default_cache_dir(dict(os.environ)) if args.cache else None,
-        timeout=60.0 * args.timeout_minutes,
-        dump_dir=args.dump_hlo,
-        machine_code=args.machine_code,
-    )
-    traced: Traced = {}
     results = []
     for target, batch in wanted:
-        results.append(_examine(config, data, target, batch, options, traced, args.search_batch))
-        print(figures.describe(results[-1]), "\n")
-    print(figures.limitations(config, count_parameters(config, data), results, versions))
+        result = estimate.examine(config, data, target, batch, args.dump_hlo)
+        if args.search_batch:
+            fits = functools.partial(estimate.examine, config, data, target, with_code=False)
+            result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
+        results.append(result)
+        print(figures.describe(result), "\n")
+    print(
+        "Not in these figures: input, saving, logging; links between devices beyond what their\n"
+        "bytes are priced at; and nothing was timed on a TPU (docs/design/preflight.md)"
+    )
     output = {
         "chips": [result for result in results if "topology" not in result],
         "topologies": [result for result in results if "topology" in result],
@@ -116,6 +97,32 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return output
 
 
+def _targets(
+    args: absl_flags.FlagValues, config: Config, data: Data
+) -> list[tuple[compile_lib.Target, int]]:
+    """List what is compiled for, with the batch of each.
+
+    Raises:
+        BadInput: an unknown chip or slice, a batch that does not divide, or a length that attention
+            cannot be computed for.
+    """
+    from bigbird_ja.model import pattern
+    from bigbird_ja.preflight import compile as compile_lib
+    from bigbird_ja.preflight import estimate
+
+    chips = [] if args.topology and not args["chip"].present else args.chip
+    targets = [compile_lib.of_chip(name) for name in dict.fromkeys(chips)]
+    targets += [compile_lib.of_topology(name) for name in dict.fromkeys(args.topology)]
+    try:
+        pattern.is_full(config, data.seq_length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    return [
+        (target, args.batch_per_core or estimate.batch_per_core(config, target))
+        for target in targets
+    ]
+
+
 def _check_outputs(args: absl_flags.FlagValues) -> None:
     from bigbird_ja.preflight.estimate import DUMP
     from bigbird_ja.storage import outputs
@@ -125,31 +132,3 @@ def _check_outputs(args: absl_flags.FlagValues) -> None:
     if args.dump_hlo:
         outputs.check_folder_place(args.dump_hlo, "--dump_hlo")
         outputs.check_folder(args.dump_hlo, "--dump_hlo", DUMP, "choose another folder")
-
-
-def _examine(
-    config: Config,
-    data: Data,
-    target: Target,
-    batch: int,
-    options: CompileOptions,
-    traced: Traced,
-    search_batch: bool,
-) -> dict[str, Any]:
-    """Return one target's results; without attention's kernels where the compiler fails on them."""
-    from bigbird_ja.model import implementation
-    from bigbird_ja.preflight import estimate
-    from bigbird_ja.preflight.compile import CompilerFailed
-
-    resolved = implementation.resolved(config, data, "tpu", target.chip.name)
-    try:
-        result = estimate.examine(resolved, data, target, batch, options, traced)
-    except CompilerFailed as error:
-        resolved = implementation.without_kernels(config, resolved, error)
-        result = estimate.examine(resolved, data, target, batch, options, traced)
-    result["lacking"] = implementation.lacking(config, data, "tpu", target.chip.name)
-    if search_batch:
-        only_memory = dataclasses.replace(options, machine_code=False)
-        measure = functools.partial(estimate.examine, resolved, data, target, options=only_memory)
-        result["largest_batch_per_core"] = estimate.largest_batch(measure, result)
-    return result

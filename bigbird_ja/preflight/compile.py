@@ -1,39 +1,78 @@
-"""Runs the TPU compiler on a step, in a child process with a time limit, and caches the result.
+"""Runs the TPU compiler on a step, in a child process with a time limit."""
 
-The cache key is the SHA-256 of everything that a result depends on: the step's functions, the
-device or slice, the versions of libtpu and jaxlib, and this project's way of calling them.
-"""
-
-import contextlib
-import gzip
-import hashlib
 import importlib.metadata
-import json
+import math
 import os
 import re
 import subprocess
 import sys
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from bigbird_ja import storage
+from bigbird_ja import accelerators
+from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight import machine_code
-from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Place
-from bigbird_ja.preflight.targets import Target
+from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Program
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, CommandError
+from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train.engines.lowering import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile_child")
-_PACKAGES = ("jax", "jaxlib", "libtpu")
-_CACHE_FORMAT = "5"
-_LISTING_TIMEOUT = 300.0  # seconds
+PACKAGES = ("jax", "jaxlib", "libtpu")
+TIMEOUT = 3600.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
+
+
+@dataclass(frozen=True)
+class Target:
+    """Describes what one compilation is for: one device of a chip, or a whole slice."""
+
+    name: str  # "v3", "v5e:2x4"
+    chip: Chip  # one device
+    topology: str  # by libtpu's name
+    devices: int = 1
+    options: dict[str, Any] = field(default_factory=dict)  # of `topologies.get_topology_desc`
+
+    @property
+    def is_slice(self) -> bool:
+        """Tell a whole slice from one device."""
+        return self.name != self.chip.name
+
+
+def of_chip(name: str) -> Target:
+    """Return one device of a chip.
+
+    Raises:
+        BadInput: there is no such chip; the message names the nearest.
+    """
+    if name not in CHIPS:
+        raise BadInput(f"--chip {name}{nearest(name, CHIPS)}: one of {', '.join(CHIPS)}")
+    return Target(name, CHIPS[name], CHIPS[name].topology)
+
+
+def of_topology(name: str) -> Target:
+    """Return a whole slice, such as "v5e:2x4".
+
+    Raises:
+        BadInput: a name of another form.
+    """
+    try:
+        machine = accelerators.of_topology(name)
+    except BadInput as error:
+        raise BadInput(f"--topology {error}") from error
+    shape = name.partition(":")[2]
+    options: dict[str, Any] = {}
+    if math.prod(map(int, shape.split("x"))) == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    if machine.chip in MEGACORE:
+        options["chip_config_name"] = "megacore"
+    chip = MEGACORE.get(machine.chip, CHIPS[machine.chip])
+    prefix = chip.topology.partition(":")[0]
+    return Target(name, chip, f"{prefix}:{shape}", machine.devices, options)
 
 
 @dataclass(frozen=True)
@@ -42,16 +81,6 @@ class Shortage:
 
     used: int  # bytes it needs; 0 where the compiler stopped before that was known
     largest: list[dict[str, Any]]  # allocations: `bytes`, `op` (TensorFlow's), `shape`
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """Holds the compiler's result for one target. Sizes in bytes."""
-
-    hlo: str  # optimised, "" where it did not fit
-    stats: dict[str, Any]  # see `compile_child.compile_step`; {} where it did not fit
-    shortage: Shortage | None  # None: it fits
-    code: dict[str, machine_code.Code] | None = None  # by op name, where requested and available
 
 
 class CompilerFailed(CommandError):
@@ -64,115 +93,50 @@ def versions() -> dict[str, str]:
     Raises:
         BadInput: the extra is not installed; names the command that installs it.
     """
-    installed = {}
-    for package in _PACKAGES:
-        try:
-            installed[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError as error:
-            raise BadInput(
-                f"preflight needs {package}, which is not installed:"
-                " pip install 'bigbird-ja[preflight]'"
-            ) from error
-    return installed
+    try:
+        return {package: importlib.metadata.version(package) for package in PACKAGES}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise BadInput(
+            f"preflight needs {error.name}, which is not installed:"
+            " pip install 'bigbird-ja[preflight]'"
+        ) from error
 
 
-@dataclass(frozen=True)
-class CompileOptions:
-    """Options of every compilation of one command."""
-
-    cache_dir: str | None = None  # folder of results that are kept; None: none are
-    timeout: float = 3600.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
-    dump_dir: str | None = None  # keeps HLO, in and out
-    machine_code: bool = False  # reads the machine code too, where this libtpu lists it
+def lists_code(chip: str, libtpu: str) -> bool:
+    """Tell whether this version of libtpu lists its machine code for a chip."""
+    version = tuple(int(number) for number in re.findall(r"\d+", libtpu)[:3])
+    return chip in machine_code.MATMUL_FLOPS and version >= (0, 0, 42)
 
 
-def compile_for(
-    step: LoweredStep, target: Target, options: CompileOptions = CompileOptions()
-) -> Compiled:
+def compile_for(step: LoweredStep, target: Target, with_code: bool = False) -> Program | Shortage:
     """Compile a step for a target.
 
     Args:
         step: for as many replicas as the target has devices.
         target: one device or a slice.
-        options: of the compilation.
+        with_code: reads the machine code too, where this libtpu lists it.
+
+    Returns:
+        The program, or what it needs where it does not fit.
 
     Raises:
-        BadInput: the extra is not installed, or this libtpu does not know the chip.
+        BadInput: the extra is not installed, or this libtpu does not know the chip or slice.
         CompilerFailed: a crash, a time-out, or an error other than too little memory.
     """
-    installed = versions()
-    listed = machine_code.is_available(target.chip.name, installed["libtpu"])
-    code = options.machine_code and listed
-    key = cache_key(step, target, installed, code)
-    path = os.path.join(options.cache_dir, f"{key}.json.gz") if options.cache_dir else None
-    result = _load(path) if path else None
-    if result is None:
-        result = _compile(step, target, options.timeout, code)
-        if path:
-            _store(path, result)
-    if "error" in result:
-        return Compiled("", {}, shortage(result["error"]))
-    codes = result.pop("code", None)
-    if codes is not None:
-        codes = decode.convert(codes, dict[str, machine_code.Code], "code")
-    return Compiled(result.pop("hlo"), result, None, codes)
-
-
-def cache_key(
-    step: LoweredStep, target: Target, installed: dict[str, str], code: bool = False
-) -> str:
-    """Hash all that a result depends on (SHA-256, hex).
-
-    Args:
-        step: the program.
-        target: what it is compiled for.
-        installed: versions of the compiler's packages.
-        code: the result includes the machine code.
-    """
-    inputs = {
-        "format": _CACHE_FORMAT,
-        "code": code,
-        "place": msgspec.to_builtins(target.place),
-        "versions": installed,
-        "environment": ENVIRONMENT,
-    }
-    text = json.dumps(inputs, sort_keys=True).encode()
-    return hashlib.sha256(text + b"\0" + msgspec.msgpack.encode(step)).hexdigest()
-
-
-def count_devices(places: Sequence[Place]) -> list[int]:
-    """Count the devices that the installed compiler has in each place; 0 where it does not know it.
-
-    Raises:
-        BadInput: the extra is not installed.
-        CompilerFailed: a crash, or no result.
-    """
-    versions()
-    result = _run(Job(list(places)), "libtpu", _LISTING_TIMEOUT)
-    if "error" in result:
-        raise CompilerFailed(f"libtpu cannot list its devices: {_first_line(result['error'])}")
-    return decode.convert(result["devices"], list[int], "libtpu")
-
-
-def default_cache_dir(environment: dict[str, str]) -> str:
-    """Return `$XDG_CACHE_HOME/bigbird-ja/preflight`, under `~/.cache` by default."""
-    root = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(root, "bigbird-ja", "preflight")
-
-
-def _compile(step: LoweredStep, target: Target, timeout: float, code: bool) -> dict[str, Any]:
-    """Return the child's result: the program, or the error that says that it does not fit."""
+    libtpu = versions()["libtpu"]
+    listed = with_code and lists_code(target.chip.name, libtpu)
     who = f"the compiler for {target.name}"
-    result = _run(Job([target.place], step, code), who, timeout)
-    error = result.get("error", "")
-    if "Invalid TPU external name" in error:
-        raise BadInput(f"the installed libtpu ({versions()['libtpu']}) knows no {target.name}")
-    if error and not is_shortage(error):
-        raise CompilerFailed(f"{who} refused: {_first_line(error)}")
-    return result
+    program = _run(Job(step, target.topology, target.options, listed), who)
+    if program.unknown_place:
+        raise BadInput(f"the installed libtpu ({libtpu}) knows no {target.name}: use a newer one")
+    if is_shortage(program.error):
+        return shortage(program.error)
+    if program.error:
+        raise CompilerFailed(f"{who} refused: {program.error.strip().splitlines()[0][:300]}")
+    return program
 
 
-def _run(job: Job, who: str, timeout: float) -> dict[str, Any]:
+def _run(job: Job, who: str) -> Program:
     """Run the child on a job; return the result that it wrote."""
     environment = {**os.environ, **ENVIRONMENT}
     with scratch_directory() as directory:
@@ -189,37 +153,16 @@ def _run(job: Job, who: str, timeout: float) -> dict[str, Any]:
         )
         with children.kill_on_exit(child):
             try:
-                _, stderr = child.communicate(timeout=timeout)
+                _, stderr = child.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired as error:
-                message = f"{who} did not finish within {timeout:.0f} seconds"
+                message = f"{who} did not finish within {TIMEOUT:.0f} seconds"
                 raise CompilerFailed(message) from error
         try:
-            return decode.read_json(os.path.join(directory, "result.json"), dict[str, Any])
+            return decode.read_json(os.path.join(directory, "result.json"), Program)
         except (OSError, BadInput) as error:  # the child ended before it could write its result
             lines = stderr.decode(errors="replace").splitlines()
             advice = "compile for one --chip or --topology at a time, or on a larger machine"
             raise children.error_from_exit(child.returncode, lines, who, advice) from error
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:300]
-
-
-def _load(path: str) -> dict[str, Any] | None:
-    try:
-        with gzip.open(path, "rb") as stream:
-            return decode.decode_json(stream.read(storage.MAX_BYTES), dict[str, Any], path)
-    except (OSError, EOFError, zlib.error, BadInput):
-        return None  # absent or damaged: compile again
-
-
-def _store(path: str, result: dict[str, Any]) -> None:
-    """Keep a result; a cache that cannot be written only costs time."""
-    with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with gzip.open(f"{path}.{os.getpid()}", "wb", compresslevel=3) as stream:
-            stream.write(msgspec.json.encode(result))
-        os.replace(f"{path}.{os.getpid()}", path)
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

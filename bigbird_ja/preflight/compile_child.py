@@ -6,7 +6,7 @@ Run by `bigbird_ja.preflight.compile`. Needs jax and libtpu; TensorFlow is not i
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,30 +30,27 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """Describes what libtpu compiles for."""
+class Job:
+    """Asks for a step, compiled for as many devices of a topology as it has replicas."""
 
+    step: LoweredStep
     topology: str  # by libtpu's name
-    is_one_chip: bool = False
-    is_megacore: bool = False  # a chip's two cores as one device
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Return the options of `get_topology_desc`."""
-        one: dict[str, Any] = {"chips_per_host_bounds": (1, 1, 1)} if self.is_one_chip else {}
-        return one | ({"chip_config_name": "megacore"} if self.is_megacore else {})
+    options: dict[str, Any]  # of `get_topology_desc`
+    lists_code: bool = False  # libtpu lists its final code
 
 
 @dataclass(frozen=True)
-class Job:
-    """Asks for a step, compiled for as many devices of the first place as it has replicas.
+class Program:
+    """Holds a compiled step, as the child writes it. Sizes in bytes, of one device."""
 
-    Without a step it asks how many devices each place has.
-    """
-
-    places: list[Place]
-    step: LoweredStep | None = None
-    lists_code: bool = False  # libtpu lists its final code
+    error: str = ""  # where it did not compile
+    unknown_place: bool = False  # the error is that this compiler has no such chip or slice
+    hlo: str = ""  # optimised
+    sizes: dict[str, int] = field(default_factory=dict)  # temp, argument, output, alias
+    flops: float = 0.0  # the compiler's own count
+    bytes_accessed: float = 0.0
+    compiler: str = ""  # its version
+    code: dict[str, machine_code.Code] | None = None  # by op name, where requested
 
 
 def main(arguments: list[str]) -> None:
@@ -61,51 +58,33 @@ def main(arguments: list[str]) -> None:
     children.be_a_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
-    result: dict[str, Any]
     try:
-        if job.step is None:
-            result = {"devices": [count_devices(place) for place in job.places]}
-        else:
-            result = compile_step(job.step, job.places[0], str(folder))
-            result["code"] = machine_code.collect(str(folder)) if job.lists_code else None
+        devices = devices_of(job.topology, job.options)[: job.step.replicas]
     except Exception as error:
-        result = {"error": f"{type(error).__name__}: {error}"}
-    # Counts of machine code are NumPy's numbers.
-    encoded = msgspec.json.encode(result, enc_hook=lambda number: number.item())
-    (folder / "result.json").write_bytes(encoded)
+        program = Program(f"{type(error).__name__}: {error}", "INVALID_ARGUMENT" in str(error))
+    else:
+        try:
+            program = compile_step(job, devices, folder)
+        except Exception as error:
+            program = Program(f"{type(error).__name__}: {error}")
+    (folder / "result.json").write_bytes(msgspec.json.encode(program))
 
 
-def devices_of(place: Place) -> list[Any]:
+def devices_of(topology: str, options: dict[str, Any]) -> list[Any]:
     """List the devices of a slice, in the order of the replicas (as `engines.devices.find`)."""
     from jax.experimental import topologies
 
-    topology = topologies.get_topology_desc(
-        platform="tpu", topology_name=place.topology, **place.options
-    )
-    return sorted(topology.devices, key=lambda device: (device.process_index, device.id))
+    slice_ = topologies.get_topology_desc(platform="tpu", topology_name=topology, **options)
+    return sorted(slice_.devices, key=lambda device: (device.process_index, device.id))
 
 
-def count_devices(place: Place) -> int:
-    """Count a place's devices: 0 where the compiler does not know it."""
-    try:
-        return len(devices_of(place))
-    except Exception as error:
-        if "INVALID_ARGUMENT" in str(error):
-            return 0
-        raise
-
-
-def compile_step(step: LoweredStep, place: Place, listing: str) -> dict[str, Any]:
+def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     """Compile what `engines.pjrt` runs.
 
     Args:
-        step: for as many replicas as devices of the place are taken.
-        place: what libtpu compiles for.
-        listing: the folder in which libtpu lists its code, where it does.
-
-    Returns:
-        Of one device: sizes in bytes, the compiler's own FLOPs and traffic, its version; and the
-        optimised HLO.
+        job: with as many replicas as there are devices.
+        devices: that libtpu compiles for.
+        folder: in which libtpu lists its code, where it does.
     """
     import numpy as np
     from jax.sharding import Mesh
@@ -113,25 +92,23 @@ def compile_step(step: LoweredStep, place: Place, listing: str) -> dict[str, Any
     from bigbird_ja.train.engines.lowering.device_step import AXIS, make_step, shapes
 
     _take_layouts_as_they_are()
-    devices = devices_of(place)[: step.replicas]
     mesh = Mesh(np.asarray(devices), (AXIS,))
-    compiled = make_step(step, "tpu", mesh).lower(*shapes(step, mesh)).compile()
+    compiled = make_step(job.step, "tpu", mesh).lower(*shapes(job.step, mesh)).compile()
     memory = compiled.memory_analysis()
     cost = compiled.cost_analysis()
     cost = cost[0] if isinstance(cost, list) else cost
-    return {
-        "temp_bytes": memory.temp_size_in_bytes,
-        "argument_bytes": memory.argument_size_in_bytes,
-        "output_bytes": memory.output_size_in_bytes,
-        "alias_bytes": memory.alias_size_in_bytes,
-        "flops": cost["flops"],
-        "bytes_accessed": cost["bytes accessed"],
-        "compiler": " ".join(devices[0].client.platform_version.split()),
-        "hlo": optimised(compiled, listing),
-    }
+    kinds = ("temp", "argument", "output", "alias")
+    return Program(
+        hlo=optimised(compiled, folder),
+        sizes={f"{kind}_bytes": getattr(memory, f"{kind}_size_in_bytes") for kind in kinds},
+        flops=cost["flops"],
+        bytes_accessed=cost["bytes accessed"],
+        compiler=" ".join(devices[0].client.platform_version.split()),
+        code=machine_code.collect(str(folder)) if job.lists_code else None,
+    )
 
 
-def optimised(compiled: Any, listing: str) -> str:
+def optimised(compiled: Any, folder: Path) -> str:
     """Return the optimised HLO.
 
     jaxlib 0.10.2 refuses to read work on v6e's SparseCores that a newer libtpu writes (gathers:
@@ -140,7 +117,7 @@ def optimised(compiled: Any, listing: str) -> str:
     try:
         return str(compiled.as_text())
     except Exception:
-        programs = list(Path(listing).glob("*-TLP-hlo.txt"))
+        programs = list(folder.glob("*-TLP-hlo.txt"))
         if len(programs) != 1:
             raise
         return programs[0].read_text(encoding="utf-8")

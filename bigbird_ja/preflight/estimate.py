@@ -5,11 +5,11 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import Chip
-from bigbird_ja.model import pattern
+from bigbird_ja.model import implementation
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.preflight import breakdown, costs, hlo, roofline
-from bigbird_ja.preflight.compile import Compiled, CompileOptions, compile_for
-from bigbird_ja.preflight.targets import Target
+from bigbird_ja.preflight import costs, figures, hlo, roofline
+from bigbird_ja.preflight.compile import CompilerFailed, Shortage, Target, compile_for
+from bigbird_ja.preflight.compile_child import Program
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
@@ -18,8 +18,6 @@ from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.engines.lowering import LoweredStep
 
-# Steps by batch, devices and attention implementation.
-Traced = dict[tuple[int, int, str], LoweredStep]
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
 # Keys of a result that are None where the program does not fit.
@@ -52,18 +50,6 @@ def batch_per_core(config: Config, target: Target) -> int:
     return batch // (count * accumulated)
 
 
-def check_length(config: Config, data: Data) -> None:
-    """Refuses a sequence length that attention cannot be computed for, before anything is traced.
-
-    Raises:
-        BadInput: naming the nearest lengths that fit.
-    """
-    try:
-        pattern.is_full(config, data.seq_length)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
-
-
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
     """Trace the step that `pretrain --engine pjrt` runs on that many devices.
 
@@ -87,38 +73,49 @@ def examine(
     data: Data,
     target: Target,
     batch: int,
-    options: CompileOptions,
-    traced: Traced | None = None,
+    dump_dir: str | None = None,
+    with_code: bool = True,
 ) -> dict[str, Any]:
     """Return one target's results, with the keys of `--json`.
+
+    Without attention's kernels where the compiler fails on them.
 
     Args:
         config: of the run.
         data: of the run.
         target: one device or a slice.
         batch: sequences per device and micro-batch.
-        options: of the compilation.
-        traced: programs so far; one that is missing is traced and added.
+        dump_dir: keeps HLO, in and out.
+        with_code: counts machine code too, where it can be had.
 
     Raises:
         BadInput: shapes that the step refuses; the extra is not installed.
         CompilerFailed: the compiler crashed or took too long.
     """
-    traced = {} if traced is None else traced
-    key = batch, target.devices, config.model.attention_implementation
-    if key not in traced:
-        with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
-            traced[key] = trace(config, data, batch, target.devices)
+    resolved = implementation.resolved(config, data, "tpu", target.chip.name)
+    try:
+        step, compiled = _compile(resolved, data, target, batch, with_code)
+    except CompilerFailed as error:
+        resolved = implementation.without_kernels(config, resolved, error)
+        step, compiled = _compile(resolved, data, target, batch, with_code)
+    if dump_dir:
+        _dump(dump_dir, target, batch, step, compiled)
+    result = _figures(resolved, data, target, batch, compiled)
+    return result | {"lacking": implementation.lacking(config, data, "tpu", target.chip.name)}
+
+
+def _compile(
+    config: Config, data: Data, target: Target, batch: int, with_code: bool
+) -> tuple[LoweredStep, Program | Shortage]:
+    with waiting(f"tracing {config.model.num_layers} layers, {batch} sequences per core"):
+        step = trace(config, data, batch, target.devices)
     takes = "minutes, and some 7.5 GB of memory for a base model"
     with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
-        compiled = compile_for(traced[key], target, options)
-    if options.dump_dir:
-        _dump(options.dump_dir, target, batch, traced[key], compiled.hlo)
-    return _figures(config, data, target, batch, compiled)
+        return step, compile_for(step, target, with_code)
 
 
 def _figures(
-    config: Config, data: Data, target: Target, batch: int, compiled: Compiled
+    config: Config, data: Data, target: Target, batch: int, compiled: Program | Shortage
 ) -> dict[str, Any]:
     accumulated = config.training.gradient_accumulation_steps
     common: dict[str, Any] = {
@@ -129,74 +126,63 @@ def _figures(
         "seq_length": data.seq_length,
         "predictions_per_seq": train_predictions(config, data),
         "gradient_accumulation_steps": accumulated,
-        "fits": compiled.shortage is None,
+        "fits": isinstance(compiled, Program),
         "hbm_limit_bytes": target.chip.hbm_bytes,
         "model_flops": model_flops(config, data, batch) * accumulated,
     }
-    if compiled.shortage is not None:
-        keys = [*_KEYS.split(), *breakdown.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
-        used, largest = compiled.shortage.used or None, compiled.shortage.largest
+    if isinstance(compiled, Shortage):
+        keys = [*_KEYS.split(), *figures.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
         missing = dict.fromkeys(keys) | {"top_ops": []}
-        return common | missing | {"hbm_peak_bytes": used, "largest_buffers": largest}
+        needed = {"hbm_peak_bytes": compiled.used or None, "largest_buffers": compiled.largest}
+        return common | missing | needed
     module = hlo.parse(compiled.hlo)
     priced = costs.costs(module)
-    tokens = batch * accumulated * data.seq_length
-    figures = _priced(target, tokens, common["model_flops"], module, priced, compiled.stats)
-    figures |= _by_code(module, priced, compiled, target.chip)
-    if target.is_slice:
-        figures |= _between_devices(target, figures, priced)
-    return common | figures
+    result = common | _priced(target.chip, module, priced, compiled)
+    seconds = result["step_ms"] / 1e3
+    result["mfu"] = result["model_flops"] / (seconds * target.chip.peak_flops)
+    result["tokens_per_second_per_core"] = batch * accumulated * data.seq_length / seconds
+    result |= _by_code(module, priced, compiled, target.chip)
+    return result | (_between_devices(target, result, priced) if target.is_slice else {})
 
 
 def _priced(
-    target: Target,
-    tokens: int,
-    flops_of_model: float,
-    module: hlo.Module,
-    priced: list[costs.Cost],
-    stats: dict[str, Any],
+    chip: Chip, module: hlo.Module, priced: list[costs.Cost], program: Program
 ) -> dict[str, Any]:
     """Return the figures by priced cycles, of one device and step."""
-    total = sum(cost.cycles for cost in priced)
-    seconds = total / target.chip.clock_hz
+    total, sizes = sum(cost.cycles for cost in priced), program.sizes
     looped_flops, looped_bytes = costs.looped_work(module, priced)
-    sizes = ("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes")
     return {
+        **sizes,
         "estimated_cycles": round(sum(cost.estimated for cost in priced)),
         "priced_cycles": round(total),
-        "step_ms": seconds * 1e3,
-        **{size: stats[size] for size in sizes},
+        "step_ms": total / chip.clock_hz * 1e3,
         # An output that reuses its argument's buffer counts once.
-        "hbm_peak_bytes": sum(stats[size] for size in sizes[:3]) - stats["alias_bytes"],
-        "flops": stats["flops"] + looped_flops,
-        "hbm_traffic_bytes": stats["bytes_accessed"] + looped_bytes,
-        "mfu": flops_of_model / (seconds * target.chip.peak_flops),
-        "tokens_per_second_per_core": tokens / seconds,
+        "hbm_peak_bytes": sum(sizes.values()) - 2 * sizes["alias_bytes"],
+        "flops": program.flops + looped_flops,
+        "hbm_traffic_bytes": program.bytes_accessed + looped_bytes,
         "unestimated_ops": sum(cost.trips for cost in priced if cost.priced),
         "loops_of_unknown_length": not all(cost.trips_known for cost in priced),
-        "by_kind": breakdown.by_kind(priced),
-        "compiler": stats["compiler"],
+        "by_kind": figures.by_kind(priced),
+        "compiler": program.compiler,
     }
 
 
 def _by_code(
-    module: hlo.Module, priced: list[costs.Cost], compiled: Compiled, chip: Chip
+    module: hlo.Module, priced: list[costs.Cost], program: Program, chip: Chip
 ) -> dict[str, Any]:
     """Return the figures by machine code, where there is any, and the costliest ops."""
-    code = roofline.code_costs(module, priced, compiled.code, chip) if compiled.code else []
+    code = roofline.code_costs(module, priced, program.code, chip) if program.code else []
     reason = roofline.not_counted(code)
-    code = [] if reason else code
-    figures: dict[str, Any] = dict.fromkeys(breakdown.CODE_KEYS)
-    if code:
-        figures = breakdown.code_figures(code, roofline.step_time(module, code, chip))
-    return figures | {
-        "code_not_counted": reason,
-        "top_ops": breakdown.top_ops(priced, code=code),
-    }
+    result: dict[str, Any] = dict.fromkeys(figures.CODE_KEYS)
+    if reason:
+        code = []
+    elif code:
+        result = figures.code_figures(code, roofline.step_time(module, code, chip))
+    return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(priced, code=code)}
 
 
 def _between_devices(
-    target: Target, figures: dict[str, Any], priced: list[costs.Cost]
+    target: Target, result: dict[str, Any], priced: list[costs.Cost]
 ) -> dict[str, Any]:
     """Return a slice's own figures."""
     between = [cost for cost in priced if cost.collective]
@@ -204,7 +190,7 @@ def _between_devices(
         costs.link_bytes(str(cost.collective), cost.moved_bytes, target.devices) for cost in between
     )
     return {
-        "tokens_per_second": figures["tokens_per_second_per_core"] * target.devices,
+        "tokens_per_second": result["tokens_per_second_per_core"] * target.devices,
         "collectives": sum(cost.trips for cost in between),
         "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
         "collective_cycles": round(sum(cost.cycles for cost in between)),
@@ -249,12 +235,14 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
     return min(max(guess, low + 1), high - 1)
 
 
-def _dump(directory: str, target: Target, batch: int, step: LoweredStep, optimized: str) -> None:
+def _dump(
+    directory: str, target: Target, batch: int, step: LoweredStep, compiled: Program | Shortage
+) -> None:
     """Keep both functions of the step (serialized) and the optimised program (text)."""
     storage.make_directory(directory)
     owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
     for name, traced in (("gradients", step.gradients), ("update", step.update)):
         owned.write(f"{prefix}.{name}.hlo.pb", traced.hlo)
-    if optimized:
-        owned.write(f"{prefix}.optimized.hlo", optimized.encode())
+    if isinstance(compiled, Program):
+        owned.write(f"{prefix}.optimized.hlo", compiled.hlo.encode())

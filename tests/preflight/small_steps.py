@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.preflight import estimate, machine_code, targets
-from bigbird_ja.preflight.compile import CompileOptions
+from bigbird_ja.preflight import compile as compile_lib
+from bigbird_ja.preflight import estimate
 from testkit.configs import fitted, with_data
 
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
@@ -46,13 +46,14 @@ STEPS = {
 def measure(name):
     """Priced cycles and temporary bytes of one of `STEPS` on v3, two sequences."""
     config = fitted(None, [*_SIZE, *STEPS[name]])
-    result = estimate.examine(*with_data(config), targets.of_chip("v3"), 2, CompileOptions())
+    target = compile_lib.of_chip("v3")
+    result = estimate.examine(*with_data(config), target, 2, with_code=False)
     return {key: result[key] for key in KEYS}
 
 
 def lists_code():
     """Whether the installed libtpu lists its machine code."""
-    return machine_code.is_available(CODE_CHIP, compiler())
+    return compile_lib.lists_code(CODE_CHIP, compiler())
 
 
 def measure_by_code(name=BY_CODE, layers=2):
@@ -63,8 +64,7 @@ def measure_by_code(name=BY_CODE, layers=2):
     way = "kernel" if name == KERNEL_BY_CODE else "xla"
     sets = [*TINY, f"model.num_layers={layers}", f"model.attention_implementation={way}"]
     config = fitted(None, sets)
-    target = targets.of_chip(CODE_CHIP)
-    return estimate.examine(*with_data(config), target, 2, CompileOptions(machine_code=True))
+    return estimate.examine(*with_data(config), compile_lib.of_chip(CODE_CHIP), 2)
 
 
 def recorded():

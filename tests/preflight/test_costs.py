@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from bigbird_ja.preflight import breakdown, costs, hlo
+from bigbird_ja.preflight import costs, figures, hlo
 
 NESTED = """HloModule nested
 
@@ -193,7 +193,7 @@ def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind(
     assert (start.collective, start.moved_bytes) == ("all-gather", WHOLE)
     assert start.priced == costs.price(WHOLE)
     assert (beside.instruction.name, beside.collective, beside.cycles) == ("fusion.9", None, 90)
-    assert [breakdown.kind_of(cost) for cost in (start, beside)] == ["between devices", "optimiser"]
+    assert [figures.kind_of(cost) for cost in (start, beside)] == ["between devices", "optimiser"]
 
 
 def test_bytes_on_links():

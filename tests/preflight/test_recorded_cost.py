@@ -5,8 +5,8 @@ import re
 import pytest
 
 from bigbird_ja.model import implementation
-from bigbird_ja.preflight import estimate, figures, targets
-from bigbird_ja.preflight.compile import compile_for
+from bigbird_ja.preflight import estimate, figures
+from bigbird_ja.preflight.compile import compile_for, of_chip
 from testkit import ROOT
 from testkit.configs import fitted, with_data
 from tests.preflight import small_steps
@@ -71,7 +71,7 @@ def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
     config = fitted(None, sets)
     config = implementation.resolved(*with_data(config), "tpu", "v5e")  # auto
-    compiled = compile_for(estimate.trace(*with_data(config), 2), targets.of_chip("v5e"))
+    compiled = compile_for(estimate.trace(*with_data(config), 2), of_chip("v5e"))
     calls = [line for line in compiled.hlo.splitlines() if "tpu_custom_call" in line]
     kernels = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))
     assert sorted(kernels) == [("0", ""), ("0", "gradient/"), ("1", ""), ("1", "gradient/")]

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.preflight import breakdown, costs, hlo, roofline
+from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time
 
@@ -92,8 +92,8 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result.cycles == result.matrix_cycles == pytest.approx(at_peak)
     assert result.bound_by == "matrix unit"
-    figures = breakdown.code_figures([result], StepTime())
-    assert figures["code_cycles"] == figures["code_roofline_cycles"] == round(at_peak)
+    sums = figures.code_figures([result], StepTime())
+    assert sums["code_cycles"] == sums["code_roofline_cycles"] == round(at_peak)
     too_full = _by_name({"f.1": Code(10_000.0, {"MATMUL": 1.1})})["f.1"]  # an error of counting
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
@@ -148,13 +148,13 @@ def test_bound_by_the_fullest(slots, hbm, matrix, expected):
 
 def test_sums_over_a_step():
     result = list(_by_name(CODE).values())
-    figures = breakdown.code_figures(result, StepTime(waiting=5_000.0, copied=8_000.0))
-    assert figures["code_cycles"] == pytest.approx(sum(c.cycles for c in result) + 5_000, abs=1)
+    sums = figures.code_figures(result, StepTime(waiting=5_000.0, copied=8_000.0))
+    assert sums["code_cycles"] == pytest.approx(sum(c.cycles for c in result) + 5_000, abs=1)
     listed = 2 * 20_000 + 100 + 5_000
-    assert figures["code_coverage"] == pytest.approx(listed / figures["code_cycles"], rel=1e-3)
-    assert sum(figures["code_by_kind"].values()) == pytest.approx(figures["code_cycles"], abs=3)
-    assert figures["code_bound_by"].keys() == {"matrix unit", "loads", "HBM", "not counted"}
-    assert figures.keys() == set(breakdown.CODE_KEYS)
+    assert sums["code_coverage"] == pytest.approx(listed / sums["code_cycles"], rel=1e-3)
+    assert sum(sums["code_by_kind"].values()) == pytest.approx(sums["code_cycles"], abs=3)
+    assert sums["code_bound_by"].keys() == {"matrix unit", "loads", "HBM", "not counted"}
+    assert sums.keys() == set(figures.CODE_KEYS)
 
 
 LINES = {
@@ -256,17 +256,17 @@ def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
     ],
 )
 def test_kinds(op_name, kind):
-    assert breakdown.kind_of(_cost(op_name)) == kind
+    assert figures.kind_of(_cost(op_name)) == kind
 
 
 def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from():
-    assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
-    assert breakdown.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
+    assert figures.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
+    assert figures.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
     cost = dataclasses.replace(_cost("optimizer/psum", "all-reduce"), collective="all-reduce")
-    assert breakdown.kind_of(cost) == "between devices"
+    assert figures.kind_of(cost) == "between devices"
 
 
 def test_the_same_op_of_all_layers_is_one_line():
     same = [_cost(f"layer_{n}/mlp/MatMul_{n}", cycles=10) for n in range(3)]
-    (top,) = breakdown.top_ops(same)
+    (top,) = figures.top_ops(same)
     assert (top["op"], top["count"], top["cycles"]) == ("layer_*/mlp/MatMul", 3, 30)

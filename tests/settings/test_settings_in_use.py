@@ -1,14 +1,13 @@
 """`plan` and `preflight` take the settings that they read, and no others."""
 
 import sys
-import types
 
 import pytest
 from msgspec import structs
 
 from bigbird_ja.cli import main
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import estimate, figures
+from bigbird_ja.preflight import estimate
 from bigbird_ja.settings import DATA_KEYS
 from bigbird_ja.settings.schema import OPTIONS, Config
 
@@ -59,11 +58,9 @@ def test_plan_reads_what_it_takes(read):
 
 def test_preflight_reads_what_it_takes(read, monkeypatch):
     pytest.importorskip("jax")
-    full = types.SimpleNamespace(shortage=types.SimpleNamespace(used=0, largest=[]))
+    full = compile_lib.Shortage(0, [])
     monkeypatch.setattr(estimate, "compile_for", lambda *_: full)  # it reads the program alone
     monkeypatch.setattr(compile_lib, "versions", lambda: {})  # and need not be installed
-    for name in ("describe", "limitations"):
-        monkeypatch.setattr(figures, name, lambda *_: "")
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
     words += ["--set=model.num_layers=2", "--chip=v3"]
     for architecture in SHAPES:
