@@ -1,8 +1,6 @@
 """`make-data` as a user runs it; what is refused: tests/test_bad_inputs.py."""
 
 import functools
-import gzip
-import itertools
 import re
 from pathlib import Path
 
@@ -118,19 +116,3 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
     ):  # fmt: skip
         refused = make_data(*places, *flags)
         assert refused.status == 2 and why in refused.stderr
-
-
-@pytest.mark.nightly
-def test_the_preset_for_ones_own_text_works_on_real_text(tmp_path, real_text_path, run):
-    corpus = tmp_path / "corpus.jsonl"
-    with gzip.open(real_text_path, "rt", encoding="utf-8") as lines:
-        corpus.write_text("".join(itertools.islice(lines, 300)), "utf-8")
-    preset = ("--config=tiny-cpu", "--json")
-    # Characters of the whole text; fewer lines than the preset takes, for the time.
-    sources = (f"--input={real_text_path}", "--max_sentences=6000")
-    trained = run("tokenize", *preset, *sources, f"--output_prefix={tmp_path}/ja")
-    assert trained.status == 0, trained.stderr
-    assert trained.json["vocab_size"] == 8000 and trained.json["unknown_rate"] < 0.002
-    places = (f"--input={corpus}", f"--output_dir={tmp_path}/data")
-    made = run("make-data", *preset, *places, f"--tokenizer={tmp_path}/ja.model")
-    assert made.status == 0 and made.json["documents"] == 300, made.stderr

@@ -1,14 +1,11 @@
 """Every flag that names an output: only what the command itself has made is replaced."""
 
 import os
-import re
 
 import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.cli import main
-from bigbird_ja.text import articles
-from bigbird_ja.text import tokenizer_training as training
 from testkit import synthetic
 from tests.report import fake_run
 
@@ -93,28 +90,3 @@ def test_on_a_bucket_too(command, bucket, check_refused):
     for name in ("folder", "") if command in FOLDERS else ("folder/thesis", "folder"):
         check_refused(command, f"{bucket}/{name}")
     assert storage.list_tree(bucket) == ["folder/thesis"]
-
-
-@pytest.mark.parametrize(
-    ("command", "module", "work"),
-    [
-        ("sample --output={o}/a.txt --documents=30", articles, "documents"),
-        ("tokenize --output_prefix={o}/ja --input={c} --vocab_size=999", training, "train"),
-    ],
-    ids=["sample", "tokenize"],
-)
-def test_two_at_once_and_the_second_is_refused(
-    command, module, work, tmp_path, sample_corpus, run, monkeypatch
-):
-    words = command.format(o=tmp_path, c=sample_corpus).split(" ")
-    do_work, refused = getattr(module, work), []
-
-    def while_another_starts(*arguments):
-        if not refused:
-            refused.append(run(*words, "--overwrite"))
-        return do_work(*arguments)
-
-    monkeypatch.setattr(module, work, while_another_starts)
-    assert run(*words).status == 0
-    assert refused[0].status == 2
-    assert re.search("is (writing|training a tokenizer) there", refused[0].stderr)

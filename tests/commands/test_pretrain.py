@@ -5,14 +5,13 @@ import signal
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.cli import main
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters, read_variables
 from bigbird_ja.storage.ownership import MARK
 from testkit import command_line, engine_runs, killing
-from tests.commands.pretraining import EVALUATES, STEPS, events, resumed_at_last
+from tests.commands.pretraining import STEPS, events, resumed_at_last
 
 pytestmark = pytest.mark.both
 
@@ -136,24 +135,6 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
         assert len([name for name in kept if name.endswith("-cache")]) == 1, "compiled again"
 
 
-@pytest.mark.nightly  # of each optimiser the state is saved by the same code
-def test_muon_killed_and_resumed_ends_with_the_same_state(runs, tmp_path):
-    start = [*runs.flags, "--num_train_steps=8", "--set=training.optimizer=muon", "--model_dir"]
-    whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")
-    assert runs.zygote.run(*start, whole).status == 0
-    saves = ["--set=checkpoints.save_every_steps=3"]
-    running = runs.hung(*start, killed, *saves, at=("save", 2))
-    running.send(signal.SIGKILL)
-    running.wait()
-    assert CheckpointStore(killed).steps() == [3]
-    resumed = runs.zygote.run(*start, killed)
-    assert resumed.status == 0, resumed.err
-    assert killing.digest(killed) == killing.digest(whole)
-    scope, state = "bert/encoder/layer_0/output/dense", read_variables(f"{whole}/model.ckpt-8")
-    assert state[f"{scope}/kernel/adam_m"].any() and state[f"{scope}/bias/adam_v"].any()
-    assert f"{scope}/kernel/adam_v" not in state
-
-
 @pytest.mark.estimator
 def test_a_run_of_jax_s_runtime_continues_under_the_estimator(runs, inputs, tmp_path):
     """And `auto` continues under the engine that began a run."""
@@ -177,31 +158,6 @@ def test_a_run_of_jax_s_runtime_continues_under_the_estimator(runs, inputs, tmp_
     theirs = read_variables(str(runs.finished / f"model.ckpt-{STEPS}"))
     name = "bert/encoder/layer_0/output/dense/kernel"
     assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6)
-
-
-def test_a_missed_last_evaluation_is_made_where_the_engine_evaluates(
-    runs, tmp_path, monkeypatch, capsys
-):
-    """After a kill in it: nothing is left to train; under JAX no TensorFlow model is built."""
-    from bigbird_ja.model import forward
-
-    def refuse(*_):
-        raise AssertionError("evaluated in TensorFlow")
-
-    again = runs.copied(tmp_path)
-    model = tmp_path / "model"
-    expected = run_log.read_evaluations(str(model))[-1]
-    (model / run_log.EVAL).unlink()
-    if runs.engine == "pjrt":
-        monkeypatch.setattr(forward.Forward, "metrics", refuse)
-        monkeypatch.setattr(forward.Forward, "log_probabilities", refuse)
-        jax = pytest.importorskip("jax")
-        jax.config.update("jax_platforms", "cpu")  # else it looks for a TPU: minutes
-        monkeypatch.setattr(jax.config, "update", lambda *args: None)  # of the platforms
-    assert main.run_command_line([*again, *EVALUATES]) == 0, capsys.readouterr().err
-    (made,) = run_log.read_evaluations(str(model))
-    assert made["step"] == STEPS
-    assert made["masked_lm_loss"] == pytest.approx(expected["masked_lm_loss"], rel=1e-6)
 
 
 def test_a_nan_is_named_with_its_step(runs, tmp_path):

@@ -156,19 +156,6 @@ def check_refused(ended, *words):
         assert each.result["reason"] == "bad_input" and "Traceback" not in each.err
 
 
-@pytest.mark.nightly
-def test_divided_state_is_gathered_for_a_checkpoint_and_divided_anew(finished, start, tmp_path):
-    """ZeRO-1 over all devices of a pod: it resumes its own checkpoint with the same weights."""
-    other = tmp_path / "again"
-    shutil.copytree(finished[0], other)
-    for path in other.glob(f"model.ckpt-{STEPS}.*"):
-        path.unlink()
-    pods.wait(start(other), 0, 0)
-    (resumed,) = [e for e in run_log.read_events(str(other)) if e["event"] == "resumed"]
-    assert 0 < resumed["global_step"] < STEPS
-    assert apart(other, finished[0], STEPS) < 1e-5
-
-
 def test_hosts_that_differ_are_refused_on_each(zygote, flags, tmp_path):
     at = flags.index("training.eval_every_steps=8")  # means nothing without evaluation
     same = [*flags[: at - 1], *flags[at + 1 :], "--model_dir", str(tmp_path / "model")]

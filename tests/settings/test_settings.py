@@ -198,14 +198,6 @@ def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_wa
     assert resolve_config(str(file))[0] == resolve_config(None, ["training.clip_norm=2"])[0]
 
 
-def test_the_data_set_completes_the_config():
-    config, overrides = resolve_config(None, ["make_data.seq_length=256"])
-    complete = fit_to_data(config, DATA, overrides)
-    assert complete.model.vocab_size == 8000
-    assert complete.model.max_position_embeddings == 256
-    assert config.model.vocab_size is None, "the argument stays as it was"
-
-
 def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_rate():
     """Other data was made so on purpose: what the user says of it stays, what a preset says not."""
 
