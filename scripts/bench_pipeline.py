@@ -37,7 +37,7 @@ def measure(data_dir: str, batch_size: int, seconds: float, threads: int) -> Non
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     manifest = manifest_lib.load(data_dir)
     config, _ = resolve_config(sets=[f"training.global_batch_size={batch_size}"])
-    read = pipeline.record_batches(manifest, data_dir, seed=1, global_batch_size=batch_size)
+    read = pipeline.record_batches(config, manifest, data_dir)
     parse = tfrecords.parse_dynamic if manifest.masking == "dynamic" else tfrecords.parse_static
     parsed = read.map(
         lambda s, epoch, record: parse(manifest, s), num_parallel_calls=threads, deterministic=True

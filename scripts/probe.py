@@ -10,6 +10,7 @@ for the question (docs/lab/long-context.md). Prints a table, and the same as a l
 
 import argparse
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from bigbird_ja.process import console
 from bigbird_ja.report import charts
 from bigbird_ja.run.model import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.text import articles
+from bigbird_ja.text.articles import WORDS
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.tokenizer import Tokenizer
 
@@ -42,6 +43,7 @@ GUESSES = {
 # Tokens that the heads of the first layer look back or ahead in turn, and the score of a key there.
 DISTANCES, PEAK = (-1, 1, -4, 4, -2, 2, -8, 8), 10.0
 
+_FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
 Mention = tuple[int, int]  # first character or token, and the first one behind
 
 
@@ -69,10 +71,10 @@ def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterat
 
 def neighbouring_mentions(text: str) -> list[tuple[Mention, Mention]]:
     """Finds restated facts of the generated corpus: each mention with the one before."""
-    mentions: dict[Mention, list[Mention]] = defaultdict(list)
-    for first, later in articles.restated_facts(text):
-        mentions[first].append(later)
-    return [pair for first, after in mentions.items() for pair in pairwise([first, *after])]
+    mentions: dict[str, list[Mention]] = defaultdict(list)
+    for match in _FACT.finditer(text):
+        mentions[match[0]].append(match.span(2))
+    return [pair for spans in mentions.values() for pair in pairwise(spans)]
 
 
 def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case]:

@@ -73,25 +73,25 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) -> None:
-    """Prints the first train records of an epoch, masked."""
+    """Prints the first train records, masked."""
+    from itertools import islice
+
     import numpy as np
+    import tensorflow as tf
 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data import masking, pipeline, tfrecords
+    from bigbird_ja.data import masking, tfrecords
     from bigbird_ja.text import read_tokenizer
 
     tokenizer = read_tokenizer(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
-    count = min(count, manifest.train.sequences)
-    batch = pipeline.record_batches(
-        manifest, data_dir, seed=0, global_batch_size=count, shuffle_window=1, num_steps=1
-    )
-    serialized, epoch, record = next(iter(batch))
+    with storage.open_read(storage.join(data_dir, manifest.train_shards[0].name)) as file:
+        records = list(islice(tfrecords.frames(file), count))
+    serialized = tf.constant(records)
     if manifest.masking == "dynamic":
         parsed = tfrecords.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"].numpy(), parsed["word_starts"].numpy()
-        rule = manifest.rule()
-        masked = masking.mask(tokens, starts, epoch.numpy(), record.numpy(), 0, rule)
+        masked = masking.mask(tokens, starts, 0, np.arange(len(records)), 0, manifest.rule())
     else:
         masked = {k: v.numpy() for k, v in tfrecords.parse_static(manifest, serialized).items()}
         tokens = masked["input_ids"].copy()
@@ -101,7 +101,7 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
     names = {"mask": "[MASK](was)", "random": "random!(was)", "kept": "kept="}
     legend = ", ".join(_painted(text, kind, colour) for kind, text in names.items())
     print(f"masked examples: {legend}; words are divided by |")
-    for i in range(count):
+    for i in range(len(records)):
         one = {name: value[i] for name, value in masked.items()}
         print(masked_text(tokens[i], starts[i], one, tokenizer, manifest, colour))
 

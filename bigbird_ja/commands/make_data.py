@@ -10,6 +10,7 @@ joins them.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
@@ -19,6 +20,7 @@ from bigbird_ja.commands import define_corpus_flags, open_corpus
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
+    from bigbird_ja.data.build import Request
     from bigbird_ja.data.shards import MadeShard
     from bigbird_ja.settings.schema import Config
     from bigbird_ja.text.tokenizer import Tokenizer
@@ -27,7 +29,6 @@ EXAMPLE = (
     "bigbird-ja make-data --input tfds:wiki40b/ja:train --tokenizer tok/ja.model"
     " --output_dir gs://my-bucket/data"
 )
-_FEW_HELD_OUT = 20  # sequences
 
 # The model only says which lengths it can be trained on.
 SETTINGS = used_by("make-data")
@@ -71,8 +72,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     import time
 
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.data import build, runners
-    from bigbird_ja.data.check import report, short_documents, summary
+    from bigbird_ja.data import build
+    from bigbird_ja.data.check import report, summary
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
@@ -91,26 +92,18 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         tokenizer=tokenizer,
         spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask),
         output_dir=args.output_dir,
-        num_workers=args.num_workers or runners.available_cores(),
+        num_workers=args.num_workers or _available_cores(),
         overwrite=args.overwrite,
     )
     if part and (made := build.make_part(request, part)) is not None:
         return _part_results(args.part, made, time.monotonic() - began)
     if args.runner == "ray":
-        runners.make_parts_on_ray(build.make_part, request, args.num_workers)
+        _make_parts_on_ray(request, args.num_workers)
     manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{args.output_dir} is finished already: nothing to do")
-    if warning := short_documents(manifest):
-        log(f"warning: {warning}")
     results = summary(manifest, time.monotonic() - began)
     print(report(manifest, results, args.output_dir))
-    held_out = manifest.eval.sequences
-    if 0 < held_out < _FEW_HELD_OUT:
-        log(
-            f"warning: only {held_out} held-out sequences, so that their loss is noisy: a larger"
-            " --eval_fraction holds out more"
-        )
     return results
 
 
@@ -162,3 +155,62 @@ def _check_length(config: Config) -> None:
         raise BadInput(
             f"no model can be trained on this data: {error}, or another model.block_size"
         ) from error
+
+
+def _available_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
+    """Make all parts on a Ray cluster; `build.make_data` joins them.
+
+    Ray gives each part to a machine with cores to spare, and again to another one where the first
+    is lost; what it had finished is not made twice.
+
+    Args:
+        request: of `make_part`; its `num_workers` has no meaning here.
+        num_workers: processes of a part; None: as many as the smallest machine has cores.
+
+    Raises:
+        BadInput: Ray is not installed, or no machine has so many cores; as of `build.make_part`.
+        StorageError: there is no cluster; parts were lost more often than Ray tries again.
+    """
+    import dataclasses
+    import logging
+
+    from bigbird_ja.data.build import make_part
+    from bigbird_ja.process.console import log, waiting
+    from bigbird_ja.process.errors import BadInput, CommandError, StorageError
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise BadInput("--runner ray needs Ray: pip install 'bigbird-ja[ray]'") from error
+    try:
+        with waiting("starting Ray, or joining its cluster"):
+            ray.init(logging_level=logging.ERROR)
+    except Exception as error:  # Ray's own kinds, or none
+        line = " ".join(str(error).split())[:300]
+        raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
+    try:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        cores = [int(resources.get("CPU", 0)) for resources in nodes]
+        each = num_workers or max(1, min(filter(None, cores), default=1))
+        count = sum(number // each for number in cores)
+        if not count:
+            raise BadInput(f"--num_workers {each}: no machine of the Ray cluster has so many cores")
+        log(f"Ray: {count} parts of {each} processes on {len(cores)} machines")
+        task = ray.remote(make_part).options(num_cpus=each, max_retries=5)
+        shared = ray.put(dataclasses.replace(request, num_workers=each))
+        ray.get([task.remote(shared, (number, count)) for number in range(count)])
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CommandError):
+            raise error.cause from None
+        raise
+    except ray.exceptions.RayError as error:
+        line = " ".join(str(error).split())[:300]
+        raise StorageError(f"the Ray cluster: {line}: run the same command again") from error
+    finally:
+        ray.shutdown()

@@ -61,36 +61,29 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
     """Writes the documents; returns False where the file holds just these already.
 
     Raises:
-        BadInput: another process is writing there, or the file holds something else.
+        BadInput: the file holds something else.
     """
     from bigbird_ja import storage
-    from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage import outputs
-    from bigbird_ja.storage.lease import Lease, held
     from bigbird_ja.storage.ownership import FILES, Owned
 
     folder, name = storage.directory_of(path), storage.base_name(path)
     if not path.endswith(_SUFFIXES):
         raise BadInput(f"--output {path}: the name must end in {', '.join(_SUFFIXES)}")
     outputs.check_output_file(path, "--output", replaces=overwrite)
-    busy = f"{path}: {{owner}} is writing there: wait for it to end, or choose another --output"
-    lock = storage.join(folder, f".{name}.sample.lock")
-    with outputs.new_folder(folder), held(Lease(lock, busy, log)):
-        # Again: another process may have written the file before this one had the lock.
-        outputs.check_output_file(path, "--output", replaces=overwrite)
-        if overwrite or not storage.exists(path):
-            with Owned.create(folder, FILES).writing(name) as file:
-                _encode(path, documents, file)
-            return True
-        with storage.open_read(path) as file:
-            compared = _Comparison(file)
-            _encode(path, documents, cast("IO[bytes]", compared))
-            if not compared.is_same or file.read(1):
-                raise BadInput(
-                    f"{path} holds something else: choose another --output, or, if it is a"
-                    " generated corpus, replace it with --overwrite"
-                )
+    if overwrite or not storage.exists(path):
+        with outputs.new_folder(folder), Owned.create(folder, FILES).writing(name) as file:
+            _encode(path, documents, file)
+        return True
+    with storage.open_read(path) as file:
+        compared = _Comparison(file)
+        _encode(path, documents, cast("IO[bytes]", compared))
+        if not compared.is_same or file.read(1):
+            raise BadInput(
+                f"{path} holds something else: choose another --output, or, if it is a"
+                " generated corpus, replace it with --overwrite"
+            )
     return False
 
 

@@ -2,13 +2,12 @@
 
 - Describing: `manifest` (what is to be made, and what was made).
 - Making: `packing`, `pair_packing` (documents to sequences), `masking`, `tfrecords` (the bytes of a
-  record), `blocks`, `shards`, `work` (unfinished work, and whose it is), `runners` (processes),
-  `build` (all).
+  record), `blocks`, `shards`, `work` (unfinished work, and whose it is), `build` (all).
 - Checking: `verify` (files), `check` (records; tables for people).
 - Reading: `order` (which record comes when), `tfrecords` again, `pipeline` (batches).
 
-`hashing` is the only source of randomness. NumPy and TensorFlow (`tensors`) compute the same
-hashes, masks and order.
+`hashing` is the only source of randomness. NumPy and TensorFlow compute the same hashes,
+masks and order.
 """
 
 from collections.abc import MutableMapping

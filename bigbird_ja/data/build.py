@@ -20,15 +20,14 @@ from bigbird_ja import storage
 from bigbird_ja.data import blocks, shards, verify
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
-from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.work import Work, check_output, exclusive, write_manifest
+from bigbird_ja.process.children import run_tasks
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
 from bigbird_ja.storage import outputs
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Input
-from bigbird_ja.text.sentences import MARKERS
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
@@ -215,13 +214,17 @@ def _pack_blocks(
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed, skipped)
     total = sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts)
     there = work.shared_blocks() if work.part else set()
-    tasks = (
-        block
-        for block in _counted(cut, request.tokenizer, numbers, trained)
-        if block.number % share[1] == share[0] and block.name not in there
-    )
+
+    def tasks() -> Iterator[blocks.Block]:
+        for block in cut:
+            numbers[block.split] += 1
+            if block.split == "train":
+                trained.add(block.corpus)
+            if block.number % share[1] == share[0] and block.name not in there:
+                yield block
+
     packer = (request.tokenizer, spec, work.block, work.share_block)
-    done = run_tasks(blocks.pack_block, tasks, request.num_workers, blocks.start_packer, packer)
+    done = run_tasks(blocks.pack_block, tasks(), request.num_workers, blocks.start_packer, packer)
     with contextlib.closing(done), Progress(int(total) // share[1], "B") as progress:
         for size in done:
             progress.update(size)
@@ -231,27 +234,6 @@ def _pack_blocks(
             " documents would be trained on: give a larger weight or more text, or leave it out"
         )
     return numbers, skipped.total()
-
-
-def _counted(
-    cut: Iterable[blocks.Block], tokenizer: Tokenizer, numbers: dict[str, int], trained: set[int]
-) -> Iterator[blocks.Block]:
-    """Count blocks by split in `numbers`, and add corpora with blocks to train on to `trained`.
-
-    Warns once of markers that are no pieces of the tokenizer.
-    """
-    is_pending = tokenizer.special.article is None
-    for block in cut:
-        numbers[block.split] += 1
-        trained.update([block.corpus] if block.split == "train" else [])
-        text = "".join(block.texts) if is_pending else ""
-        if marker := next(filter(text.__contains__, MARKERS), None):
-            is_pending = False
-            log(
-                f"{tokenizer.source} has no piece for Wiki40b's markers, which the text holds:"
-                f" {marker} becomes {len(tokenizer.encode(marker))} tokens of text"
-            )
-        yield block
 
 
 def _text_bytes(part: Input) -> int:

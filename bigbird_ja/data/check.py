@@ -179,20 +179,6 @@ def _total_problems(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]
 # --- for people and scripts ---
 
 
-def short_documents(manifest: Manifest) -> str:
-    """Warn where half of the documents have less than an eighth of a sequence; else ""."""
-    lengths = manifest.statistics.get("document_tokens", [])
-    short = manifest.seq_length // 8
-    number = sum(lengths[: max(0, short.bit_length() - 1)])  # bin i: below 2**(i + 1)
-    if 2 * number <= sum(lengths):
-        return ""
-    return (
-        f"{number / sum(lengths):.0%} of the documents are shorter than {short:,} tokens, an eighth"
-        " of a sequence: long contexts are rare in this corpus; if it is cut too finely, see"
-        " --txt_documents"
-    )
-
-
 def summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
     """Collect the `--json` results that `make-data` and `check-data` share."""
     return {

@@ -2,9 +2,10 @@
 
 Masks, the order of records and the held-out documents are drawn from these hashes and from
 nothing else, so they are the same after any restart, on any number of hosts and processes, and in
-NumPy and TensorFlow (`tensors.TensorOps`). 32-bit arithmetic modulo 2**32 throughout.
+NumPy and TensorFlow (`pipeline.TensorOps`). 32-bit arithmetic modulo 2**32 throughout.
 """
 
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -73,45 +74,27 @@ class ArrayOps:
     any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
     max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
     min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
-
-    def concat(self, parts: Sequence[Array]) -> Array:
-        """Join arrays one after the other."""
-        return np.concatenate(parts)
-
-    def select(self, values: Array, where: Array) -> Array:
-        """Select the values at which a mask is true."""
-        return values[where]
+    count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))  # of true values: int
+    # Of each row the value in the column of [rows, 1].
+    at_column: Any = staticmethod(partial(np.take_along_axis, axis=1))
+    # The true values of a row up to each place, that one included: int32 [rows, columns].
+    running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))
+    nonzero: Any = staticmethod(np.nonzero)  # row and column of each true value, row by row
+    gather: Any = staticmethod(operator.getitem)  # values, or rows, by indices
+    select: Any = staticmethod(operator.getitem)  # values by a mask
+    at: Any = staticmethod(lambda values, row, column: values[row, column])
+    concat: Any = staticmethod(np.concatenate)
+    count_up: Any = staticmethod(lambda like: np.arange(len(like)))  # 0, 1, ...
 
     def cast(self, values: Array, kind: str) -> Array:
         """Convert values to another type."""
         return np.asarray(values).astype(kind)
-
-    def gather(self, values: Array, index: Array) -> Array:
-        """Return the values (rows) with some indices."""
-        return values[index]
-
-    def nonzero(self, values: Array) -> tuple[Array, Array]:
-        """Return row and column of each true value, row by row."""
-        row, column = np.nonzero(values)
-        return row, column
-
-    def count(self, values: Array) -> Array:
-        """Count the true values of each row: int [rows, 1]."""
-        return values.sum(1, keepdims=True)
-
-    def running_count(self, values: Array) -> Array:
-        """Count the true values of a row up to each place, that one included: int32."""
-        return np.cumsum(values, axis=1, dtype=np.int32)
 
     def nth_highest(self, values: Array, more: Array, n: int) -> Array:
         """Return the n-th highest of `values` and `more`, side by side: [rows, 1]."""
         both = np.concatenate([values, more], axis=1)
         place = both.shape[1] - n
         return np.partition(both, place, axis=1)[:, place : place + 1]
-
-    def at_column(self, values: Array, column: Array) -> Array:
-        """Return of each row the value in the column of [rows, 1]: [rows, 1]."""
-        return np.take_along_axis(values, column, 1)
 
     def replace_rows(
         self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
@@ -120,14 +103,6 @@ class ArrayOps:
         rows = np.flatnonzero(where)
         values[rows] = by(*(argument[rows] for argument in arguments))
         return values
-
-    def count_up(self, like: Array) -> Array:
-        """Return 0, 1, ... as many as `like` has."""
-        return np.arange(len(like))
-
-    def at(self, values: Array, row: Array, column: Array) -> Array:
-        """Return the values at some places."""
-        return values[row, column]
 
     def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
         """Copy `values` with other ones at some places."""

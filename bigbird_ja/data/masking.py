@@ -13,7 +13,7 @@ The rule, for a record of n ordinary tokens (neither special nor padding):
   arXiv:1810.04805).
 
 The rule is written once, for arrays of NumPy (here: static records, whose copies count as epochs)
-and of TensorFlow (`tensors.TensorOps`: dynamic masks). `ArrayOps` holds what the two libraries
+and of TensorFlow (`pipeline.TensorOps`: dynamic masks). `ArrayOps` holds what the two libraries
 spell differently. Both give the same targets, bit for bit, for the same (seed, epoch, record).
 """
 

@@ -6,6 +6,8 @@ manifest while they are read, because a complete but short reply of a bucket end
 early without an error.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ import tensorflow as tf
 
 from bigbird_ja import storage
 from bigbird_ja.data import hashing, order, tfrecords
+from bigbird_ja.data.hashing import ArrayOps
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.masking import MaskingRule, MaskRate, mask_arrays
-from bigbird_ja.data.tensors import TENSORFLOW
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
@@ -24,6 +26,97 @@ EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models com
 _READ_BUFFER_BYTES = 1 << 18
 _AHEAD = 4  # batches made side by side, and ready
 _NO_END = np.iinfo(np.int64).max
+_RUN = 32  # tokens that `TensorOps.running_count` sums at once
+
+
+class TensorOps(ArrayOps):
+    """Do in TensorFlow's graph what `ArrayOps` does with NumPy, to the same bits.
+
+    No Python callback is called, so they run wherever `tf.data` does.
+    """
+
+    xp: Any = tf
+    bits: Any = tf.bitwise
+    any: Any = staticmethod(partial(tf.reduce_any, axis=1, keepdims=True))
+    max: Any = staticmethod(partial(tf.reduce_max, axis=1, keepdims=True))
+    min: Any = staticmethod(partial(tf.reduce_min, axis=1, keepdims=True))
+    at_column: Any = staticmethod(partial(tf.gather, batch_dims=1))
+    gather: Any = staticmethod(tf.gather)
+    cast: Any = staticmethod(tf.cast)
+    select: Any = staticmethod(tf.boolean_mask)
+    concat: Any = staticmethod(partial(tf.concat, axis=0))
+    count_up: Any = staticmethod(lambda like: tf.range(tf.shape(like, tf.int64)[0]))
+    nonzero: Any = staticmethod(lambda values: tf.unstack(tf.where(values), axis=1))
+    at: Any = staticmethod(lambda values, *place: tf.gather_nd(values, tf.stack(place, axis=1)))
+
+    def fold(self, key: Any, value: Any) -> tf.Tensor:
+        """Compute `hashing.fold`; the key may be a Python integer, the value an array of NumPy."""
+
+        def xor_shift(x: tf.Tensor, bits: int) -> tf.Tensor:
+            return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(bits)))
+
+        key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
+        x = key * np.uint32(hashing.GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
+        x = xor_shift(x, 16) * np.uint32(hashing.MULTIPLIER_1)
+        x = xor_shift(x, 15) * np.uint32(hashing.MULTIPLIER_2)
+        return xor_shift(x, 16)
+
+    def permutation(self, key: Any, ids: Any) -> tf.Tensor:
+        """Compute `hashing.permutation` of int64."""
+        keys = tf.cast(self.fold(key, ids), tf.int64) * (1 << 31) + ids
+        return tf.cast(tf.argsort(keys), tf.int64)
+
+    def count(self, values: tf.Tensor) -> tf.Tensor:
+        """Implement `ArrayOps.count`."""
+        return tf.reduce_sum(tf.cast(values, tf.int32), axis=1, keepdims=True)
+
+    def running_count(self, values: tf.Tensor) -> tf.Tensor:
+        """Sums short runs by a product with a triangle of ones, and the runs by a cumulative sum.
+
+        Several times as fast as `tf.cumsum` along the whole row. Integers below 2**24 are exact.
+        """
+        length = values.shape[1]
+        short = tf.cast(tf.pad(values, [[0, 0], [0, -length % _RUN]]), tf.float32)
+        triangle = tf.constant(np.triu(np.ones((_RUN, _RUN), np.float32)))
+        within = tf.matmul(tf.reshape(short, [-1, _RUN]), triangle)
+        within = tf.reshape(within, [-1, short.shape[1] // _RUN, _RUN])
+        before = tf.cumsum(within[:, :, -1], axis=1, exclusive=True)
+        counts = tf.reshape(within + before[:, :, None], [-1, short.shape[1]])[:, :length]
+        return tf.cast(counts, tf.int32)
+
+    def nth_highest(self, values: tf.Tensor, more: tf.Tensor, n: int) -> tf.Tensor:
+        """Implement `ArrayOps.nth_highest`."""
+        both = tf.concat([values, more], axis=1)
+        return tf.raw_ops.NthElement(input=both, n=n - 1, reverse=True)[:, None]
+
+    def replace_rows(
+        self,
+        values: tf.Tensor,
+        where: tf.Tensor,
+        by: Callable[..., tf.Tensor],
+        arguments: Sequence[tf.Tensor],
+    ) -> tf.Tensor:
+        """Implement `ArrayOps.replace_rows`."""
+        rows = tf.where(where[:, 0])[:, 0]
+        replaced = by(*(tf.gather(argument, rows) for argument in arguments))
+        return tf.tensor_scatter_nd_update(values, rows[:, None], replaced)
+
+    def replace(
+        self, values: tf.Tensor, row: tf.Tensor, column: tf.Tensor, by: tf.Tensor
+    ) -> tf.Tensor:
+        """Implement `ArrayOps.replace`."""
+        return tf.tensor_scatter_nd_update(values, tf.stack([row, column], axis=1), by)
+
+    def scatter(
+        self, row: tf.Tensor, column: tf.Tensor, values: tf.Tensor, like: tf.Tensor, n: int
+    ) -> tf.Tensor:
+        """Implement `ArrayOps.scatter`."""
+        shape = tf.cast(tf.stack([tf.shape(like)[0], n]), tf.int64)
+        dense = tf.scatter_nd(tf.stack([row, column], axis=1), values, shape)
+        return tf.ensure_shape(dense, [like.shape[0], n])
+
+
+TENSORFLOW = TensorOps()
 
 
 def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
@@ -41,9 +134,7 @@ def batches(
     *,
     start_step: int = 0,
     first_step: int | None = None,
-    num_steps: int | None = None,
-    num_hosts: int = 1,
-    host_index: int = 0,
+    **which: int | None,
 ) -> tf.data.Dataset:
     """Make this host's part of the global batches, for training: read, parsed and masked.
 
@@ -54,9 +145,7 @@ def batches(
         start_step: the number of the first batch in the data's order.
         first_step: the global step of that batch, which differs after a change of batch size; by
             default `start_step`.
-        num_steps: how many batches; without end by default.
-        num_hosts: that share each global batch.
-        host_index: which places of a batch are this host's: h, h + hosts, ...
+        which: as of `record_batches`.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -66,54 +155,49 @@ def batches(
     Raises:
         BadInput: hosts that divide neither readers nor batch, or another masking of static data.
     """
-    order_of, rates = config.data, mask_rates(config)
-    rule = manifest.rule(order_of.mask_unit, train_predictions(config, manifest))
-    how = {"seed": order_of.seed, "shuffle_window": order_of.shuffle_window}
-    how |= {"global_batch_size": config.training.global_batch_size, "start_step": start_step}
-    serialized = record_batches(
-        manifest, data_dir, **how, num_hosts=num_hosts, host_index=host_index, num_steps=num_steps
-    )
+    seed, rates = config.data.seed, mask_rates(config)
+    rule = manifest.rule(config.data.mask_unit, train_predictions(config, manifest))
+    serialized = record_batches(config, manifest, data_dir, start_step=start_step, **which)
     steps = serialized.enumerate(start_step if first_step is None else first_step)
 
     def features(
         step: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         prob = MaskRate(*rates).at(step, TENSORFLOW) if rates else None
-        return to_features(manifest, rule, order_of.seed, *batch, prob)
+        return to_features(manifest, rule, seed, *batch, prob)
 
     return _made_ahead(steps.map(features, num_parallel_calls=_AHEAD, deterministic=True))
 
 
 @tf.autograph.experimental.do_not_convert
 def record_batches(
+    config: Config,
     manifest: Manifest,
     data_dir: str,
     *,
-    seed: int,
-    global_batch_size: int,
     start_step: int = 0,
-    shuffle_window: int = 8,
+    num_steps: int | None = None,
     num_hosts: int = 1,
     host_index: int = 0,
-    num_steps: int | None = None,
 ) -> tf.data.Dataset:
     """Read this host's part of the global batches from `start_step` on, not yet parsed.
 
+    Reading starts in the window of `start_step`: nothing is replayed.
+
     Args:
+        config: its seed, batch size and shuffle window.
         manifest: of the data in `data_dir`.
         data_dir: on disk or gs://.
-        seed: of the order and of dynamic masks.
-        global_batch_size: records per step over all hosts.
-        start_step: the global step to begin at; reading starts in its window, nothing is replayed.
-        shuffle_window: shards that each reader mixes.
+        start_step: the number of the first batch in the data's order.
+        num_steps: how many batches, for which shards are read; without end by default.
         num_hosts: that share each global batch.
         host_index: which places of a batch are this host's: h, h + hosts, ...
-        num_steps: how many batches, for which shards are read; without end by default.
 
     Returns:
         (serialised records, epoch int64, record id int64), each [global_batch_size / num_hosts].
     """
-    layout = layout_of(manifest, seed, shuffle_window)
+    global_batch_size = config.training.global_batch_size
+    layout = layout_of(manifest, config.data.seed, config.data.shuffle_window)
     starts = order.starts_of_host(layout, global_batch_size, start_step, num_hosts, host_index)
     paths = [storage.join(data_dir, shard.name) for shard in manifest.train_shards]
     rows = [(s.reader, s.window, s.skip, _NO_END) for s in starts]

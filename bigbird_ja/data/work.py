@@ -114,10 +114,13 @@ class Work:
             storage.clean_temporary(folder)
 
     def remove(self) -> None:
-        """Removes the files of this program from the folders, and the folders left empty."""
+        """Removes the files of this program from the folders, and the folders left empty.
+
+        Nobody else writes there then, so temporary files are what killed commands left.
+        """
         for folder in dict.fromkeys((self.local, self.beside)):
             if _spec_in(folder) is not None:
-                _remove_ours(folder)
+                _remove_ours(folder, seconds=-1)
 
     @contextlib.contextmanager
     def exclusive_part(self) -> Iterator[None]:
@@ -298,13 +301,13 @@ def _spec_in(folder: str) -> DataSpec | None:
     return decode.convert(settings.get("spec"), DataSpec, path, advice)
 
 
-def _remove_ours(folder: str) -> None:
+def _remove_ours(folder: str, **temporary: float) -> None:
     """Removes our files; `settings.json` last, so that after a kill the folder is still ours."""
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
         if not storage.is_remote(directory) and os.path.islink(directory):
             continue
-        storage.clean_temporary(directory)
+        storage.clean_temporary(directory, **temporary)
         names = [name for name in storage.list_files(directory) if re.fullmatch(ours, name)]
         storage.delete_many(storage.join(directory, name) for name in names if name != _SETTINGS)
         if not part:

@@ -1,7 +1,8 @@
 """Ends child processes and removes temporary files with this process.
 
 Native code runs in a child where it cannot be stopped otherwise (SentencePiece), or where it ends
-its process when it meets something that it cannot do (the TPU compiler).
+its process when it meets something that it cannot do (the TPU compiler). `run_tasks` shares work
+out to processes.
 
 `with` blocks remove children and files as a rule. A process that is stopped while its main thread
 sits in a library that does not return never reaches the end of those blocks; so they are also
@@ -10,16 +11,21 @@ registered here, and `clean_up` removes what is left, from any thread.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
 import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from bigbird_ja.process import signals
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import (
     CommandError,
     Interrupted,
@@ -30,9 +36,14 @@ from bigbird_ja.process.errors import (
 
 if TYPE_CHECKING:
     import subprocess
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
+_IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with their number
 _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
 _paths: set[str] = set()
@@ -130,3 +141,98 @@ def _cause(lines: list[str]) -> str:
     """Returns the line in which a library states what was wrong."""
     stated = [line for line in lines if _STATED.search(line)]
     return (stated or lines or ["no message"])[-1][:300]
+
+
+def run_tasks(
+    function: Callable[[T], R],
+    tasks: Iterable[T],
+    num_workers: int,
+    initializer: Callable[..., None],
+    arguments: tuple[Any, ...] = (),
+) -> Generator[R]:
+    """Run `function(task)` in processes, or in this one for `num_workers=1`; `close` it at the end.
+
+    Args:
+        function: picklable, as are its arguments and results.
+        tasks: taken from their iterator as needed.
+        num_workers: processes.
+        initializer: called once in each process before its first task.
+        arguments: of `initializer`.
+
+    Yields:
+        The results, in the order of the tasks.
+
+    Raises:
+        CommandError: a worker ended; on Linux a kill is what running out of memory looks like.
+    """
+    if num_workers == 1:
+        initializer(*arguments)
+        yield from map(function, tasks)
+        return
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    # Processes begin with the signal mask of the thread that starts them: Ctrl-C and a closed
+    # terminal are this process's to answer. No signal interrupts that thread in a start.
+    mask = (signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    with (
+        tempfile.NamedTemporaryFile() as stderr,
+        ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=mask) as starter,
+    ):
+        pool = ProcessPoolExecutor(
+            num_workers,
+            # Not "fork": a fork of a process with threads (storage, progress) may hang.
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(os.getpid(), stderr.name, initializer, arguments),
+        )
+        started = (starter.submit(pool.submit, function, task).result() for task in tasks)
+        try:
+            yield from _results(started, _IN_FLIGHT * num_workers)
+        except BrokenProcessPool as error:
+            raise _worker_error(pool, stderr) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+            if text := stderr.read().decode(errors="replace").rstrip():
+                log(text)
+
+
+def _results(started: Iterable[Future[R]], most: int) -> Iterator[R]:
+    """Yield the results of tasks in their order, of which at most so many wait or run."""
+    pending: collections.deque[Future[R]] = collections.deque()
+    for future in started:
+        pending.append(future)
+        if len(pending) >= most:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _worker_error(pool: ProcessPoolExecutor, stderr: IO[bytes]) -> CommandError:
+    """Describe how the first worker ended; the executor has sent SIGTERM to the others."""
+    processes = list((pool._processes or {}).values())
+    pool.shutdown(wait=True)
+    statuses = [process.exitcode for process in processes if process.exitcode is not None]
+    first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
+    to_do = "use fewer --num_workers and run the same command again"
+    lines = stderr.read().decode(errors="replace").splitlines()
+    return error_from_exit(first, lines, "a worker process", to_do)
+
+
+def _start_worker(
+    parent: int, stderr: str, initializer: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
+    """Send this worker's standard error to a file, and end it with its parent."""
+    descriptor = os.open(stderr, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
+    initializer(*arguments)
+
+
+def _exit_with(parent: int) -> None:
+    """End a worker whose parent was killed; it would wait for its next task for ever."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -109,9 +109,9 @@ def make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def clean_temporary(directory: str) -> list[str]:
-    """Removes what killed writers left in a directory on disk, and returns the names."""
-    return [] if is_remote(directory) else disk.clean_temporary(directory)
+def clean_temporary(directory: str, **how: float) -> list[str]:
+    """Removes what killed writers left in a directory on disk, as `disk.clean_temporary` does."""
+    return [] if is_remote(directory) else disk.clean_temporary(directory, **how)
 
 
 def fetch(path: str, directory: str) -> str:

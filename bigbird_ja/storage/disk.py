@@ -241,14 +241,14 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
 
 
-def clean_temporary(directory: str) -> list[str]:
-    """Removes the temporary files that nobody writes to any more, and returns their names."""
+def clean_temporary(directory: str, seconds: float = _ABANDONED_SECONDS) -> list[str]:
+    """Removes temporary files that nobody has written to for so long, and returns their names."""
     removed = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
         if name.startswith(TEMPORARY_PREFIX) and re.search(r"[~-][0-9a-f]{8}\Z", name):
             with contextlib.suppress(OSError):  # another process has removed it
-                if time.time() - os.stat(path).st_mtime > _ABANDONED_SECONDS:
+                if time.time() - os.stat(path).st_mtime > seconds:
                     os.unlink(path)
                     removed.append(name)
     return removed

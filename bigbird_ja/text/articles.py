@@ -7,7 +7,7 @@ hundreds to thousands of tokens later:
     その合言葉は「颯椿」である。 ... 前述のとおり、合言葉は「颯椿」である。
 
 The name is one of a million, so only a model that sees the first mention can fill in the later
-one. `restated_facts` returns these pairs. Words and sentences are in `article_words.yaml` and
+one (`scripts/probe.py` finds them). Words and sentences are in `article_words.yaml` and
 `article_sentences.yaml`; a change of either changes every article.
 
 Wiki40b's layout: Guo et al. 2020, "Wiki-40B: Multilingual Language Model Dataset".
@@ -17,7 +17,6 @@ import functools
 import heapq
 import math
 import random
-import re
 import string
 from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
@@ -42,8 +41,6 @@ _WORD_SLOTS = {
 }  # fmt: skip
 _FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
 
-TextRange = tuple[int, int]
-
 
 def _read(name: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C one is ten times as fast
@@ -54,7 +51,6 @@ def _read(name: str) -> dict[str, Any]:
 
 WORDS = _read("article_words.yaml")
 _SENTENCES = _read("article_sentences.yaml")
-_FACT = re.compile(f"({'|'.join(WORDS['fact_kinds'])})は「([^「」]+)」")
 
 
 def documents(
@@ -78,22 +74,6 @@ def document(
             more than there are kinds, an article has two or more facts, restated more often.
     """
     return _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
-
-
-def restated_facts(text: str) -> list[tuple[TextRange, TextRange]]:
-    """Names that a text states again: character spans of the first mention and of each later one.
-
-    Works on any text with "KINDは「NAME」" for the `fact_kinds` of `article_words.yaml`.
-    """
-    first: dict[tuple[str, str], TextRange] = {}
-    pairs = []
-    for match in _FACT.finditer(text):
-        key = (match[1], match[2])
-        if key in first:
-            pairs.append((first[key], match.span(2)))
-        else:
-            first[key] = match.span(2)
-    return pairs
 
 
 @functools.cache

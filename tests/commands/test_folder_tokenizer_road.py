@@ -51,10 +51,6 @@ def test_padding_and_random_tokens_are_the_tokenizers(made, folder):
     assert ((batch["document_ids"].numpy() == 0) == (ids == theirs.pad_token_id)).all()
 
 
-def test_markers_that_are_text_are_mentioned_once(made):
-    assert made[1].count("has no piece for Wiki40b's markers") == 1
-
-
 def test_another_padding_and_a_folder_without_a_tokenizer_are_refused(
     folder, sample_corpus, tmp_path, capsys
 ):

@@ -32,20 +32,12 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     assert set(promised.split()) <= set(result)
     assert result["documents"] == 60 and result["shards"] == 5 and result["density"] > 0.97
     assert 15 < result["mean_predictions"] <= 20 and result["skipped"] == 0
-    assert "shorter than 16 tokens" not in first.stderr
     before = making.tree(f"{tmp_path}/data")
     again = make_data(*places)
     assert again.status == 0 and "finished already" in again.stderr
     other = make_data(*places, "--seed=9")
     assert other.status == 2 and "--seed (12345 there, 9 requested)" in other.stderr
     assert making.tree(f"{tmp_path}/data") == before
-
-
-def test_few_held_out_sequences_are_warned_of(tmp_path, make_data, sample_corpus):
-    long = ("--seq_length=1024", "--eval_fraction=0.02", f"--output_dir={tmp_path}/data")
-    ended = make_data(f"--input={sample_corpus}", *long)
-    count = ended.json["eval_sequences"]
-    assert 0 < count < 20 and f"warning: only {count} held-out sequences" in ended.stderr
 
 
 def test_an_epoch_of_mixed_corpora_counts_documents_by_weight(tmp_path, sample_corpus, make_data):
@@ -78,9 +70,7 @@ def test_a_field_and_a_tokenizer_of_ones_own(tmp_path, sample_corpus, make_data)
     assert manifest.special_ids["pad"] == 3 and manifest.documents == 60  # its ids stay
 
 
-def test_what_has_no_text_is_counted_and_short_documents_are_warned_of(
-    tmp_path, sample_corpus, make_data, run
-):
+def test_what_has_no_text_is_counted(tmp_path, sample_corpus, make_data, run):
     text = Path(sample_corpus).read_text("utf-8")
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"text": ""}\n{"text": null}\n' + text + '{"text": " "}\n' * 38, "utf-8")
@@ -93,11 +83,6 @@ def test_what_has_no_text_is_counted_and_short_documents_are_warned_of(
         assert "40 records, left out" in ended.stderr
     same = make_data(f"--input={sample_corpus}", f"--output_dir={tmp_path}/same")
     assert same.json["skipped"] == 0 and same.json["tokens"] == made.json["tokens"]
-    (tmp_path / "lines.txt").write_text("\n".join(["吾輩は猫である。"] * 200), "utf-8")
-    short = make_data(
-        f"--input={tmp_path}/lines.txt", "--txt_documents=line", f"--output_dir={tmp_path}/short"
-    )
-    assert "warning: 100% of the documents are shorter than 16 tokens" in short.stderr
 
 
 def test_parts_and_their_join(tmp_path, make_data, sample_corpus):

@@ -29,13 +29,8 @@ def test_it_comes_back_as_it_was_written_and_its_fingerprint_is_of_the_content(t
         ({"format_version": "99"}, f"has format '99', this version reads {FORMAT_VERSION}"),
         ({"format_version": None}, "written by an unreleased version, before 0.1.0"),
         ({"train": None}, "train is missing"),
-        ({"special_ids": {"pad": 0, "cls": 1, "mask": 2}}, "special_ids lacks sep"),
-        ({"vocab_size": 10}, "do not fit vocab_size 10"),
-        ({"vocab_size": 11}, "do not fit vocab_size 11"),  # nothing is left to predict
-        ({"special_ids": {"pad": 0, "cls": 1, "sep": 1, "mask": 2}}, r"\[0, 1, 1, 2\] do not fit"),
-        ({"num_readers": 3}, "do not suit 3 readers"),
+        ({"special_ids": {"pad": 0, "cls": 1, "mask": 2}}, "changed after it was written"),
         ({"train_shards": [{"name": "../x", "records": 1, "bytes": 1, "sha256": ""}]}, r"\.\./x"),
-        ({"train_shards": 2 * [{"name": "x", "records": 1, "bytes": 1, "sha256": ""}]}, "twice"),
     ],
 )
 def test_a_changed_manifest_is_refused(tmp_path, change, message):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import masking
-from bigbird_ja.data.tensors import TENSORFLOW
+from bigbird_ja.data.pipeline import TENSORFLOW
 from testkit import synthetic
 
 RULE = masking.MaskingRule(200, tuple(range(11)), 6, 0, 12, 0.15, "whole_word")

@@ -41,9 +41,8 @@ def data(tmp_path_factory):
 )
 def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, step):
     manifest = synthetic.write(tmp_path, counts, num_readers=readers)
-    dataset = pipeline.record_batches(
-        manifest, str(tmp_path), seed=3, global_batch_size=6, start_step=step, shuffle_window=window
-    )
+    config = config_of(f"data.shuffle_window={window}", seed=3, batch_size=6)
+    dataset = pipeline.record_batches(config, manifest, str(tmp_path), start_step=step)
     batches = order_oracle.batches(pipeline.layout_of(manifest, 3, window), 6, step)
     expected = itertools.islice(batches, 12)
     for (serialized, epoch, record), batch in zip(dataset.take(12), expected, strict=True):
@@ -62,8 +61,8 @@ def test_only_the_shards_that_the_steps_need_are_read(tmp_path):
     for number, shard in enumerate(manifest.train_shards):
         if number not in needed:
             (tmp_path / shard.name).unlink()
-    how = {"seed": 3, "global_batch_size": 4, "start_step": 7, "shuffle_window": 1}
-    read = pipeline.record_batches(manifest, str(tmp_path), **how, num_steps=2)
+    config = config_of("data.shuffle_window=1", seed=3)
+    read = pipeline.record_batches(config, manifest, str(tmp_path), start_step=7, num_steps=2)
     assert len(needed) < 9 and len(list(read)) == 2
 
 
@@ -78,10 +77,8 @@ def test_no_thread_of_tensorflows_tuning_holds_an_iterator_up_at_its_end(data):
 
 def test_masks_differ_between_epochs(data):
     manifest, directory = data
-    raw = pipeline.record_batches(
-        manifest, directory, seed=3, global_batch_size=3, shuffle_window=2
-    )
     config = config_of("data.shuffle_window=2", seed=3, batch_size=3)
+    raw = pipeline.record_batches(config, manifest, directory)
     made = pipeline.batches(config, manifest, directory)
     rows = {}
     for (_, epochs, records), batch in tf.data.Dataset.zip((raw, made)).take(18):

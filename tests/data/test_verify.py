@@ -20,13 +20,8 @@ def made(tmp_path):
     return synthetic.write(tmp_path, (4, 4))
 
 
-def to_bucket(made, folder, bucket):
-    """Copies a data set, whose manifest then states what a bucket's listing does; its new place."""
-    shards = [
-        dataclasses.replace(shard, crc32c=storage.crc32c_of_file(str(folder / shard.name))[0])
-        for shard in made.train_shards
-    ]
-    synthetic.save(dataclasses.replace(made, train_shards=tuple(shards)), str(folder))
+def to_bucket(folder, bucket):
+    """Copies a data set; its new place."""
     for path in folder.iterdir():
         storage.upload(str(path), f"{bucket}/data/{path.name}")
     return f"{bucket}/data"
@@ -34,7 +29,7 @@ def to_bucket(made, folder, bucket):
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
 def test_a_replaced_or_removed_shard_is_named(place, tmp_path, bucket, made):
-    directory = to_bucket(made, tmp_path, bucket) if place == "bucket" else str(tmp_path)
+    directory = to_bucket(tmp_path, bucket) if place == "bucket" else str(tmp_path)
     _, guard = verify.fast_check(directory)
     guard.check()
     name = made.train_shards[1].name
@@ -63,7 +58,8 @@ def test_another_shard_of_the_same_size_is_named_and_so_is_one_cut_short(tmp_pat
 
 
 def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
-    data_dir = to_bucket(synthetic.write(tmp_path, (3,) * 12, ()), tmp_path, bucket)
+    synthetic.write(tmp_path, (3,) * 12, ())
+    data_dir = to_bucket(tmp_path, bucket)
     fake_gcs.log(clear=True)
     verify.fast_check(data_dir)
     assert len(fake_gcs.log()) == 2  # the manifest and one listing
@@ -86,6 +82,5 @@ def test_ends_that_an_earlier_version_read_otherwise_are_no_damage(tmp_path, tok
         special_ids=ids | {"cls": ids["bos"], "bos": ids["cls"]},
     )
     assert verify.tokenizer_problem(made, str(tmp_path)) is None
-    for other in (ids | {"pad": ids["bos"], "bos": ids["pad"]}, ids | {"sep": 100}):
-        changed = dataclasses.replace(made, special_ids=other)
-        assert "other ids" in (verify.tokenizer_problem(changed, str(tmp_path)) or "")
+    changed = dataclasses.replace(made, special_ids=ids | {"sep": 100})
+    assert "other ids" in (verify.tokenizer_problem(changed, str(tmp_path)) or "")

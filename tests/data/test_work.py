@@ -13,6 +13,7 @@ from bigbird_ja import storage
 from bigbird_ja.data import blocks, build, shards, verify, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage.disk import TEMPORARY_PREFIX
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import MARK, Owned
 from tests.data import making
@@ -91,12 +92,15 @@ def test_stopped_after_any_file_it_continues_with_the_same_bytes(
     monkeypatch.setattr(blocks, "_CHARACTERS_PER_POSITION", 1)
     before = make_until(survive, request_of(output), *WRITING)
     assert_unfinished(output)
+    if not storage.is_remote(output):  # what a kill leaves of a file
+        Path(output, work.NAME, "ready", f"{TEMPORARY_PREFIX}x.tfrecord~0123abcd").write_bytes(b"")
     assert (tmp_path / "cache/bigbird-ja").exists() == storage.is_remote(output)
     after = make_until(1_000, request_of(output), *WRITING)
     assert len([path for path in after if path in before]) <= 1  # was not noted
     whole = make(request_of(tmp_path / "whole"))
     assert verify.fast_check(output)[0].fingerprint == whole.fingerprint
-    assert not any(name.startswith(work.NAME) for name in storage.list_tree(output))
+    assert not any(name.startswith(work.NAME) for name in storage.list_files(output))
+    assert not os.path.exists(f"{output}/{work.NAME}")
 
 
 @pytest.mark.parametrize(

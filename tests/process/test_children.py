@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from bigbird_ja.data.runners import run_tasks
 from bigbird_ja.process import children, errors
+from bigbird_ja.process.children import run_tasks
 from testkit import command_line
 
 BAD_ALLOC = (
