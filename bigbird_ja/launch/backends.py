@@ -21,7 +21,11 @@ def service_of(accelerator_type: str) -> str:
 
     Neither service sees what the other rents.
     """
-    return "compute" if compute.serves(accelerator_type) else "tpu"
+    machine = accelerators.find(accelerator_type)
+    is_node = machine.chip not in compute.MACHINE_TYPES or (
+        machine.chip == "v5e" and machine.hosts > 1
+    )
+    return "tpu" if is_node else "compute"
 
 
 def image(accelerator_type: str) -> str:
@@ -55,7 +59,7 @@ def check_rentable(accelerator_type: str, engine: str = "auto", queued: bool = F
         machine = accelerators.find(accelerator_type)
     except BadInput as error:
         raise BadInput(f"--accelerator_type: {error}") from error
-    if compute.serves(accelerator_type):
+    if service_of(accelerator_type) == "compute":
         compute.machine_type(accelerator_type)
         if queued:
             raise BadInput(

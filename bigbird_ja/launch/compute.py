@@ -60,12 +60,6 @@ _CODES = {
 }
 
 
-def serves(accelerator_type: str) -> bool:
-    """Tell whether Compute Engine rents this type: v5e and later, but no v5e of several hosts."""
-    machine = accelerators.find(accelerator_type)
-    return machine.chip in MACHINE_TYPES and (machine.hosts == 1 or machine.chip != "v5e")
-
-
 def machine_type(accelerator_type: str) -> str:
     """Name the VM that such a TPU is.
 

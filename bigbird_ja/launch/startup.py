@@ -168,9 +168,6 @@ def metadata(
         attempt: which creation of the run it is.
         limit: seconds that the machine may live at most.
         asked: UNIX seconds at which it is asked for; 0: its life begins when it boots.
-
-    Raises:
-        BadInput: a value with a line break or a NUL, which no flag of ours needs.
     """
     service = MODULES[service_of(run.accelerator_type)]
     terms = watcher.Terms(
@@ -203,11 +200,10 @@ def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
         "SERVICE_MANAGER": vm.service_manager,
         "HOSTS": run.hosts,
         "TERMS": json.dumps(vars(terms)),
+        "WATCHER": _packaged("watcher.py"),
     }
-    quote(run.run_dir, "bucket")  # JSON would take a line break; neither path nor person means one
-    words = {name: quote(str(value), name) for name, value in values.items()}
-    flags = [quote(flag, "PRETRAIN_FLAGS") for flag in pretrain_flags(run, vm)]
-    words |= {"PRETRAIN_FLAGS": " ".join(flags), "WATCHER": shlex.quote(_packaged("watcher.py"))}
+    words = {name: shlex.quote(str(value)) for name, value in values.items()}
+    words["PRETRAIN_FLAGS"] = shlex.join(pretrain_flags(run, vm))
     # What a word contains is never looked at again.
     return _PLACE.sub(lambda match: words[match[1]], _packaged("startup.sh"))
 
@@ -227,14 +223,3 @@ def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
 
 def _packaged(name: str) -> str:
     return importlib.resources.files("bigbird_ja.launch").joinpath(name).read_text("utf-8")
-
-
-def quote(value: str, name: str) -> str:
-    """Quote one shell word.
-
-    Raises:
-        BadInput: the value holds a control character.
-    """
-    if any(ord(c) < 32 or ord(c) == 127 for c in value):
-        raise BadInput(f"{name.lower()}={value!r}: control characters are not taken here")
-    return shlex.quote(value)

@@ -76,6 +76,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--data_dir=gs://me:secret@b/d"], "belong there"),
         (["--bucket=gs://b?x=secret"], "belong there"),
         (["--project=my secret"], "belong there"),
+        (["--data_dir=gs://b/my\nsecret"], "belong there"),
         (["--network=$(secret)"], "belong there"),
         (["--vm_python=python3; secret"], "belong there"),
     ],

@@ -13,7 +13,6 @@ import pytest
 from bigbird_ja.launch import startup
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.startup import Emulation
-from bigbird_ja.process.errors import BadInput
 from tests.launch.support import wait_until, write_tool
 
 HOSTILE = "a'b\"c $(touch /tmp/x) `id` ; rm -rf / # @@MODEL_DIR@@ \\ * ~ & | > <"
@@ -29,7 +28,7 @@ def fill(run, **vm):
     return startup.metadata(run, emulated, "z", 1, 3600.0)["startup-script"]
 
 
-def test_hostile_values_stay_words_and_control_characters_are_refused():
+def test_hostile_values_stay_words():
     script = fill(run_of(bucket=HOSTILE, data_dir=HOSTILE))
     head = script.split("WORK_DIR=")[0]
     probe = f'{head}\nprintf "%s\\n" "$TERMS" "${{PRETRAIN_FLAGS[@]}}" "$PACKAGE"'
@@ -37,9 +36,6 @@ def test_hostile_values_stay_words_and_control_characters_are_refused():
     first, _, data, *_, last = out.splitlines()
     assert json.loads(first)["model_dir"] == f"{HOSTILE}/run-1/model"
     assert (data, last) == (f"--data_dir={HOSTILE}", "gs://b/packages/0.zip")
-    for bad in ("a\nb", "a\0b", "a\rb"):
-        with pytest.raises(BadInput, match="control characters"):
-            fill(run_of(bucket=bad))
 
 
 def test_shellcheck_is_clean(tmp_path):
