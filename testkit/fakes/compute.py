@@ -6,7 +6,6 @@ That the service ends a VM by itself at its limit is simulated in `testkit.simul
 
 from testkit.fakes.service import FakeMachine, Service, error, kill, lookup, now
 
-ZONES = ("us-central1-a", "us-central1-b", "us-east5-b")
 ERRORS = {
     "stockout": ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources."),
     "quota": ("QUOTA_EXCEEDED", "Quota 'TPU_LITE_PODSLICE_V5' exceeded. Limit: 0.0 in region."),
@@ -73,8 +72,6 @@ class FakeCompute(Service):
         self.requests.append(f"{method} {'/'.join(parts)}")
         with self._lock:
             match method, parts:
-                case _, ["zones"]:
-                    return 200, {"items": [{"name": zone} for zone in ZONES]}
                 case _, ["regions"]:
                     quota = {"metric": "PREEMPTIBLE_TPU_LITE_PODSLICE_V5", "limit": 8, "usage": 4}
                     return 200, {"items": [{"name": "us-central1", "quotas": [quota]}]}

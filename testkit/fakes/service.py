@@ -121,7 +121,9 @@ class Service:
 
 def in_background(work):
     """Does something in a thread of its own."""
-    threading.Thread(target=work, daemon=True).start()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
 
 
 def now():

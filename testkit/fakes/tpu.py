@@ -12,7 +12,6 @@ STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
     " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x0123456789abcdef]"
 )
-ZONES = ("us-central1-a", "us-central1-b", "europe-west4-a", "asia-east1-c")
 
 
 class FakeTpu(Service):
@@ -65,8 +64,6 @@ class FakeTpu(Service):
         with self._lock:
             nodes = {name: machine.resource for name, machine in self._machines.items()}
             match method, parts:
-                case "GET", ["projects", _, "locations"]:
-                    return 200, {"locations": [{"locationId": zone} for zone in ZONES]}
                 case "GET", [*_, "nodes"]:
                     listing = {"nodes": _inside(path, nodes), "unreachable": self.unreachable}
                     return self.refusal(self.list_script) or (200, listing)

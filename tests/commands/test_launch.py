@@ -12,6 +12,7 @@ from bigbird_ja.launch.record import ID_LABEL, RUN_LABEL
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute
+from testkit.fakes.service import in_background
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
@@ -162,7 +163,7 @@ def test_preempted_run_finishes_and_leaves_nothing(root, kind, flags):
             fake.preempt("run-1", grace)
 
     with kind(f"{root}/vms", dict(os.environ), keep_disk=kind is FakeCompute) as fake:
-        preempting = support.in_background(preempt)
+        preempting = in_background(preempt)
         command = support.command(root, *flags)
         status, result = support.run(command, fake)
         preempting.join(1)

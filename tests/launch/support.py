@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from unittest import mock
@@ -18,7 +17,7 @@ from bigbird_ja.cli import main
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import LaunchedRun, Presence
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.startup import VM_VARIABLE
 from bigbird_ja.launch.state import RunState
@@ -138,13 +137,6 @@ def make_run(bucket, name, **state):
     return run
 
 
-def in_background(work):
-    """Runs something beside the command."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
 def wait_until(condition, seconds=60.0):
     """Waits for something that other processes do.
 
@@ -162,19 +154,6 @@ def finished(service, operation):
     """The operation, once it is over."""
     wait_until(lambda: service.operation(operation).done, 10)
     return service.operation(operation)
-
-
-def delete_all(service, zone):
-    """As the supervisor does: deletes what is listed until nothing is."""
-
-    def is_empty():
-        listed = service.list(zone)
-        for tpu in listed:
-            if tpu.presence is not Presence.DELETING:
-                service.delete(tpu)
-        return not listed
-
-    wait_until(is_empty, 20)
 
 
 def write_tool(path, body):

@@ -12,6 +12,7 @@ import pytest
 
 from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
+from testkit.fakes.service import in_background
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
@@ -78,7 +79,7 @@ def test_preempted_again_and_again_same_weights(tmp_path, small_run, kind, times
     more += ["--accelerator_type=v6e-8"] if kind is FakeCompute else []
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with kind(f"{root}/vms", environ, keep_disk=True) as fake:
-        thread = support.in_background(lambda: preempt_often(root, fake, times))
+        thread = in_background(lambda: preempt_often(root, fake, times))
         status, result = support.run(support.command(root, *more), fake)
         assert (status, result["global_step"]) == (0, steps), result
         thread.join(5)

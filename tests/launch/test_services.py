@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 from google.auth.exceptions import RefreshError
 
-from bigbird_ja.launch import rest, tpu_api
+from bigbird_ja.launch import backends, rest, tpu_api
 from bigbird_ja.launch.record import (
     ATTEMPT_LABEL,
     ID_LABEL,
@@ -21,6 +21,7 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
+from testkit.fakes.service import in_background
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 from tests.launch.support import finished
@@ -68,7 +69,9 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
             with pytest.raises(ServiceFault) as caught:
                 service.delete(expected)
             assert caught.value.kind is Kind.NOT_FOUND and fake.node_names()
-        support.delete_all(service, ZONE)
+        assert (
+            backends.delete_all({tpu.service: service}, [tpu], 20, time.monotonic, time.sleep) == []
+        )
         assert service.list("-") == [] and fake.node_names() == []
 
 
@@ -137,7 +140,7 @@ def test_a_server_that_hangs_does_not_hang_the_caller(answers):
             ended.wait()
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        support.in_background(serve)
+        in_background(serve)
         base = f"http://127.0.0.1:{server.getsockname()[1]}"
         try:
             with pytest.raises(ServiceFault) as caught:
