@@ -7,8 +7,7 @@ folder): logits equal the trainer's. Attention takes memory in proportion to the
 
     AutoModelForMaskedLM.from_pretrained(FOLDER, trust_remote_code=True)
 
-With `attn_implementation="flex_attention"` a GPU runs it in one compiled kernel with a block mask.
-Otherwise, and on a CPU, each block's keys are gathered for scaled-dot-product attention.
+Each block's keys are gathered for scaled-dot-product attention.
 
 `attention_mask` is 0 for padding and 1 for a token, as always. Several documents in one sequence
 are told apart by other numbers: tokens of different numbers do not see each other
@@ -16,21 +15,17 @@ are told apart by other numbers: tokens of different numbers do not see each oth
 attention probabilities. Needs torch, transformers and numpy; imports nothing of bigbird-ja.
 """
 
-import functools
-import math
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.attention import flex_attention as flex
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.models.big_bird import modeling_big_bird as big_bird
 
-from bigbird_ja.model.pattern import block_mask, is_full, shortest_sparse
+from bigbird_ja.model.pattern import block_mask, is_full, padded_length
 
-_FLEX_TILE = 128  # the largest tile of PyTorch's kernels for A100 and H100, forward and backward
 _MOST_PLANS = 4  # that a model keeps, one for each length and device
 
 
@@ -47,75 +42,29 @@ def document_numbers(input_ids: torch.Tensor, sep_token_id: int, pad_token_id: i
     return numbers * (input_ids != pad_token_id)
 
 
-class Plan:
-    """Holds which blocks of a length see which, on one device; the same for every batch."""
-
-    def __init__(self, settings: Any, length: int, device: torch.device) -> None:
-        """Lay the pattern over a length.
-
-        Args:
-            settings: as `_settings` returns them.
-            length: tokens, padded: short, or whole tiles of two blocks.
-            device: of the tensors.
-        """
-        self.block_size = settings.model.block_size
-        self.is_full = is_full(settings, length)
-        self.layers: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for layer in range(0 if self.is_full else settings.model.num_layers):
-            sees = torch.from_numpy(block_mask(settings, layer, length)[:, 1:-1])
-            most = int(sees.sum(-1).max())
-            there, blocks = _seen_first(sees)
-            kept = blocks[..., :most].to(device), there[..., :most].bool().to(device)
-            self.layers.append(kept)
-        self._settings, self._length, self._device = settings, length, device
-        self._rows: dict[int, tuple[torch.Tensor, ...]] = {}  # of `flex_attention`, by layer
-
-    def flex_mask(self, layer: int, numbers: torch.Tensor) -> flex.BlockMask:
-        """Return the same as a block mask of tiles of `_FLEX_TILE`, which kernels take at once.
-
-        Args:
-            layer: which layer's plan.
-            numbers: int64 [b, S]: a query sees keys of its own number; none sees 0.
-        """
-        rows, length = self.block_size, self._length
-        tile = math.lcm(_FLEX_TILE, rows)
-        if layer not in self._rows:
-            sees = torch.from_numpy(block_mask(self._settings, layer, length))
-            tiles, each = -(-length // tile), tile // rows
-            missing = tiles * each - length // rows
-            whole = functional.pad(sees, (0, missing, 0, missing))
-            seen = whole.view(len(sees), tiles, each, tiles, each).any(4).any(2)
-            made = sees, seen.sum(-1).int()[None], _seen_first(seen)[1].int()[None]
-            self._rows[layer] = tuple(part.to(self._device) for part in made)
-        sees, counts, blocks = self._rows[layer]
-
-        # Exact within the tiles; uncompiled, `flex_attention` goes by this alone.
-        def mask(batch: Any, head: Any, query: Any, key: Any) -> Any:
-            own, other = numbers[batch, query], numbers[batch, key]
-            return sees[head, query // rows, key // rows] & (own == other) & (other > 0)
-
-        return flex.BlockMask.from_kv_blocks(
-            counts, blocks, BLOCK_SIZE=tile, mask_mod=mask, seq_lengths=(length, length)
-        )
+# Of each layer: which key blocks each block row but the first and the last sees, and which of these
+# places are filled, both [heads, count - 2, most]. None where attention is full.
+Plan = list[tuple[torch.Tensor, torch.Tensor]] | None
 
 
-def _seen_first(sees: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (whether, which) for each row of blocks: seen ones first, in their order."""
-    there, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
-    return there, blocks
+def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
+    """Lay the pattern over a length.
 
-
-def _flex_serves(*tensors: torch.Tensor) -> bool:
-    """Return whether flex attention can run: PyTorch's has no gradients on a CPU."""
-    return all(x.device.type != "cpu" or not x.requires_grad for x in tensors)
-
-
-@functools.cache
-def _flex_attention(device_type: str) -> Any:
-    """Run flex attention compiled; on a CPU plain, to check it, in memory of the square."""
-    if device_type == "cpu":
-        return flex.flex_attention
-    return torch.compile(flex.flex_attention, dynamic=False)
+    Args:
+        settings: as `_settings` returns them.
+        length: tokens, padded: short, or whole tiles of two blocks.
+        device: of the tensors.
+    """
+    if is_full(settings, length):
+        return None
+    layers = []
+    for layer in range(settings.model.num_layers):
+        sees = torch.from_numpy(block_mask(settings, layer, length)[:, 1:-1])
+        most = int(sees.sum(-1).max())
+        # Seen ones first, in their order.
+        there, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
+        layers.append((blocks[..., :most].to(device), there[..., :most].bool().to(device)))
+    return layers
 
 
 def attend(
@@ -125,7 +74,7 @@ def attend(
     numbers: torch.Tensor,
     plan: Plan,
     layer: int,
-    flexes: bool = False,
+    rows: int,
 ) -> torch.Tensor:
     """Compute scaled dot-product attention over the blocks of a plan.
 
@@ -136,17 +85,14 @@ def attend(
         numbers: int64 [b, S]: a query sees keys of its own number; none sees 0.
         plan: which blocks see which.
         layer: its number.
-        flexes: whether `flex_attention` does it, where it can.
+        rows: of a block.
 
     Returns:
         [b, heads, S, size]; zero for queries that see nothing.
     """
-    if plan.is_full:
+    if plan is None:
         return _masked(query, key, value, numbers, numbers[:, None])
-    if flexes and _flex_serves(query, key, value):
-        mask = plan.flex_mask(layer, numbers)
-        return _flex_attention(query.device.type)(query, key, value, block_mask=mask)
-    rows, (blocks, there) = plan.block_size, plan.layers[layer]
+    blocks, there = plan[layer]
     batch, heads, length, size = query.shape
     count = length // rows
     # The first and the last block see everything.
@@ -204,7 +150,6 @@ class BigBirdJaModel(big_bird.BigBirdModel):
     """Gives transformers' `BigBirdModel` the attention that the model was trained with."""
 
     _auto_class = "AutoModel"  # so that `save_pretrained` takes this file along
-    _supports_sdpa = _supports_flex_attn = True
 
     def __init__(self, config: Any, add_pooling_layer: bool = True) -> None:
         """Make the model, as transformers' class."""
@@ -256,9 +201,8 @@ class BigBirdJaModel(big_bird.BigBirdModel):
     ) -> list[torch.Tensor]:
         """Return the embeddings, and what comes out of each layer."""
         states = [hidden]
-        flexes = self.config._attn_implementation == "flex_attention"
         for number, layer in enumerate(self.encoder.layer):
-            arguments = layer, states[-1], numbers, plan, number, flexes
+            arguments = layer, states[-1], numbers, plan, number
             if self.gradient_checkpointing and self.training:
                 states.append(checkpoint(self._layer, *arguments, use_reentrant=False))
             else:
@@ -269,7 +213,7 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         if (length, device) not in self._plans:
             if len(self._plans) == _MOST_PLANS:
                 self._plans.clear()
-            self._plans[length, device] = Plan(_settings(self.config), length, device)
+            self._plans[length, device] = plan_of(_settings(self.config), length, device)
         return self._plans[length, device]
 
     def _padded(self, length: int) -> int:
@@ -278,19 +222,10 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         if length > config.max_position_embeddings:
             most = config.max_position_embeddings
             raise ValueError(f"{length} tokens; this model takes {most}: truncation=True")
-        model, tile = _settings(config).model, 2 * config.block_size
-        if config.attention_type == "original_full" or length < shortest_sparse(model):
-            return length
-        return -(-length // tile) * tile
+        return padded_length(_settings(config).model, length)
 
-    @staticmethod
     def _layer(
-        layer: Any,
-        hidden: torch.Tensor,
-        numbers: torch.Tensor,
-        plan: Plan,
-        number: int,
-        flexes: bool,
+        self, layer: Any, hidden: torch.Tensor, numbers: torch.Tensor, plan: Plan, number: int
     ) -> torch.Tensor:
         """Run one of transformers' layers with our attention."""
         own, (batch, length, width) = layer.attention.self, hidden.shape
@@ -301,7 +236,8 @@ class BigBirdJaModel(big_bird.BigBirdModel):
             return filled.view(batch, length + missing, heads, width // heads).transpose(1, 2)
 
         query, key, value = (split(part(hidden)) for part in (own.query, own.key, own.value))
-        context = attend(query, key, value, numbers, plan, number, flexes).transpose(1, 2)
+        rows = self.config.block_size
+        context = attend(query, key, value, numbers, plan, number, rows).transpose(1, 2)
         context = context.reshape(batch, length + missing, width)[:, :length]
         attended = layer.attention.output(context, hidden)
         return layer.output(layer.intermediate(attended), attended)
@@ -311,10 +247,7 @@ def _with_head(stock: Any) -> Any:
     """Make transformers' model for a task with `BigBirdJaModel` in it."""
 
     def begin(self: Any, config: Any, **options: Any) -> None:
-        # The stock model, which makes room for ours here, knows one kind of attention alone.
-        wanted, config._attn_implementation = config._attn_implementation, "eager"
         stock.__init__(self, config, **options)
-        config._attn_implementation = wanted
         has_pooler = self.bert.pooler is not None
         self.bert = BigBirdJaModel(config, add_pooling_layer=has_pooler)
         self.post_init()
@@ -325,8 +258,6 @@ def _with_head(stock: Any) -> Any:
         "__doc__": text,
         "__module__": __name__,
         "_auto_class": stock.__name__.replace("BigBird", "AutoModel"),
-        "_supports_sdpa": True,
-        "_supports_flex_attn": True,
     }
     return type(stock.__name__.replace("BigBird", "BigBirdJa"), (stock,), about)
 

@@ -117,10 +117,8 @@ def our_scores(
     )
 
 
-def their_scores(
-    directory: str, model: TrainedModel, batch: dict[str, np.ndarray], **loading: Any
-) -> np.ndarray:
-    """Return the same by the exported folder's code; `loading` goes to its `from_pretrained`."""
+def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the same by the exported folder's code."""
     import torch
     import transformers
 
@@ -129,7 +127,7 @@ def their_scores(
     transformers.logging.disable_progress_bar()  # it writes across our own lines
     is_bigbird = model.config.model.architecture == "bigbird"
     kind = BigBirdJaForMaskedLM if is_bigbird else transformers.ModernBertForMaskedLM
-    loaded = kind.from_pretrained(directory, **loading).eval()
+    loaded = kind.from_pretrained(directory).eval()
     special = model.tokenizer.special
     scores = []
     for row, places in zip(batch["input_ids"], batch["masked_lm_positions"], strict=True):
