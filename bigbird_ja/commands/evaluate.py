@@ -12,11 +12,21 @@ visible one of the same piece.
 A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batches limits them).
 """
 
-from typing import Any
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.process.console import Progress, log, table
+from bigbird_ja.process.errors import BadInput
+
+if TYPE_CHECKING:
+    from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.evaluation.trained_model import TrainedModel
 
 EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
 NEEDS = ("tensorflow",)
@@ -45,8 +55,140 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     # Before any work: a wrong name is refused at once.
     manifest, _ = verify.fast_check(args.data_dir, splits=("eval",))
-    from bigbird_ja.evaluation.evaluator import Evaluator
+    from bigbird_ja.run import log as run_log
 
-    evaluator = Evaluator(args.model_dir, args.data_dir, manifest, args.max_batches)
-    results = [evaluator.evaluate(step) for step in evaluator.choose(args.step)]
+    results: list[Mapping[str, Any]] = []
+    for step in _steps(args):
+        # A checkpoint that was evaluated on this data before has a line in `eval.jsonl`.
+        wanted = (step, manifest.fingerprint, args.max_batches)
+        result: Mapping[str, Any] | None = None
+        for line in run_log.read_evaluations(args.model_dir) if step is not None else ():
+            if (line["step"], line.get("data_fingerprint"), line.get("max_batches")) == wanted:
+                result = line
+        if result is None:
+            result = _measure(_load(args, step, manifest), args, manifest)
+        else:
+            log(f"checkpoint {step} was evaluated on this data before: see eval.jsonl")
+        print(as_text(result))
+        results.append(result)
     return {**results[-1], "steps": [result["step"] for result in results]}
+
+
+def _steps(args: absl_flags.FlagValues) -> list[int | None]:
+    """Return the steps that `--step` means; None for an export's only one.
+
+    Raises:
+        BadInput: no checkpoint, or not that one.
+    """
+    from bigbird_ja.evaluation.trained_model import is_export
+    from bigbird_ja.run.checkpoints import CheckpointStore
+
+    if is_export(args.model_dir):
+        if args.step != "latest":
+            raise BadInput(f"--step: {args.model_dir} is an export: give a MODEL_DIR")
+        return [None]
+    steps = CheckpointStore(args.model_dir).steps()
+    if not steps:
+        raise BadInput(f"{args.model_dir}: no checkpoint here: train first")
+    chosen = {"all": steps, "latest": steps[-1:], **{str(step): [step] for step in steps}}
+    if args.step not in chosen:
+        raise BadInput(
+            f"--step {args.step}: no checkpoint of step {args.step} in {args.model_dir}: give one"
+            f" of {', '.join(map(str, steps))}, 'latest' or 'all'"
+        )
+    return [*chosen[args.step]]
+
+
+def _load(args: absl_flags.FlagValues, step: int | None, manifest: Manifest) -> TrainedModel:
+    """Load the model.
+
+    Raises:
+        BadInput: it was made for other data than this.
+    """
+    from bigbird_ja.evaluation.trained_model import load_model
+
+    model = load_model(args.model_dir, step)
+    settings = model.config.model
+    if (settings.vocab_size or 0) < manifest.vocab_size:
+        raise BadInput(
+            f"{args.data_dir} has a vocabulary of {manifest.vocab_size:,}, the model in"
+            f" {args.model_dir} one of {settings.vocab_size:,}: give the data it was trained on"
+        )
+    if (settings.max_position_embeddings or 0) < manifest.seq_length:
+        raise BadInput(
+            f"{args.data_dir} has sequences of {manifest.seq_length:,} tokens, the model in"
+            f" {args.model_dir} takes {settings.max_position_embeddings:,}"
+        )
+    trained, made = model.tokenizer.sha256, manifest.tokenizer_sha256
+    if made and trained != made:
+        raise BadInput(
+            f"{args.data_dir} was made with another tokenizer (SHA-256 {made[:12]}) than the"
+            f" model in {args.model_dir} ({trained[:12]}): give data made with that one"
+        )
+    if model.meta and model.meta.data_fingerprint != manifest.fingerprint:
+        log(
+            f"note: {args.data_dir} is not the data set that {args.model_dir} was trained on:"
+            " its held-out records may be among the training records of that one"
+        )
+    return model
+
+
+def _measure(
+    model: TrainedModel, args: absl_flags.FlagValues, manifest: Manifest
+) -> dict[str, Any]:
+    """Evaluate; record it in a MODEL_DIR of ours, nothing is written to other folders."""
+    from bigbird_ja.evaluation import masked_lm
+    from bigbird_ja.model.forward import Forward
+    from bigbird_ja.run import log as run_log
+    from bigbird_ja.storage.ownership import Owned
+
+    total = -(-manifest.eval.sequences // masked_lm.batch_size(manifest.seq_length))
+    with Progress(min(total, args.max_batches or total), "batches") as progress:
+        measured = masked_lm.evaluate_model(
+            Forward(model.config, model.data, model.params),
+            args.data_dir,
+            manifest,
+            max_batches=args.max_batches,
+            tick=lambda: progress.update(1),
+        )
+    assert measured is not None  # this process has all parts
+    result = {"step": model.step, "time": round(time.time(), 3), **measured}
+    if model.meta and Owned.load(args.model_dir):  # a run, that `pretrain` marked
+        run_log.append_eval(args.model_dir, result)
+        masked_lm.write_tensorboard(args.model_dir, model.step, result, result["time"])
+    return result
+
+
+def as_text(result: Mapping[str, Any]) -> str:
+    """Write the tables that are printed."""
+    from bigbird_ja.evaluation import masked_lm
+
+    rows = [
+        ("masked-LM loss (nats)", result["masked_lm_loss"]),
+        ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
+        ("perplexity", result.get("perplexity")),
+        ("bits per character", result.get("bits_per_character")),
+    ]
+    if "next_sentence_accuracy" in result:
+        percent = _percent(result["next_sentence_accuracy"])
+        rows.append(("next-sentence accuracy (%)", percent))
+    parts = [
+        f"step {result['step']:,}: {result.get('predictions', 0):,} predictions in"
+        f" {result.get('sequences', 0):,} held-out sequences",
+        table(rows, ["measure", "value"]),
+    ]
+    for key, title in (
+        ("by_position", "position in the sequence"),
+        ("by_distance", "tokens to the nearest visible same piece"),
+    ):
+        cells = [
+            (masked_lm.row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])
+            for row in result.get(key, [])
+        ]
+        if cells:
+            parts += ["", table(cells, [title, "loss", "accuracy %", "predictions"])]
+    return "\n".join(parts)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100.0 * share

@@ -5,8 +5,8 @@
 
 Reads what runs write about themselves (metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json,
 config.yaml). Writes one file that needs no network: loss, accuracy, learning rate, tokens per
-second, sessions with checkpoints and preemptions on a time line, cost, evaluation by position and
-distance, masked examples, settings side by side. Needs matplotlib. Takes seconds.
+second, interruptions and preemptions, cost, evaluation by position and distance, masked examples,
+settings side by side. Needs matplotlib. Takes seconds.
 """
 
 import time
@@ -27,8 +27,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Write the page."""
-    from bigbird_ja.report.collect import collect, distinct
-    from bigbird_ja.report.page import page
+    from bigbird_ja.report.page import collect, distinct, page
     from bigbird_ja.storage import outputs
 
     outputs.check_output_file(args.output, "--output")

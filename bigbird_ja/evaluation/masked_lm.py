@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.data import tfrecords
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.storage.disk import scratch_directory
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
@@ -313,22 +312,18 @@ def write_tensorboard(
     """Add an evaluation's numbers, `eval/...`, to the event files of `MODEL_DIR/eval/`.
 
     TensorBoard shows that folder as another run, so that evaluating an older checkpoint later hides
-    nothing. Files are written locally and stored whole. `wall_time`: UNIX seconds.
+    nothing. `wall_time`: UNIX seconds.
     """
-    import tensorflow as tf
     from tensorflow.core.util import event_pb2
 
     event = event_pb2.Event(step=step, wall_time=wall_time)
     for key, value in result.items():
         if isinstance(value, (int, float)) and key not in ("step", "time", "max_batches"):
             event.summary.value.add(tag=f"eval/{key}", simple_value=float(value))
-    # The same name if the evaluation is repeated, another one for each step.
-    name = f"events.out.tfevents.{step:012d}.eval"
-    folder = storage.join(model_dir, "eval")
-    storage.make_directory(folder)
-    with scratch_directory() as scratch:
-        path = os.path.join(scratch, name)
-        with tf.io.TFRecordWriter(path) as writer:  # tf.summary needs TensorBoard's package
-            writer.write(event_pb2.Event(file_version="brain.Event:2").SerializeToString())
-            writer.write(event.SerializeToString())
-        storage.upload(path, storage.join(folder, name))
+    # The same name if the evaluation is repeated, another one for each step. Framed here, as
+    # tf.summary needs TensorBoard's package.
+    events = (event_pb2.Event(file_version="brain.Event:2"), event)
+    data = tfrecords.frame([each.SerializeToString() for each in events])
+    storage.make_directory(storage.join(model_dir, "eval"))
+    path = storage.join(model_dir, f"eval/events.out.tfevents.{step:012d}.eval")
+    storage.write_bytes(path, data)

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bigbird_ja.report.collect import RunLogs
-
 NUM_COLOURS = 6
-_MOST_POINTS = 250  # of a line, and checkpoints of a run's time line
+_MOST_POINTS = 250  # of a line
 
 # What matplotlib draws in -> the style sheet's variable, which differs by light and dark.
 _VARIABLES = {
     "#0969da": "--c0", "#d1480f": "--c1", "#1a7f37": "--c2", "#8250df": "--c3", "#bf3989": "--c4",
-    "#9a6700": "--c5", "#656d76": "--soft", "#d8dee4": "--line", "#cf222e": "--bad",
-    "#1a7f38": "--good",
+    "#9a6700": "--c5", "#656d76": "--soft", "#d8dee4": "--line",
 }  # fmt: skip
 _COLOURS = {name: colour for colour, name in _VARIABLES.items()}
 _SOFT, _LINE = _COLOURS["--soft"], _COLOURS["--line"]
@@ -107,37 +104,6 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
     return _draw(title, draw)
 
 
-def timeline(title: str, runs: Sequence[RunLogs]) -> str:
-    """Draw the time in which each run trained, its checkpoints and its ends."""
-    if not any(run.sessions for run in runs):
-        return _card(title, '<p class="none">nothing has started yet</p>', "card wide")
-    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-
-    def draw(axes: Axes) -> None:
-        day = 86400.0  # matplotlib counts days since 1970
-        for place, run in enumerate(runs):
-            spans = [(s.start / day, (s.end - s.start) / day) for s in run.sessions]
-            axes.broken_barh(spans, (place - 0.25, 0.5), color=colour(place))
-            saved = run.times_of("saved")
-            for label, times, mark, name, offset in (
-                ("checkpoint", saved[:: len(saved) // _MOST_POINTS + 1], "|", "--soft", 0.33),
-                ("preempted, interrupted or killed", run.breaks, "v", "--bad", -0.38),
-                ("finished", run.times_of("finished"), "v", "--good", -0.38),
-            ):
-                days = [time / day for time in times]
-                label = f"_{label}" if place else label  # of one run alone in the legend
-                axes.plot(days, [place + offset] * len(days), mark, c=_COLOURS[name], label=label)
-        axes.set_yticks(range(len(runs)), [run.name[:16] for run in runs])
-        axes.set_ylim(len(runs) - 0.4, -0.6)
-        axes.xaxis_date(tz="UTC")
-        locator = AutoDateLocator(tz="UTC")
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))
-        axes.set_xlabel("UTC")
-
-    return _draw(title, draw, (16.0, 0.9 + 0.5 * len(runs)), "card wide")
-
-
 def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any:
     """Reduce points to at most `most`, x and y: means of equal parts, and the last point itself."""
     rows = np.array(points, np.float64)
@@ -151,17 +117,15 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any
 def _draw(
     title: str,
     draw: Callable[[Axes], None],
-    size: tuple[float, float] = (7.8, 3.4),
-    kind: str = "card",
 ) -> str:
-    """Make a card of the page with what `draw` does to some axes; `size` is in inches."""
+    """Make a card of the page with what `draw` does to some axes."""
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing in this environment
     import matplotlib
 
     file = io.StringIO()
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser's fonts draw the text
-        figure = new_figure(*size)
+        figure = new_figure(7.8, 3.4)
         axes = figure.add_subplot()
         draw(axes)
         if axes.get_legend_handles_labels()[1]:
@@ -175,7 +139,7 @@ def _draw(
     body = svg[svg.index(">", svg.index("<svg")) + 1 :]
     label = html.escape(title)
     picture = f'<svg viewBox="{size_of_view}" role="img" aria-label="{label}">{body}'
-    return _card(title, picture, kind)
+    return _card(title, picture)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -193,5 +157,5 @@ def legend_below(figure: Figure) -> None:
     figure.legend(loc="outside lower center", ncols=columns, frameon=False)
 
 
-def _card(title: str, body: str, kind: str = "card") -> str:
-    return f'<figure class="{kind}"><figcaption>{html.escape(title)}</figcaption>{body}</figure>'
+def _card(title: str, body: str) -> str:
+    return f'<figure class="card"><figcaption>{html.escape(title)}</figcaption>{body}</figure>'

@@ -1,19 +1,125 @@
-"""Writes the report as one HTML page: everything inline, nothing fetched."""
+"""Reads what runs have logged and writes one HTML page: everything inline, nothing fetched."""
 
 import datetime
 import html
 import importlib.resources
 import string
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bigbird_ja import __version__
+from bigbird_ja import __version__, storage
 from bigbird_ja.process.console import human_time
-from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart, timeline
-from bigbird_ja.report.collect import RunLogs
-from bigbird_ja.run import Example
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
+from bigbird_ja.run import Evaluation, EventRecord, Example, HeartbeatRecord, MetricsRecord
+from bigbird_ja.run import log as run_log
+from bigbird_ja.settings import Data
+from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
+
+# Without a heartbeat for so long nobody is training, whatever the last state was.
+_FRESH_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class RunLogs:
+    """Holds what one MODEL_DIR says of its run."""
+
+    name: str
+    model_dir: str
+    settings: tuple[Config, Data] | None
+    metrics: list[MetricsRecord]
+    evaluations: list[Evaluation]
+    events: list[EventRecord]
+    heartbeat: HeartbeatRecord | None
+    is_running: bool
+
+    @property
+    def step(self) -> int:
+        """Return the newest step in metrics or heartbeat."""
+        logged = self.metrics[-1]["step"] if self.metrics else 0
+        return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Return the length of the whole run."""
+        if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
+            return stated
+        return self.settings[0].training.num_train_steps if self.settings else None
+
+    @property
+    def train_seconds(self) -> float | None:
+        """Return the time in which steps were made, as the model card states it."""
+        return self.metrics[-1].get("train_seconds") if self.metrics else None
+
+    @property
+    def interruptions(self) -> int:
+        """Count ends other than `finished`, as the model card does."""
+        return run_log.unfinished_starts(self.events) - self.is_running
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Return the seconds to the last step at the mean pace of training so far."""
+        if not self.train_seconds or not self.total_steps or not self.metrics[-1]["step"]:
+            return None
+        left = self.total_steps - self.step
+        return max(0.0, self.train_seconds / self.metrics[-1]["step"] * left)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Return the cost that the supervisor has counted; None where there was none."""
+        return run_log.counted_usd(self.events)
+
+    def count(self, *names: str) -> int:
+        """Count the events of these names."""
+        return sum(event["event"] in names for event in self.events)
+
+
+def collect(model_dir: str, now: float) -> RunLogs:
+    """Read one MODEL_DIR.
+
+    Raises:
+        BadInput: it holds nothing of a run.
+    """
+    config_path = storage.join(model_dir, "config.yaml")
+    settings = read_config(config_path) if storage.exists(config_path) else None
+    metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
+    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
+    if settings is None and not metrics and not events:
+        raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
+    heartbeat = run_log.read_heartbeat(model_dir)
+    newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
+    is_running = (
+        heartbeat is not None
+        and heartbeat["state"] != "stopped"
+        and now - heartbeat["time"] < _FRESH_SECONDS
+    )
+    return RunLogs(
+        name=storage.base_name(model_dir),
+        model_dir=model_dir,
+        settings=settings,
+        metrics=metrics,
+        evaluations=[newest[step] for step in sorted(newest)],
+        events=events,
+        heartbeat=heartbeat,
+        is_running=is_running,
+    )
+
+
+def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
+    """Name each run by the shortest end of its path that no other has.
+
+    A page shows no more of the path.
+    """
+    parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
+    length = next(
+        (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1
+    )
+    return [
+        replace(run, name="/".join(part[-length:])) for run, part in zip(runs, parts, strict=True)
+    ]
 
 
 def page(runs: Sequence[RunLogs], now: float) -> str:
@@ -28,7 +134,6 @@ def page(runs: Sequence[RunLogs], now: float) -> str:
     parts: dict[str, list[str]] = {
         "cards": [_card(run, index) for index, run in enumerate(runs)],
         "training": _training(runs),
-        "timeline": [timeline("Sessions, checkpoints and interruptions", runs)],
         "evaluation": _evaluation(runs),
         "examples": [_examples(run) for run in runs],
         "facts": [
@@ -64,7 +169,7 @@ def _card(run: RunLogs, index: int) -> str:
         "tokens per second": number(last.get("tokens_per_second"), ",.0f"),
         "ETA" if run.is_running else "trained for": "-" if seconds is None else human_time(seconds),
         "interruptions": f"{run.interruptions:,}",
-        "preemptions": f"{len(run.times_of('preempted')):,}",
+        "preemptions": f"{run.count('preempted'):,}",
     }
     if run.cost_usd is not None:
         facts["cost so far"] = f"${run.cost_usd:,.2f}"
@@ -182,9 +287,8 @@ def _environment(run: RunLogs) -> dict[str, Any]:
     last: Mapping[str, Any] = starts[-1] if starts else {}
     left_out = ("event", "time", "global_step", "interruptions", "pid", "environment")
     return {
-        "sessions": len(run.sessions),
-        "checkpoints saved": len(run.times_of("saved")),
-        "wall time of all sessions": human_time(run.seconds),
+        "sessions": run.count("started", "resumed"),
+        "checkpoints saved": run.count("saved"),
         **{key: value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }

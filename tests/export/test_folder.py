@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.export import folder
+from bigbird_ja.commands import export as folder
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import MARK

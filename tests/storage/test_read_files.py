@@ -11,16 +11,15 @@ import msgspec
 import pytest
 
 from bigbird_ja import run
-from bigbird_ja.commands import status
-from bigbird_ja.evaluation import evaluator
+from bigbird_ja.commands import evaluate, status
 from bigbird_ja.export import model_card
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState
 from bigbird_ja.plan import rows
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.report import charts, collect
-from bigbird_ja.report.page import page
+from bigbird_ja.report import charts
+from bigbird_ja.report.page import collect, page
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.storage.decode import FORMAT_VERSION
@@ -137,15 +136,15 @@ def test_a_report_of_the_utmost_that_the_type_takes(name, tmp_path, monkeypatch)
         patched.setattr(charts, "_draw", lambda title, *_: title)  # drawing takes a second
         for line in lines:
             reader.write(folder, before + line)
-            assert "</html>" in page([collect.collect(str(folder), 1.8e9)], 1.8e9)
+            assert "</html>" in page([collect(str(folder), 1.8e9)], 1.8e9)
     if before:
         reader.write(folder, before + b"".join(line.strip() + b"\n" for line in lines))
-    assert "</html>" in page([collect.collect(str(folder), 1.8e9)], 1.8e9)
+    assert "</html>" in page([collect(str(folder), 1.8e9)], 1.8e9)
 
 
 def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes():
     for what, value in declared.utmost(run.Evaluation, _EVALUATION):
-        assert "held-out sequences" in evaluator.as_text(value), what
+        assert "held-out sequences" in evaluate.as_text(value), what
         assert "on held-out text" in model_card.results(None, value), what
 
 
