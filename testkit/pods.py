@@ -27,18 +27,19 @@ def start(zygote, processes, *arguments, hang=None):
     address = free_address()
     return [
         zygote.start(
-            *arguments, *(place(address, processes, index) if processes > 1 else ()),
-            environ=environ(), hang_at=(hang or {}).get(index),
+            *arguments, hang_at=(hang or {}).get(index),
+            environ=place(address, processes, index) if processes > 1 else environ(),
         )
         for index in range(processes)
     ]  # fmt: skip
 
 
 def place(address, processes, index):
-    """Make the flags of one process of a pod."""
-    return [
-        f"--coordinator_address={address}", f"--num_processes={processes}", f"--process_id={index}",
-    ]  # fmt: skip
+    """Make the variables of one process of a pod."""
+    return {
+        **environ(), "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes),
+        "JAX_PROCESS_ID": str(index),
+    }  # fmt: skip
 
 
 def wait(commands, *statuses):

@@ -52,7 +52,13 @@ def define_flags(flags: Flags) -> None:
     )
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
-    _define_pod_flags(flags)
+    flags.integer(
+        "pod_wait_seconds",
+        300,
+        "How long processes that train together wait for each other at the start (docs/pods.md).",
+        low=1,
+        high=86_400,
+    )
     flags.path(
         "init_from",
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
@@ -78,36 +84,6 @@ def define_flags(flags: Flags) -> None:
         "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
     )
     flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
-
-
-def _define_pod_flags(flags: Flags) -> None:
-    """Define what a process of several hosts is given."""
-    flags.group = "Several hosts"
-    flags.text(
-        "coordinator_address",
-        "HOST:PORT of process 0, for a run of several processes; not needed on a TPU slice of"
-        " several hosts.",
-        none="JAX_COORDINATOR_ADDRESS",
-    )
-    flags.integer(
-        "num_processes",
-        None,
-        "Processes that train together, one per host.",
-        low=1,
-        high=4096,
-        none="JAX_NUM_PROCESSES, or 1",
-    )
-    flags.integer(
-        "process_id", None, "Which of them this is.", low=0, high=4095, none="JAX_PROCESS_ID"
-    )
-    flags.integer(
-        "pod_wait_seconds",
-        300,
-        "How long the processes wait for each other at the start.",
-        low=1,
-        high=86_400,
-    )
-    flags.group = ""
 
 
 def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Find out which process of a pod this is, and refuse processes that differ.
 
-On a TPU slice of several hosts every process knows its place from the machine; elsewhere flags or
+On a TPU slice of several hosts every process knows its place from the machine; elsewhere
 JAX's variables say it.
 """
 
@@ -9,7 +9,6 @@ import os
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import __version__
@@ -25,38 +24,19 @@ from bigbird_ja.train.engines import devices
 from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.record import package_versions
 
+ALONE = (0, 1, "")  # of `find_process`
 _METADATA_SECONDS = 2.0
-_VARIABLES = {
-    "coordinator_address": "JAX_COORDINATOR_ADDRESS",
-    "num_processes": "JAX_NUM_PROCESSES",
-    "process_id": "JAX_PROCESS_ID",
-}
-_SHARED_FLAGS = (
-    "num_processes",
-    "mode",
-    "engine",
-    "use_tpu",
-    "init_from",
-    "overwrite",
-    "model_dir",
-)
+_ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+_SHARED_FLAGS = ("mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir")
 
 
-@dataclass(frozen=True)
-class PodPlace:
-    """A process among those that train together."""
-
-    index: int = 0
-    count: int = 1
-    address: str = ""  # HOST:PORT at which process 0 serves
-
-
-def _shared(args: Any, config: Config, manifest: Manifest) -> dict[str, str]:
+def _shared(args: Any, count: int, config: Config, manifest: Manifest) -> dict[str, str]:
     """Collect what all processes of a pod must have alike, by its name."""
     return {
         "bigbird-ja": __version__,
         **package_versions(),
         "fingerprint of the data": manifest.fingerprint[:16],
+        _COUNT: str(count),
         **{f"--{name}": str(getattr(args, name)) for name in _SHARED_FLAGS},
         **{key: str(value) for key, value in flatten(config, manifest).items()},
     }
@@ -87,26 +67,24 @@ def joined(
 
     check()
     on_tpu = args.use_tpu and args.engine != "estimator" and devices.is_there(devices.TPU_FILES)
-    process = find_process(args, os.environ, slice_place if on_tpu else None)
-    if process.count == 1:
+    index, count, address = find_process(os.environ, slice_place if on_tpu else None)
+    if count == 1:
         yield SingleProcess()
         return
     if args.engine == "estimator":
         raise BadInput("--engine estimator drives all hosts from one process: leave it out")
-    order.check_hosts(
-        manifest.num_readers, config.training.global_batch_size, process.count, process.index
-    )
-    log(f"process {process.index} of {process.count}, which meet at {process.address}")
-    pod = Pod(process.index, process.count, socket.gethostname(), stop.ask)
+    order.check_hosts(manifest.num_readers, config.training.global_batch_size, count, index)
+    log(f"process {index} of {count}, which meet at {address}")
+    pod = Pod(index, count, socket.gethostname(), stop.ask)
 
     def leave_all(message: str) -> None:
         pod.fail(Interrupted.reason, message)
         leave(Interrupted(message))
 
     with _ending_together(pod):
-        pod.connect(process.address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
+        pod.connect(address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
-        ours = _shared(args, config, manifest)
+        ours = _shared(args, count, config, manifest)
         check_same(pod.name, ours, pod.share("process 0", lambda: ours))
         stop.tell = pod.ask_to_stop
         stop.leave = leave_all
@@ -152,41 +130,33 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
 
 
 def find_process(
-    args: Any,
-    environ: Mapping[str, str],
-    slice_place: Callable[[], tuple[list[str], int] | None] | None,
-) -> PodPlace:
-    """Find this process's number, and of how many.
+    environ: Mapping[str, str], slice_place: Callable[[], tuple[list[str], int] | None] | None
+) -> tuple[int, int, str]:
+    """Find this process's number, of how many, and HOST:PORT at which process 0 serves.
 
     Args:
-        args: has `coordinator_address`, `num_processes`, `process_id`; None where not given.
         environ: variables of the process.
         slice_place: `slice_place`; None where no TPU is used.
 
     Raises:
         BadInput: a part of it is missing, or makes no sense.
     """
-    known = {
-        name: str(environ[variable] if getattr(args, name) is None else getattr(args, name))
-        for name, variable in _VARIABLES.items()
-        if getattr(args, name) is not None or environ.get(variable)
-    }
+    known = {name: environ[name] for name in (_ADDRESS, _COUNT, _INDEX) if environ.get(name)}
     if not known:
         hosts, index = (slice_place and slice_place()) or ([], 0)
         # They meet where JAX's own search for them would have them meet.
-        return PodPlace(index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else PodPlace()
-    if known == {"num_processes": "1"}:
-        return PodPlace()
+        return (index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else ALONE
+    if known == {_COUNT: "1"}:
+        return ALONE
     with contextlib.suppress(KeyError, ValueError):
-        count, index = int(known["num_processes"]), int(known["process_id"])
-        host, port = known["coordinator_address"].rsplit(":", 1)
+        count, index = int(known[_COUNT]), int(known[_INDEX])
+        host, port = known[_ADDRESS].rsplit(":", 1)
         if host and 0 < int(port) < 65536 and 0 <= index < count:
-            return PodPlace(index, count, f"{host}:{port}") if count > 1 else PodPlace()
+            return (index, count, f"{host}:{port}") if count > 1 else ALONE
     given = ", ".join(f"{name}={value}" for name, value in known.items())
     raise BadInput(
-        "a pod of N processes needs --coordinator_address HOST:PORT (of process 0),"
-        " --num_processes N and --process_id from 0 to N-1, or the variables"
-        f" {', '.join(_VARIABLES.values())}: here they are {given}"
+        f"a pod of N processes needs {_ADDRESS}=HOST:PORT (of process 0), {_COUNT}=N and {_INDEX}"
+        f" from 0 to N-1: here they are {given}"
     )
 
 
@@ -223,5 +193,5 @@ def slice_place(
         # The Cloud TPU API has the first name, Compute Engine's groups the second.
         number = metadata("agent-worker-number") or metadata("worker-id") or ""
     if not number.isdigit():
-        raise BadInput(f"this TPU VM's number in its slice is {number!r}: give --process_id")
+        raise BadInput(f"this TPU VM's number in its slice is {number!r}: set {_INDEX}")
     return hosts.split(","), int(number)

@@ -91,9 +91,9 @@ class Pod(SingleProcess):
                 " jax on every host"
             )
         never_met = BadInput(
-            f"--coordinator_address {address}: the {self.count} processes did not meet there within"
-            f" {seconds:.0f} s (--pod_wait_seconds): start the same command on every host, each"
-            " with a --process_id of its own, and check the address"
+            f"JAX_COORDINATOR_ADDRESS={address}: the {self.count} processes did not meet there"
+            f" within {seconds:.0f} s (--pod_wait_seconds): start the same command on every host,"
+            " each with a JAX_PROCESS_ID of its own, and check the address"
         )
         end = time.monotonic() + seconds
 
@@ -107,7 +107,7 @@ class Pod(SingleProcess):
             self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
             raise BadInput(
-                f"--coordinator_address {address}: process {self.index} cannot start there"
+                f"JAX_COORDINATOR_ADDRESS={address}: process {self.index} cannot start there"
                 f" ({summary_line(error)}): another process 0 may be at work, or give a free port"
                 " of the host of process 0"
             ) from error

@@ -4,6 +4,7 @@ It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=Tr
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -105,11 +106,35 @@ def replica_gradients(
         float32 gradients by name, and this replica's part of the reported means, float32 [4].
     """
     params = {name: tf.convert_to_tensor(params[name]) for name in parameter_specs(config, data)}
-    sequences = int(batch["input_ids"].shape[0]) * num_replicas
+    variables = list(params.values())
+    sequences = float(int(batch["input_ids"].shape[0]) * num_replicas)
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
     # With nothing to predict the loss is zero, not 0 / 0.
     divisor = tf.where(weight > 0, weight, 1.0)
-    return _accumulate(config, data, params, batch, key, divisor, float(sequences))
+
+    def compute(index: tf.Tensor | int, part: NamedTensors) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Compute float32 gradients of one micro-batch's share of the loss, and of the means."""
+        part_key = fold_in(key, index)
+        with tf.GradientTape() as tape:
+            tape.watch(variables)
+            metrics = pretraining_metrics(params, config, data, part, dropout_key=part_key)
+            weights = tf.cast(part["masked_lm_weights"], tf.float32) / divisor
+            # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
+            loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
+            correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
+            sums = [loss, correct, tf.zeros([]), tf.zeros([])]
+            if data.nsp:
+                sums[2] = tf.reduce_sum(metrics["next_sentence_losses"]) / sequences
+                sums[3] = tf.reduce_sum(metrics["next_sentence_correct"]) / sequences
+                loss += sums[2]
+            means = tf.stop_gradient(tf.stack(sums))
+        gradients = tape.gradient(loss, variables)
+        # The word embeddings' comes as rows and indices, to be summed up.
+        return [tf.convert_to_tensor(gradient) for gradient in gradients], means
+
+    steps = config.training.gradient_accumulation_steps
+    gradients, sums = _accumulate(compute, steps, dict(batch), variables)
+    return dict(zip(params, gradients, strict=True)), sums
 
 
 @tf.autograph.experimental.do_not_convert
@@ -170,67 +195,31 @@ NUM_SUMS = 4
 
 
 def _accumulate(
-    config: Config,
-    data: Data,
-    params: NamedTensors,
-    batch: Mapping[str, tf.Tensor],
-    key: tf.Tensor,
-    divisor: tf.Tensor,
-    sequences: float,
-) -> tuple[NamedTensors, tf.Tensor]:
-    """Sum this replica's share of the gradients and of the means over micro-batches."""
-    steps, size = config.training.gradient_accumulation_steps, int(batch["input_ids"].shape[0])
+    compute: Callable[[Any, NamedTensors], tuple[list[tf.Tensor], tf.Tensor]],
+    steps: int,
+    batch: NamedTensors,
+    like: Sequence[tf.Tensor],
+) -> tuple[list[tf.Tensor], tf.Tensor]:
+    """Sum what `compute` returns of each micro-batch and its number; gradients are as `like`."""
     if steps == 1:
-        return _gradients(config, data, params, batch, fold_in(key, 0), divisor, sequences)
+        return compute(0, batch)
     parts = {  # [steps, b / steps, ...]
-        name: tf.reshape(value, [steps, size // steps, *value.shape[1:]])
+        name: tf.reshape(value, [steps, value.shape[0] // steps, *value.shape[1:]])
         for name, value in batch.items()
     }
-    names = list(params)
 
     def add(index: tf.Tensor, totals: list[tf.Tensor], sums: tf.Tensor):  # type: ignore[no-untyped-def]
         part = {name: tf.gather(value, index) for name, value in parts.items()}
-        gradients, more = _gradients(
-            config, data, params, part, fold_in(key, index), divisor, sequences
-        )
-        totals = [total + gradients[name] for name, total in zip(names, totals, strict=True)]
+        gradients, more = compute(index, part)
+        totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
         return index + 1, totals, sums + more
 
     # A loop, not an unrolled sequence: the compiler may not keep two micro-batches alive at once.
-    zeros = [tf.zeros_like(params[name]) for name in names]
+    zeros = [tf.zeros_like(tensor) for tensor in like]
     _, totals, sums = tf.while_loop(
         lambda index, *_: index < steps,
         add,
         (tf.constant(0), zeros, tf.zeros([NUM_SUMS])),
         parallel_iterations=1,
     )
-    return dict(zip(names, totals, strict=True)), sums
-
-
-def _gradients(
-    config: Config,
-    data: Data,
-    params: NamedTensors,
-    batch: Mapping[str, tf.Tensor],
-    key: tf.Tensor,
-    divisor: tf.Tensor,
-    sequences: float,
-) -> tuple[NamedTensors, tf.Tensor]:
-    """Compute float32 gradients of one micro-batch's share of the loss, and of the means."""
-    with tf.GradientTape() as tape:
-        tape.watch(list(params.values()))
-        metrics = pretraining_metrics(params, config, data, batch, dropout_key=key)
-        weights = tf.cast(batch["masked_lm_weights"], tf.float32) / divisor
-        # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
-        loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
-        correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
-        sums = [loss, correct, tf.zeros([]), tf.zeros([])]
-        if data.nsp:
-            sums[2] = tf.reduce_sum(metrics["next_sentence_losses"]) / sequences
-            sums[3] = tf.reduce_sum(metrics["next_sentence_correct"]) / sequences
-            loss += sums[2]
-        means = tf.stop_gradient(tf.stack(sums))
-    gradients = tape.gradient(loss, list(params.values()))
-    # The word embeddings' comes as rows and indices, to be summed up.
-    full = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    return dict(zip(params, full, strict=True)), means
+    return totals, sums

@@ -163,12 +163,10 @@ def test_hosts_that_differ_are_refused_on_each(zygote, flags, tmp_path):
     other = ["--set=training.learning_rate=0.5", "--mode=train", f"--data_dir={tmp_path}/other"]
     address = pods.free_address()
     running = [
-        zygote.start(*same, *pods.place(address, 2, 0), environ=pods.environ()),
-        zygote.start(
-            *same, *pods.place(address, 2, 1), "--num_processes=4", *other, environ=pods.environ()
-        ),
+        zygote.start(*same, environ=pods.place(address, 2, 0)),
+        zygote.start(*same, *other, environ=pods.place(address, 4, 1)),
     ]
-    words = ["training.learning_rate=0.5", "--mode=train", "--num_processes=4"]
+    words = ["training.learning_rate=0.5", "--mode=train", "JAX_NUM_PROCESSES=4"]
     check_refused(pods.wait(running, 2, 2), *words, "fingerprint of the data=")
     assert not (tmp_path / "model").exists()
 
@@ -180,21 +178,20 @@ def test_another_folder_under_the_same_name(zygote, flags, tmp_path):
     running = []
     for index, place in enumerate(places):
         place.mkdir()
-        here = [*flags, "--model_dir", "model", *pods.place(address, 2, index)]
-        running.append(zygote.start(*here, cwd=str(place), environ=pods.environ()))
+        here = [*flags, "--model_dir", "model"]
+        running.append(zygote.start(*here, cwd=str(place), environ=pods.place(address, 2, index)))
     ended = pods.wait(running, 2, 2)
     check_refused(ended, "not the folder that process 0 writes to")
     assert not any(list(place.iterdir()) for place in places)
 
 
 def test_processes_that_do_not_meet_end(zygote, flags, tmp_path):
-    """Where one is alone, and where two have the same --process_id."""
+    """Where one is alone, and where two have the same number."""
     here = [*flags, "--model_dir", str(tmp_path / "model"), "--pod_wait_seconds", "2"]
     for count, indices in ((2, [0]), (2, [1]), (4, [0, 1, 1])):
         address = pods.free_address()
         running = [
-            zygote.start(*here, *pods.place(address, count, index), environ=pods.environ())
-            for index in indices
+            zygote.start(*here, environ=pods.place(address, count, index)) for index in indices
         ]
         ended = pods.wait(running, *[2] * len(indices))
         check_refused(ended, f"the {count} processes did not meet there within 2 s")
@@ -203,7 +200,7 @@ def test_processes_that_do_not_meet_end(zygote, flags, tmp_path):
 
 def test_a_request_to_stop_ends_the_wait_for_the_others(zygote, flags, tmp_path):
     here = [*flags, "--model_dir", str(tmp_path / "model")]
-    running = zygote.start(*here, *pods.place(pods.free_address(), 2, 0), environ=pods.environ())
+    running = zygote.start(*here, environ=pods.place(pods.free_address(), 2, 0))
     running.wait_for(running.hung.with_name("err"), "which meet at")
     running.send(signal.SIGTERM)
     ended = running.wait(pods.PATIENCE)

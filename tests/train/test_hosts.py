@@ -1,17 +1,11 @@
 """Which process of a pod this is, and what all of them must share."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.train.hosts import PodPlace, check_same, find_process, slice_place
+from bigbird_ja.train.hosts import ALONE, check_same, find_process, slice_place
 
-ENVIRON = {
-    "JAX_COORDINATOR_ADDRESS": "a:1", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3",
-}  # fmt: skip
-FLAGS = ("coordinator_address", "num_processes", "process_id")
-NONE = (None, None, None)
+NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 GCE = {
     "worker-network-endpoints": "unknown:8470:10.0.0.5,unknown:8470:10.0.0.6",
     "agent-worker-number": "1",
@@ -22,23 +16,20 @@ ONE_HOST = {"worker-network-endpoints": "unknown:8470:10.0.0.5", "agent-worker-n
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ", "place", "process"),
+    ("values", "place", "process"),
     [
-        (("b:2", 2, 1), ENVIRON, None, PodPlace(1, 2, "b:2")),  # flags before variables
-        (NONE, ENVIRON, None, PodPlace(3, 4, "a:1")),
-        ((None, None, 0), ENVIRON, None, PodPlace(0, 4, "a:1")),
-        (NONE, {}, None, PodPlace()),
-        ((None, 1, None), {}, None, PodPlace()),
-        (("a:1", 1, 0), {}, None, PodPlace()),
-        (NONE, {}, (["10.0.0.5", "10.0.0.6"], 1), PodPlace(1, 2, "10.0.0.5:8476")),
-        (NONE, {}, (["10.0.0.5"], 0), PodPlace()),
-        (NONE, ENVIRON, (["10.0.0.5", "10.0.0.6"], 1), PodPlace(3, 4, "a:1")),
+        (("a:1", "4", "3"), None, (3, 4, "a:1")),
+        ((), None, ALONE),
+        (("", "1"), None, ALONE),
+        (("a:1", "1", "0"), None, ALONE),
+        ((), (["10.0.0.5", "10.0.0.6"], 1), (1, 2, "10.0.0.5:8476")),
+        ((), (["10.0.0.5"], 0), ALONE),
+        (("a:1", "4", "3"), (["10.0.0.5", "10.0.0.6"], 1), (3, 4, "a:1")),
     ],
 )
-def test_the_process_is_known_from_flags_variables_or_the_tpu(flags, environ, place, process):
+def test_the_process_is_known_from_variables_or_the_tpu(values, place, process):
     get = None if place is None else lambda: place
-    args = SimpleNamespace(**dict(zip(FLAGS, flags, strict=True)))
-    assert find_process(args, environ, get) == process
+    assert find_process(dict(zip(NAMES, values, strict=False)), get) == process
 
 
 @pytest.mark.parametrize(
@@ -58,21 +49,21 @@ def test_the_place_in_a_slice_is_what_the_machine_says(environ, metadata, place)
 
 
 @pytest.mark.parametrize(
-    ("flags", "environ"),
+    "values",
     [
-        (("a:1", None, None), {}),
-        ((None, 2, None), {}),
-        (("a:1", 2, None), {}),
-        (("a:1", 2, 2), {}),
-        (("a", 2, 1), {}),
-        ((":80", 2, 1), {}),
-        (("a:99999", 2, 1), {}),
-        (NONE, {**ENVIRON, "JAX_PROCESS_ID": "three"}),
+        ("a:1",),
+        ("", "2"),
+        ("a:1", "2"),
+        ("a:1", "2", "2"),
+        ("a", "2", "1"),
+        (":80", "2", "1"),
+        ("a:99999", "2", "1"),
+        ("a:1", "4", "three"),
     ],
 )
-def test_what_is_incomplete_or_impossible_is_refused_with_what_is_there(flags, environ):
+def test_what_is_incomplete_or_impossible_is_refused_with_what_is_there(values):
     with pytest.raises(BadInput, match=r"a pod of N processes needs .* here they are \w+=\S+"):
-        find_process(SimpleNamespace(**dict(zip(FLAGS, flags, strict=True))), environ, None)
+        find_process(dict(zip(NAMES, values, strict=False)), None)
 
 
 def test_each_difference_is_named():

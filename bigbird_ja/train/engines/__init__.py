@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # The kinds of TPU that TensorFlow 2.15 is proven on.
 _ESTIMATOR_TPUS = ("v2", "v3")
+_KERNEL = "model.attention_implementation=kernel"
 
 
 class Engine(Protocol):
@@ -125,9 +126,8 @@ def _automatic(
         return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
     if use_tpu and config.tpu.name != "local":
         return "estimator", "auto: only TensorFlow can reach a TPU by its name"
-    wanted = _only_of_pjrt(config)
-    if wanted:
-        return "pjrt", f"auto: {wanted} needs it"
+    if config.model.attention_implementation == "kernel":
+        return "pjrt", f"auto: {_KERNEL} needs it"
     if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
     if before is not None and _can_resume(*before, use_tpu, accelerator):
@@ -167,22 +167,14 @@ def _chip(accelerator: str) -> str:
     return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
 
 
-def _only_of_pjrt(config: Config) -> str | None:
-    """Return the setting, with its value, that only the engine pjrt has."""
-    if config.model.attention_implementation == "kernel":
-        return "model.attention_implementation=kernel"
-    return None
-
-
 def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
     if not has_estimator():
         raise BadInput(
             "--engine estimator needs TensorFlow 2.15, which is not installed: pip install"
             " 'bigbird-ja[estimator]', or use --engine pjrt"
         )
-    wanted = _only_of_pjrt(config)
-    if wanted:
-        raise BadInput(f"{wanted} needs --engine pjrt: TPUEstimator does not have it")
+    if config.model.attention_implementation == "kernel":
+        raise BadInput(f"{_KERNEL} needs --engine pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
     cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine

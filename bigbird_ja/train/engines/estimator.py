@@ -177,10 +177,8 @@ class _Handover(tf.estimator.SessionRunHook):
 
     def __init__(self) -> None:
         self.session: Any = None
-        self.has_ended = False
-        self._turn = threading.Condition()
-        self._is_running = True  # a loop, or what comes before the first one
-        self._is_stopped = False
+        self.has_ended = self._is_stopped = False
+        self._may_run, self._has_run = threading.Semaphore(0), threading.Semaphore(0)
 
     # In TPUEstimator's thread.
 
@@ -197,36 +195,30 @@ class _Handover(tf.estimator.SessionRunHook):
 
     def ended(self) -> None:
         """Note that TPUEstimator has returned or raised."""
-        with self._turn:
-            self.has_ended, self._is_running = True, False
-            self._turn.notify_all()
+        self.has_ended = True
+        self._has_run.release()
 
     def _hand_over(self) -> bool:
         """Wait for the other thread; False where it has called `stop`."""
-        with self._turn:
-            self._is_running = False
-            self._turn.notify_all()
-            self._turn.wait_for(lambda: self._is_running or self._is_stopped)
-            return not self._is_stopped
+        self._has_run.release()
+        self._may_run.acquire()
+        return not self._is_stopped
 
     # In the other thread.
 
     def go(self) -> None:
         """Let one loop run."""
-        with self._turn:
-            self._is_running = not self.has_ended
-            self._turn.notify_all()
+        self._may_run.release()
 
     def stop(self) -> None:
         """Let TPUEstimator end."""
-        with self._turn:
-            self._is_stopped = True
-            self._turn.notify_all()
+        self._is_stopped = True
+        self._may_run.release()
 
     def wait(self) -> None:
         """Wait until the loop has ended, or TPUEstimator has."""
-        with self._turn:
-            self._turn.wait_for(lambda: not self._is_running)
+        if not self.has_ended:
+            self._has_run.acquire()
 
 
 class _Closed(Exception):
