@@ -22,7 +22,7 @@ from typing import Any
 
 from bigbird_ja.accelerators import CHIPS, prices
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.plan.rows import REACHED
+from bigbird_ja.plan import REACHED
 from bigbird_ja.process.console import log, table
 from scripts.kernel_code import LENGTHS, TOKENS
 from testkit.configs import fitted, with_data

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from bigbird_ja import plan
 from bigbird_ja.accelerators import prices
-from bigbird_ja.plan import rows as plan
 from bigbird_ja.settings import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 

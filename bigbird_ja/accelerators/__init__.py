@@ -61,9 +61,6 @@ MEGACORE: dict[str, Chip] = {
 }
 # fmt: on
 
-# tf.estimator on TensorFlow 2.15 is proven on v2 and v3 only; it fails on v5 (tensorflow#90807).
-TRAINABLE: frozenset[str] = frozenset({"v2", "v3", "v4"})
-
 
 @dataclass(frozen=True)
 class Accelerator:

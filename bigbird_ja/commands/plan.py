@@ -37,7 +37,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.plan.rows import Plan, Row
+    from bigbird_ja.plan import Plan, Row
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = used_by("plan")
@@ -62,16 +62,16 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
     import datetime
 
+    from bigbird_ja import plan
     from bigbird_ja.accelerators import prices
-    from bigbird_ja.plan import rows
 
     names = command_flags.configs(args)
     _check_several(args, len(names))
     pairs = [_plan(args, number, name) for number, name in enumerate(names)]
-    plans, runs = [plan for plan, _ in pairs], [about for _, about in pairs]
+    plans, runs = [each for each, _ in pairs], [about for _, about in pairs]
     listed, today = prices.load(args.price_file), datetime.date.today()
-    made = rows.make_rows(plans, listed, args.accelerator_type)
-    chosen = rows.cheapest(made)
+    made = plan.make_rows(plans, listed, args.accelerator_type)
+    chosen = plan.cheapest(made)
     print(_verdict(chosen))
     print(_describe(plans, runs, made, f"{listed.describe_age(today)} ({listed.source})"))
     return {
@@ -104,9 +104,8 @@ def _plan(
     args: absl_flags.FlagValues, number: int, name: str | None
 ) -> tuple[Plan, dict[str, Any]]:
     """Read one config, with its data set or an estimate of one; return the run and its results."""
-    from bigbird_ja import storage
+    from bigbird_ja import plan, storage
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.plan import rows
     from bigbird_ja.settings import Data, requested_data
     from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.settings.values import config_warnings
@@ -123,28 +122,29 @@ def _plan(
     else:
         data = requested_data(config)
         config = fit_to_data(config, data, overrides)
-        sequences, assumption = rows.estimated_sequences(data)
-    plan = rows.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
+        sequences, assumption = plan.estimated_sequences(data)
+    planned = plan.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
-        plan = dataclasses.replace(plan, results=_results(args.preflight[number], data.seq_length))
+        results = _results(args.preflight[number], data.seq_length)
+        planned = dataclasses.replace(planned, results=results)
     steps, batch = config.training.num_train_steps, config.training.global_batch_size
     about = {
         "config": name,
-        "tokens_per_step": rows.tokens_per_step(config, data),
+        "tokens_per_step": plan.tokens_per_step(config, data),
         "steps_per_epoch": sequences / batch,
         "steps": steps,
-        "tokens": plan.tokens,
+        "tokens": planned.tokens,
         "epochs": steps * batch / sequences,
         "assumption": assumption,
     }
-    return plan, about
+    return planned, about
 
 
 def _results(path: str, seq_length: int) -> Any:
     """Read the results of `preflight` for sequences of that length."""
-    from bigbird_ja.plan import rows
+    from bigbird_ja import plan
 
-    results = rows.load_results(path)
+    results = plan.load_results(path)
     for step in (*results.chips, *results.topologies):
         if step.get("seq_length", seq_length) != seq_length:
             raise BadInput(

@@ -80,7 +80,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             fits = functools.partial(estimate.examine, config, data, target, with_code=False)
             result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
         results.append(result)
-        print(figures.describe(result), "\n")
+        print(figures.describe(result, target.chip), "\n")
     print(
         "Not in these figures: input, saving, logging; links between devices beyond what their\n"
         "bytes are priced at; and nothing was timed on a TPU (docs/design/preflight.md)"

@@ -1,1 +1,362 @@
-"""Computes the time and money that a run takes, before anything is rented."""
+"""Computes tokens, hours and money of a run, a row for each machine and pricing."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Annotated, TypedDict
+
+from msgspec import Meta
+
+from bigbird_ja import accelerators
+from bigbird_ja.accelerators import Accelerator
+from bigbird_ja.accelerators.prices import PRICINGS, Prices
+from bigbird_ja.model.params import model_flops
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Data
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import decode
+
+SECONDS_PER_HOUR = 3600.0
+COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
+# The share of the rate by machine code that is expected: it knows no waiting for hosts or links.
+# Priced cycles get no factor: of one program (base-4096, XLA's attention, on v5e and v6e) they are
+# some 1.9 times the cycles by machine code, which is about as much.
+REACHED = 0.6
+LEAST_STEP_SECONDS = 5e-3  # what a host takes to start a step, assumed: it limits tiny models
+
+# Wiki40b Japanese (TFDS wiki40b/ja, train split) as our background states it, and what the 2021
+# tokenizer makes of it. Used only where there is no data set, and printed as an assumption.
+WIKI40B_JA_BYTES = 1.9e9
+BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: two characters
+
+
+# --- results of `preflight --output` ------------------------------------------------------------
+
+Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
+Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
+
+
+class _Step(TypedDict, total=False):
+    """Names what is read of a compiled step; a rate is None where the step does not fit."""
+
+    priced_cycles: Cycles | None  # the rates are computed from these
+    code_cycles: Cycles | None  # by machine code, where there is any
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
+    fits: bool
+    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
+
+
+class ChipResult(_Step):
+    """Names what is read of the step on one chip."""
+
+    chip: str
+    tokens_per_second_per_core: Rate | None
+
+
+class SliceResult(_Step):
+    """Names what is read of the step on a whole slice."""
+
+    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
+    tokens_per_second: Rate | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Holds what is read of a file of `preflight --output`."""
+
+    chips: list[ChipResult]
+    topologies: list[SliceResult] = field(default_factory=list)
+
+
+def load_results(path: str) -> Results:
+    """Read a file of `preflight --output`.
+
+    Raises:
+        BadInput: no such file, or not a result of `preflight --output`.
+    """
+    advice = "not a result of `bigbird-ja preflight --output`"
+    try:
+        return decode.read_json(path, Results, advice)
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
+
+
+# --- runs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Overheads:
+    """The costs of preemptions, apart from the TPU's price: seconds, and events per rented hour."""
+
+    preemptions_per_hour: float = 0.25  # one in four hours; see docs/launch for what it rests on
+    checkpoint_interval: float = 600.0  # seconds of training between two checkpoints
+    save_seconds: float = 15.0  # training stands still this long for a checkpoint
+    restart_seconds: float = 360.0  # READY until the first step: boot, install, compile, restore
+    absent_seconds: float = 300.0  # unbilled: noticed, deleted, created again
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run as it is planned, with the results of `preflight` for it."""
+
+    config: Config
+    data: Data
+    results: Results = field(default_factory=lambda: Results([]))
+    preemptions_per_hour: float = Overheads.preemptions_per_hour  # of a spot machine
+
+    @property
+    def tokens(self) -> int:
+        """Count the positions of all steps; with full sequences (99 %) they are tokens."""
+        steps = self.config.training.num_train_steps
+        return steps * tokens_per_step(self.config, self.data)
+
+    @property
+    def overheads(self) -> Overheads:
+        """Return the costs of preemptions; without saving by time, an hour between checkpoints."""
+        interval = 60 * (self.config.checkpoints.save_every_minutes or 60.0)
+        return Overheads(self.preemptions_per_hour, interval)
+
+
+def tokens_per_step(config: Config, data: Data) -> int:
+    """Count positions per optimiser step."""
+    return config.training.global_batch_size * data.seq_length
+
+
+def estimated_sequences(data: Data) -> tuple[int, str]:
+    """Estimate the sequences of Wiki40b Japanese, and say what was assumed."""
+    assumption = (
+        f"no --data_dir: assuming Wiki40b Japanese, {WIKI40B_JA_BYTES / 1e9:.1f} GB of text at"
+        f" {BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of {data.seq_length}"
+    )
+    return math.ceil(WIKI40B_JA_BYTES / BYTES_PER_TOKEN / data.seq_length), assumption
+
+
+# --- rates --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MachineRate:
+    """The rate of training on a machine, and the source of the figure."""
+
+    tokens_per_second: float  # of the whole machine
+    source: str
+    fits: bool | None = None  # by preflight; None where it has no entry for the machine
+
+
+def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
+    """Compute tokens per second, by preflight where the step was compiled and fits.
+
+    Else by the share of the peak that it counts for a base model. By machine code, of which
+    `REACHED` is taken, where there is any, else by BigBird's priced cycles. A whole slice is
+    compiled with the sums over its devices, so it goes before a chip.
+    """
+    rate = _rate(machine, run)
+    most = tokens_per_step(run.config, run.data) / LEAST_STEP_SECONDS
+    if rate.tokens_per_second <= most:
+        return rate
+    return MachineRate(most, f"{LEAST_STEP_SECONDS * 1e3:.0f} ms a step, assumed", rate.fits)
+
+
+def _rate(machine: Accelerator, run: Plan) -> MachineRate:
+    slices = run.results.topologies
+    whole = next((s for s in slices if accelerators.of_topology(s["topology"]) == machine), None)
+    chip = next((one for one in run.results.chips if one["chip"] == machine.chip), None)
+    if whole and (rate := whole["tokens_per_second"]):
+        return _compiled_rate(whole, rate, f"preflight {whole['topology']}")
+    if chip and not whole and (rate := chip["tokens_per_second_per_core"]):
+        return _compiled_rate(chip, rate * machine.units, "preflight, one chip")
+    step = whole or chip
+    fits = step.get("fits", True) if step else None
+    code_mfu = accelerators.CODE_MFU[run.config.model.architecture].get(machine.chip)
+    share = REACHED * code_mfu if code_mfu else machine.priced_mfu
+    basis = f"{REACHED:g} x machine code" if code_mfu else "priced cycles"
+    flops = model_flops(run.config, run.data, 1) / run.data.seq_length  # per token
+    return MachineRate(machine.peak_flops * share / flops, f"MFU {share:.0%}, {basis}", fits)
+
+
+def _compiled_rate(step: _Step, rate: float, source: str) -> MachineRate:
+    """Correct a rate of `preflight`.
+
+    The rates in `preflight`'s results are by priced cycles, which charge several times too much for
+    what stays in fast memory (docs/design/preflight.md). So the rate is by machine code where
+    nearly all of the step was counted; that leaves out what no compiler knows, such as
+    memory stalls.
+    """
+    basis = "priced cycles"
+    priced, code = step.get("priced_cycles"), step.get("code_cycles")
+    if priced and code and (step.get("code_coverage") or 0.0) >= COUNTED:
+        basis = f"{REACHED:g} x machine code"
+        rate *= REACHED * priced / code
+    return MachineRate(rate, f"{source}, {basis}", step.get("fits", True))
+
+
+# --- hours --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """Expected hours of one run."""
+
+    rented_hours: float  # with saves, restarts and lost work
+    wall_hours: float  # with the time between machines
+    preemptions: float
+
+
+def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> RunTime | None:
+    """Compute expected hours with preemptions as a Poisson process over rented time.
+
+    Each preemption repeats half a checkpoint interval on average and waits for the restart. With
+    T the interval, s the save, R the restart and r the rate, rented hours H solve
+    H = U (1 + s/T) + r H (T/2 + s/2 + R).
+
+    Returns:
+        None where preemptions are so frequent that the run would never end.
+    """
+    rate = overheads.preemptions_per_hour if preemptible else 0.0
+    interval = overheads.checkpoint_interval
+    busy = training_hours * (1 + overheads.save_seconds / interval)
+    restart = overheads.restart_seconds / SECONDS_PER_HOUR
+    lost = (interval + overheads.save_seconds) / 2 / SECONDS_PER_HOUR + restart
+    share = 1 - rate * lost
+    if share <= 0:
+        return None
+    rented = (busy + restart) / share
+    preemptions = rate * rented
+    wall = rented + (preemptions + 1) * overheads.absent_seconds / SECONDS_PER_HOUR
+    return RunTime(rented, wall, preemptions)
+
+
+# --- rows ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One machine and pricing. `None`: not known, or preemptions are too frequent to finish."""
+
+    accelerator: str
+    pricing: str  # on_demand, spot, or the provider of a free machine
+    zone: str | None  # where that price holds
+    tokens_per_second: float
+    rate_source: str
+    usd_per_hour: float | None
+    training_hours: float  # without preemptions, saving or restarts
+    hours: float | None  # rented: with saves, restarts and lost work
+    wall_hours: float | None  # with the time between machines
+    preemptions: float | None
+    cost_usd: float | None
+    fits: bool | None  # by preflight; None where there is no figure
+    divides: bool  # the global batch, over the machine's devices and accumulation steps
+    note: str  # all doubts, in a few words
+
+
+def make_rows(runs: Sequence[Plan], prices: Prices, names: Sequence[str] = ()) -> list[Row]:
+    """Make one row per machine and pricing, cheapest first; those without a price come last.
+
+    Args:
+        runs: one after the other on each machine; a row has their sums.
+        prices: each row has its machine's cheapest zone.
+        names: these machines only; by default one of each TPU, the slices in the runs' results
+            and the free machines.
+
+    Raises:
+        BadInput: no machine has that name.
+    """
+    machines = [accelerators.find(name) for name in names or accelerators.USUAL]
+    rows = []
+    if not names:
+        slices = [one for run in runs for one in run.results.topologies]
+        machines += [accelerators.of_topology(one["topology"]) for one in slices]
+        for provider, free in prices.free.items():
+            machine = accelerators.find(free.machine)
+            rows.append(make_row(runs, machine, provider, None, 0.0, free.note))
+    for machine in dict.fromkeys(machines):
+        for pricing in PRICINGS:
+            for zone, price in prices.by_zone(machine.name, pricing)[:1]:
+                rows.append(make_row(runs, machine, pricing, zone, price))
+    return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
+
+
+def make_row(
+    runs: Sequence[Plan],
+    machine: Accelerator,
+    pricing: str,
+    zone: str | None,
+    price: float | None,
+    free_note: str = "",
+) -> Row:
+    """Make one row.
+
+    Args:
+        runs: one after the other.
+        machine: the TPU slice.
+        pricing: on_demand, spot, or the provider of a free machine, for which there is no date of
+            completion: its provider limits the hours per week.
+        zone: of that price.
+        price: US dollars per hour, where it is known.
+        free_note: of a free machine.
+    """
+    rates = [rate_of(machine, run) for run in runs]
+    tokens = [run.tokens for run in runs]
+    hours = [
+        count / rate.tokens_per_second / SECONDS_PER_HOUR
+        for count, rate in zip(tokens, rates, strict=True)
+    ]
+    times = [
+        run_time(each, run.overheads, pricing == "spot")
+        for each, run in zip(hours, runs, strict=True)
+    ]
+
+    def total(name: str) -> float | None:
+        return None if None in times else sum(map(attrgetter(name), times))
+
+    rented, is_dated = total("rented_hours"), pricing in PRICINGS
+    odd = next((text for run in runs if (text := _indivisible(run, machine))), "")
+    fits = [rate.fits for rate in rates]
+    doubts = (
+        "does not fit" if False in fits else "",
+        odd,
+        f"{machine.hosts} hosts" if machine.hosts > 1 else "",
+        free_note,
+        "" if price is not None else "no price is known: --price_file",
+    )
+    return Row(
+        accelerator=machine.name,
+        pricing=pricing,
+        zone=zone,
+        tokens_per_second=sum(tokens) / sum(hours) / SECONDS_PER_HOUR,
+        rate_source="; ".join(dict.fromkeys(rate.source for rate in rates)),
+        usd_per_hour=price,
+        training_hours=sum(hours),
+        hours=rented,
+        wall_hours=total("wall_hours") if is_dated else None,
+        preemptions=total("preemptions") if is_dated else None,
+        cost_usd=None if price is None or rented is None else rented * price,
+        fits=None if None in fits else all(fits),
+        divides=not odd,
+        note="; ".join(filter(None, doubts)),
+    )
+
+
+def _indivisible(run: Plan, machine: Accelerator) -> str:
+    """Say that the global batch does not divide over the devices; "" where it does."""
+    training = run.config.training
+    parts = machine.devices * training.gradient_accumulation_steps
+    batch = training.global_batch_size
+    return f"a batch of {batch} does not divide by {parts}" if batch % parts else ""
+
+
+def cheapest(rows: Sequence[Row]) -> Row | None:
+    """Choose the cheapest row that can finish, as far as is known; of equal ones the fastest.
+
+    Never a free machine: these have no date of completion.
+    """
+    able = [
+        row
+        for row in rows
+        if row.divides
+        and row.fits is not False
+        and row.cost_usd is not None
+        and row.wall_hours is not None
+    ]
+    return min(able, key=attrgetter("cost_usd", "wall_hours"), default=None)

@@ -20,7 +20,7 @@ from bigbird_ja.train.engines.lowering import LoweredStep
 
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
-# Keys of a result that are None where the program does not fit.
+# Keys of a result that are None where the program does not fit, or cannot be counted.
 _KEYS = (
     "estimated_cycles priced_cycles step_ms temp_bytes argument_bytes flops hbm_traffic_bytes mfu"
     " tokens_per_second_per_core unestimated_ops"
@@ -130,14 +130,21 @@ def _figures(
         "hbm_limit_bytes": target.chip.hbm_bytes,
         "model_flops": model_flops(config, data, batch) * accumulated,
     }
+    keys = [*_KEYS.split(), *figures.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
+    missing = common | dict.fromkeys(keys) | {"top_ops": []}
     if isinstance(compiled, Shortage):
-        keys = [*_KEYS.split(), *figures.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
-        missing = dict.fromkeys(keys) | {"top_ops": []}
         needed = {"hbm_peak_bytes": compiled.used or None, "largest_buffers": compiled.largest}
-        return common | missing | needed
+        return missing | needed
+    # An output that reuses its argument's buffer counts once.
+    peak = sum(compiled.sizes.values()) - 2 * compiled.sizes["alias_bytes"]
+    sizes = {**compiled.sizes, "hbm_peak_bytes": peak, "compiler": compiled.compiler}
     module = hlo.parse(compiled.hlo)
     priced = costs.costs(module)
-    result = common | _priced(target.chip, module, priced, compiled)
+    for cost in priced:
+        if not cost.trips_known:
+            reason = f"{cost.instruction.name} is in a loop of unknown trip count"
+            return missing | sizes | {"code_not_counted": reason}
+    result = common | sizes | _priced(target.chip, module, priced, compiled)
     seconds = result["step_ms"] / 1e3
     result["mfu"] = result["model_flops"] / (seconds * target.chip.peak_flops)
     result["tokens_per_second_per_core"] = batch * accumulated * data.seq_length / seconds
@@ -149,21 +156,16 @@ def _priced(
     chip: Chip, module: hlo.Module, priced: list[costs.Cost], program: Program
 ) -> dict[str, Any]:
     """Return the figures by priced cycles, of one device and step."""
-    total, sizes = sum(cost.cycles for cost in priced), program.sizes
+    total = sum(cost.cycles for cost in priced)
     looped_flops, looped_bytes = costs.looped_work(module, priced)
     return {
-        **sizes,
         "estimated_cycles": round(sum(cost.estimated for cost in priced)),
         "priced_cycles": round(total),
         "step_ms": total / chip.clock_hz * 1e3,
-        # An output that reuses its argument's buffer counts once.
-        "hbm_peak_bytes": sum(sizes.values()) - 2 * sizes["alias_bytes"],
         "flops": program.flops + looped_flops,
         "hbm_traffic_bytes": program.bytes_accessed + looped_bytes,
         "unestimated_ops": sum(cost.trips for cost in priced if cost.priced),
-        "loops_of_unknown_length": not all(cost.trips_known for cost in priced),
         "by_kind": figures.by_kind(priced),
-        "compiler": program.compiler,
     }
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja.accelerators import CHIPS, MEGACORE, TRAINABLE, Chip
+from bigbird_ja.accelerators import Chip
 from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
@@ -131,9 +131,8 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
 # --- for people ---------------------------------------------------------------------------------
 
 
-def describe(result: Mapping[str, Any]) -> str:
-    """Write one chip's or slice's results as a few lines."""
-    chip = chip_of(result)
+def describe(result: Mapping[str, Any], chip: Chip) -> str:
+    """Write the results of a chip, or of a slice of such, as a few lines."""
     where = (
         f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
     )
@@ -143,10 +142,6 @@ def describe(result: Mapping[str, Any]) -> str:
     lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
     if "largest_batch_per_core" in result:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
-    if chip.name not in TRAINABLE:
-        lines.append(
-            "note: TPUEstimator does not run on this chip (tensorflow#90807): --engine pjrt does"
-        )
     if result.get("lacking"):
         lines.append(
             f"warning: not the step that trains on this chip, which has attention as a kernel"
@@ -155,21 +150,19 @@ def describe(result: Mapping[str, Any]) -> str:
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 
-def chip_of(result: Mapping[str, Any]) -> Chip:
-    """Return the chip of one device of a result."""
-    name = result["chip"]
-    return MEGACORE.get(name, CHIPS[name]) if "devices" in result else CHIPS[name]
-
-
 def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    peak, temporary, arguments, traffic = (
-        human_bytes(result[key])
-        for key in ("hbm_peak_bytes", "temp_bytes", "argument_bytes", "hbm_traffic_bytes")
+    peak, temporary, arguments = (
+        human_bytes(result[key]) for key in ("hbm_peak_bytes", "temp_bytes", "argument_bytes")
     )
     total, estimated = result["priced_cycles"], result["estimated_cycles"]
-    lines = [
+    fits = (
         f"fits: HBM peak {peak} of {human_bytes(chip.hbm_bytes)} (temporaries {temporary},"
-        f" arguments {arguments})",
+        f" arguments {arguments})"
+    )
+    if total is None:
+        return [fits, f"time: not counted: {result['code_not_counted']}"]
+    lines = [
+        fits,
         f"time: {result['step_ms']:.0f} ms = {total / 1e6:.1f} M cycles at"
         f" {chip.clock_hz / 1e6:.0f} MHz (estimated {estimated / 1e6:.1f} M, priced for"
         f" {human_count(result['unestimated_ops'])} ops without an estimate"
@@ -177,7 +170,8 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
         f"rate: {human_count(result['tokens_per_second_per_core'])} tokens/s per {chip.unit};"
         f" MFU {result['mfu']:.1%} of {chip.peak_flops / 1e12:g} TFLOP/s",
         f"work: {result['model_flops'] / 1e9:,.0f} GFLOP by the model,"
-        f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic {traffic}",
+        f" {result['flops'] / 1e9:,.0f} in the program; HBM traffic"
+        f" {human_bytes(result['hbm_traffic_bytes'])}",
     ]
     if result["code_cycles"] is not None:
         lines += _by_code(result, chip)
@@ -190,8 +184,6 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
             f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (links on paper:"
             f" {result['collective_link_ms']:.1f} ms)"
         )
-    if result["loops_of_unknown_length"]:
-        lines.append("warning: a loop's trip count is unknown, its body is counted once")
     return lines + _tables(result, total)
 
 

@@ -88,14 +88,9 @@ def code_costs(
 
 
 def not_counted(costs: Iterable[CodeCost]) -> str | None:
-    """Say why a step's cycles cannot be counted, or None where they can.
-
-    A kernel has no price beside its bundles, and a loop may run any number of times.
-    """
+    """Name the kernel whose cycles cannot be counted: it has no price beside its bundles."""
     for code in costs:
         op = code.cost.instruction
-        if not code.cost.trips_known:
-            return f"{op.name} is in a loop of unknown trip count"
         if code.bundle_cycles is None and op.attribute("custom_call_target") == KERNEL:
             return f"{op.name}, a kernel, has loops of unknown trip count or no machine code"
     return None

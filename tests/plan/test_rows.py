@@ -2,11 +2,10 @@
 
 import pytest
 
-from bigbird_ja import accelerators
+from bigbird_ja import accelerators, plan
 from bigbird_ja.accelerators import prices
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.plan import rows
-from bigbird_ja.plan.rows import MachineRate, Plan, Results
+from bigbird_ja.plan import MachineRate, Plan, Results
 from testkit.configs import fitted, with_data
 
 BASE = with_data(fitted("base-4096"))
@@ -14,7 +13,7 @@ PRICES = prices.load()
 
 
 def rate_of(name, results=None, run=BASE):
-    return rows.rate_of(accelerators.find(name), Plan(*run, results or Results([])))
+    return plan.rate_of(accelerators.find(name), Plan(*run, results or Results([])))
 
 
 def test_rates_come_from_preflight_where_it_was_run():
@@ -52,7 +51,7 @@ def test_each_architecture_has_its_own_share_of_the_peak():
 
 def test_no_step_is_shorter_than_a_host_takes_to_start_it():
     tiny = with_data(fitted("tiny-cpu"))
-    most = rows.tokens_per_step(*tiny) / 0.005
+    most = plan.tokens_per_step(*tiny) / 0.005
     assert rate_of("v6e-8", run=tiny) == MachineRate(most, "5 ms a step, assumed")
 
 
@@ -63,7 +62,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
         {"topology": "v5e:4x4", "tokens_per_second": 150_000.0, "fits": True},
         {"topology": "v3:2x2", "tokens_per_second": None, "fits": False},
     ]
-    made = rows.make_rows([Plan(*BASE, Results(chips, slices))], PRICES)
+    made = plan.make_rows([Plan(*BASE, Results(chips, slices))], PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
     assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
@@ -74,11 +73,11 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     assert by_name["v3-8", "spot"].fits is False
     assert "does not fit" in by_name["v3-8", "spot"].note
     assert len(made) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
-    assert rows.cheapest([by_name["v3-8", "spot"], large]) == large
+    assert plan.cheapest([by_name["v3-8", "spot"], large]) == large
 
 
 def test_rows_hold_their_arithmetic():
-    made = rows.make_rows([Plan(*BASE)], PRICES)
+    made = plan.make_rows([Plan(*BASE)], PRICES)
     costs = [row.cost_usd for row in made if row.cost_usd is not None]
     assert costs == sorted(costs) and len(costs) == 14
     for row in made:
@@ -93,23 +92,23 @@ def test_rows_hold_their_arithmetic():
 
 
 def test_a_batch_that_a_machine_does_not_divide_is_noted_and_never_the_cheapest():
-    made = rows.make_rows([Plan(*BASE)], PRICES, ("v5e-32",))
+    made = plan.make_rows([Plan(*BASE)], PRICES, ("v5e-32",))
     assert {row.accelerator for row in made} == {"v5e-32"}
-    assert not made[0].divides and rows.cheapest(made) is None
+    assert not made[0].divides and plan.cheapest(made) is None
     assert "a batch of 16 does not divide by 32" in made[0].note
 
 
 def test_a_row_has_the_cheapest_zone_and_what_is_lent_is_never_the_cheapest():
-    made = rows.make_rows([Plan(*BASE)], PRICES)
+    made = plan.make_rows([Plan(*BASE)], PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     assert by_name["v6e-8", "spot"].zone == "asia-southeast1-b"
     assert by_name["v6e-8", "on_demand"].zone == "us-central1-b"
-    assert rows.cheapest(made) == by_name["v6e-8", "spot"]
+    assert plan.cheapest(made) == by_name["v6e-8", "spot"]
 
 
 def test_a_run_that_never_ends_has_no_price():
-    made = rows.make_rows([Plan(*BASE, preemptions_per_hour=20)], PRICES)
+    made = plan.make_rows([Plan(*BASE, preemptions_per_hour=20)], PRICES)
     spot = [row for row in made if row.pricing == "spot"]
     assert {(row.cost_usd, row.hours) for row in spot} == {(None, None)}
     assert made[-1].cost_usd is None  # they come last
-    assert rows.cheapest(spot) is None
+    assert plan.cheapest(spot) is None

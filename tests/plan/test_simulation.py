@@ -7,7 +7,7 @@ import pytest
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import World, supervise
-from bigbird_ja.plan.rows import Overheads, run_time
+from bigbird_ja.plan import Overheads, run_time
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 DAYS = 60

@@ -4,9 +4,12 @@ import pytest
 
 from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import estimate
+from bigbird_ja.preflight import estimate, figures
+from bigbird_ja.preflight.compile_child import Program
+from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.process.errors import BadInput
-from testkit.configs import fitted
+from testkit.configs import fitted, with_data
+from tests.preflight.test_costs import NESTED
 
 
 class Memory:
@@ -47,6 +50,25 @@ def test_batch_per_core():
     config = fitted(None, sets)
     assert estimate.batch_per_core(config, compile_lib.of_chip("v3")) == 4  # by tpu.num_cores=8
     assert estimate.batch_per_core(config, compile_lib.of_topology("v5e:4x8")) == 1
+
+
+def test_a_loop_of_unknown_length_gives_no_total(monkeypatch):
+    """It was priced as if it ran once."""
+    sizes = dict.fromkeys(("temp_bytes", "argument_bytes", "output_bytes", "alias_bytes"), 1 << 20)
+    monkeypatch.setattr(estimate, "trace", lambda *_: None)
+    results = []
+    for text in (NESTED, NESTED.replace("direction=LT", "direction=NE")):
+        program = Program(hlo=text, sizes=sizes, code={"work": Code(80.0)})
+        monkeypatch.setattr(estimate, "compile_for", lambda *_, program=program: program)
+        config = with_data(fitted(None, ["model.attention_implementation=xla"]))
+        results.append(estimate.examine(*config, compile_lib.of_topology("v5e:2x2"), 2))
+    counted, unknown = results
+    assert counted["priced_cycles"] == 35 * 100 + 7 * 10 and counted["code_cycles"] > 0
+    assert unknown["fits"] and unknown["hbm_peak_bytes"] == counted["hbm_peak_bytes"] == 2 << 20
+    for key in (*figures.CODE_KEYS, "priced_cycles", "step_ms", "mfu", "tokens_per_second"):
+        assert unknown[key] is None and counted[key] is not None, key
+    text = figures.describe(unknown, CHIPS["v5e"])
+    assert "time: not counted: once is in a loop of unknown trip count" in text
 
 
 def test_slices_by_name():

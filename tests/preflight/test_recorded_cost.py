@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.model import implementation
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import compile_for, of_chip
@@ -54,7 +55,7 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     assert all(op["bound_by"] for op in result["top_ops"] if op["bundle_cycles"])
     assert {"HBM", "loads", "vector unit"} <= result["code_bound_by"].keys()
     _check(name, result, small_steps.CODE_KEYS)
-    text = figures.describe(result)
+    text = figures.describe(result, CHIPS[small_steps.CODE_CHIP])
     assert f"({result['code_coverage']:.1%} counted)" in text
     rows = [" ".join(line.split()) for line in text.splitlines()]
     ends = {kind: f" {cycles / 1e6:.1f}" for kind, cycles in result["code_by_kind"].items()}

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from bigbird_ja import run
+from bigbird_ja import plan, run
 from bigbird_ja.commands import evaluate, status
 from bigbird_ja.export import model_card
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState
-from bigbird_ja.plan import rows
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts
 from bigbird_ja.report.page import collect, page
@@ -97,7 +96,7 @@ _READERS = {
         "r/supervisor/launch.json", LaunchedRun, _LAUNCHED, lambda f: read_run(f, "r")
     ),
     "preflight": _Reader(
-        "figures.json", rows.Results, _FIGURES, lambda f: rows.load_results(f"{f}/figures.json")
+        "figures.json", plan.Results, _FIGURES, lambda f: plan.load_results(f"{f}/figures.json")
     ),
     "hugging face": _Reader(
         "config.json", hf_folder.FolderConfig, {"model_type": "big_bird"},
