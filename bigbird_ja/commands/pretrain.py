@@ -114,7 +114,7 @@ def _prepare_and_train(
     args: absl_flags.FlagValues, deps: Dependencies, stop: StopRequest
 ) -> dict[str, Any]:
     """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
-    from bigbird_ja.settings.values import may_change_in_mid_run
+    from bigbird_ja.settings.values import change_of
     from bigbird_ja.storage import outputs
     from bigbird_ja.train import Job, hosts
     from bigbird_ja.train.engines import choose
@@ -142,7 +142,7 @@ def _prepare_and_train(
             pod=pod,
             init_from=args.init_from,
             changed=frozenset(
-                o.key for o in overrides if o.is_explicit and may_change_in_mid_run(o.key)
+                o.key for o in overrides if o.is_explicit and change_of(o.key) == "logged"
             ),
             evaluates=args.mode == "train_and_eval",
             overwrite=args.overwrite,

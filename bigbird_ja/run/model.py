@@ -34,6 +34,7 @@ T = TypeVar("T")
 STEP = "global_step"
 SLOTS = ("m", "v")  # see `model.params.slot_parameters`
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
+_ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
 CONTINUED = "continued_with"  # the event of a run whose settings were changed
 
 
@@ -59,24 +60,13 @@ def load_parameters(
     if step is not None and step not in steps:
         raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
     step = steps[-1] if step is None else step
-    config, data = _load_config(model_dir, store.read_meta(step))
+    path, meta = storage.join(model_dir, CONFIG), store.read_meta(step)
+    config, data = read_config(path)
+    check_config(config, data, meta, path, earlier_configs(run_log.read_events(model_dir)))
     with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
         values = read_checkpoint(checkpoint)
     return config, data, parameters_of(values), checkpoint.meta
-
-
-def _load_config(model_dir: str, meta: Meta) -> tuple[Config, Data]:
-    """Load the resolved config, checked against the checkpoint."""
-    path = storage.join(model_dir, CONFIG)
-    try:
-        config, data = read_config(path)
-    except BadInput as error:
-        if not storage.exists(path):
-            raise BadInput(f"{path}: missing: restore it from a copy of the run") from error
-        raise
-    check_config(config, data, meta, path, earlier_configs(run_log.read_events(model_dir)))
-    return config, data
 
 
 def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
@@ -120,9 +110,8 @@ def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
     from bigbird_ja.text import read_tokenizer
 
     path = storage.join(model_dir, TOKENIZER)
+    check_tokenizer(model_dir, meta.tokenizer_sha256)
     tokenizer = read_tokenizer(path)
-    if meta.tokenizer_sha256 and tokenizer.sha256 != meta.tokenizer_sha256:
-        raise _other_tokenizer(path, tokenizer.sha256, meta.tokenizer_sha256)
     known = config.model.vocab_size or 0  # may be more than the pieces: adopted data may say so
     if tokenizer.vocab_size > known:
         raise BadInput(
@@ -147,17 +136,10 @@ def check_tokenizer(model_dir: str, expected: str) -> None:
     except FileNotFoundError:
         return
     if expected and sha256 != expected:
-        raise _other_tokenizer(path, sha256, expected)
-
-
-_ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
-
-
-def _other_tokenizer(path: str, sha256: str, expected: str) -> BadInput:
-    return BadInput(
-        f"{path} is not the tokenizer that the run was trained with (SHA-256 {sha256[:12]}, not"
-        f" {expected[:12]}): {_ADVICE}"
-    )
+        raise BadInput(
+            f"{path} is not the tokenizer that the run was trained with (SHA-256 {sha256[:12]}, not"
+            f" {expected[:12]}): {_ADVICE}"
+        )
 
 
 def _short(steps: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from bigbird_ja.settings.option import LONGEST_RUN, between, has
+from bigbird_ja.settings.option import LONGEST_RUN, has
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.schema import Config
@@ -27,7 +27,7 @@ Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _RUN = ("pretrain", "launch", "plan", "preflight")
 _FACT = has(by=("make-data", *_RUN), change="fixed")
 SeqLength = Annotated[
-    int, between(8, 1_000_000, "tokens"), "Length of a sequence, [CLS] and [SEP] included.", _FACT
+    int, has(8, 1_000_000, "tokens"), "Length of a sequence, [CLS] and [SEP] included.", _FACT
 ]
 Masking = Annotated[
     Literal["dynamic", "static"],
@@ -36,9 +36,9 @@ Masking = Annotated[
     _FACT,
 ]
 Predictions = Annotated[
-    int, between(1, 1_000_000, "tokens"), "Most tokens to predict in a sequence.", _FACT
+    int, has(1, 1_000_000, "tokens"), "Most tokens to predict in a sequence.", _FACT
 ]
-MaskRate = Annotated[float, between(0.0001, 0.9), "Share of the tokens to predict.", _FACT]
+MaskRate = Annotated[float, has(0.0001, 0.9), "Share of the tokens to predict.", _FACT]
 MaskUnit = Annotated[
     Literal["subword", "whole_word", "span"],
     "What is masked together: single pieces, words, or runs of words.",
@@ -52,22 +52,21 @@ class TokenizeConfig(Struct, frozen=True, kw_only=True):
 
     vocab_size: Annotated[
         int,
-        between(16, 10_000_000, "pieces"),
         "Pieces of the vocabulary, special ones included.",
-        has(by=("tokenize", *_RUN), change="fixed"),
+        has(16, 10_000_000, "pieces", by=("tokenize", *_RUN), change="fixed"),
     ] = 32_000
     model_type: Annotated[Literal["unigram", "bpe"], "Kind of SentencePiece model."] = "unigram"
     character_coverage: Annotated[
-        float, between(0.98, 1.0), "Share of the text's characters that get a piece of their own."
+        float, has(0.98, 1.0), "Share of the text's characters that get a piece of their own."
     ] = 0.9995
     max_sentence_length: Annotated[
         int,
-        between(16, 2**31 - 1, "bytes"),
+        has(16, 2**31 - 1, "bytes"),
         "Longest line to train on; longer ones are split, never dropped.",
     ] = 16_384
     max_sentences: Annotated[
         int,
-        between(0, LONGEST_RUN, "lines"),
+        has(0, LONGEST_RUN, "lines"),
         "Lines to train on, drawn from the whole corpus; 0 is all.",
     ] = 2_000_000
 
@@ -79,9 +78,8 @@ class MakeDataConfig(Struct, frozen=True, kw_only=True):
     masking: Masking = "dynamic"
     dupe_factor: Annotated[
         int,
-        between(1, 1000, "copies"),
         "Copies of each sequence, each with other masks.",
-        has(only_with="make_data.masking=static"),
+        has(1, 1000, "copies", only_with="make_data.masking=static"),
     ] = 10
     max_predictions_per_seq: Annotated[
         Predictions | None, has(none="what seq_length and masked_lm_prob need")
@@ -94,10 +92,10 @@ class MakeDataConfig(Struct, frozen=True, kw_only=True):
     ] = "script"
     nsp: Pairs = False
     eval_fraction: Annotated[
-        float, between(0.0, 0.5), "Share of the documents held out for evaluation."
+        float, has(0.0, 0.5), "Share of the documents held out for evaluation."
     ] = 0.01
     num_shards: Annotated[
-        int, between(0, 100_000, "files"), "Train shards; 0 chooses by size, a multiple of 32."
+        int, has(0, 100_000, "files"), "Train shards; 0 chooses by size, a multiple of 32."
     ] = 0
     seed: Annotated[int, SEED, "Of shuffling, held-out documents and static masks."] = 12_345
 

@@ -149,14 +149,14 @@ def _convert(value: Any, kind: Any) -> Any:
     return msgspec.convert(value, kind, strict=kind is bool)
 
 
-def between(low: float, high: float, unit: str = "") -> Meta:
-    """Declare the range of a number, both ends allowed, and its unit."""
-    return Meta(ge=low, le=high, extra={"unit": unit})
+def has(
+    least: float | None = None, most: float | None = None, unit: str = "", **declared: Any
+) -> Meta:
+    """Declare the range of a number, both ends allowed, its unit, and other fields of `Option`.
 
-
-def has(**declared: Any) -> Meta:
-    """Declare more about a setting, or about all of a section: fields of `Option`."""
-    return Meta(extra=declared)
+    Also for all settings of a section, or for a type that several have.
+    """
+    return Meta(ge=least, le=most, extra=({"unit": unit} if unit else {}) | declared)
 
 
 def options_of(config_class: type) -> dict[str, Option]:

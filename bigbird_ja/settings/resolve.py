@@ -226,7 +226,8 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
     try:
         text = storage.read_bytes(path, decode.MAX_YAML_BYTES).decode("utf-8")
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise BadInput(f"--config {path}: no such file") from error
+        why = f"{path}: missing: {_RESTORE}" if is_ours else f"--config {path}: no such file"
+        raise BadInput(why) from error
     except UnicodeDecodeError as error:
         raise BadInput(f"--config {path}: not UTF-8 (byte {error.start})") from error
     values = decode.read_yaml(text, path)

@@ -7,10 +7,10 @@ whether a resumed run may change it follow from that field; `option.Option` says
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from bigbird_ja.settings import SEED, MakeDataConfig, TokenizeConfig
-from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, between, has, options_of
+from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Option, has, options_of
 
 _BIGBIRD = "model.architecture=bigbird"
 _MODERNBERT = "model.architecture=modernbert"
@@ -39,17 +39,16 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     ] = "bigbird"
     vocab_size: Annotated[
         int | None,
-        between(1, 10_000_000, "pieces"),
         "Rows of the embedding table.",
-        has(none="from the data set"),
+        has(1, 10_000_000, "pieces", none="from the data set"),
     ] = None
-    hidden_size: Annotated[int, between(1, 65_536), "Width of the encoder."] = 768
-    num_layers: Annotated[int, between(1, 1000, "layers"), "Layers of the encoder."] = 12
+    hidden_size: Annotated[int, has(1, 65_536), "Width of the encoder."] = 768
+    num_layers: Annotated[int, has(1, 1000, "layers"), "Layers of the encoder."] = 12
     num_attention_heads: Annotated[
-        int, between(1, 1024, "heads"), "Attention heads of a layer; they divide hidden_size."
+        int, has(1, 1024, "heads"), "Attention heads of a layer; they divide hidden_size."
     ] = 12
     intermediate_size: Annotated[
-        int, between(1, 1_000_000), "Width inside a layer's feed-forward part."
+        int, has(1, 1_000_000), "Width inside a layer's feed-forward part."
     ] = 3072
     hidden_act: Annotated[
         Literal["gelu_new", "gelu", "relu"],
@@ -58,21 +57,18 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     ] = "gelu_new"
     max_position_embeddings: Annotated[
         int | None,
-        between(1, 10_000_000, "tokens"),
         "Rows of the position table: the longest sequence that the model takes.",
-        has(none="the data's seq_length", by=_STEP),
+        has(1, 10_000_000, "tokens", none="the data's seq_length", by=_STEP),
     ] = None
     hidden_dropout_prob: Annotated[
         float,
-        between(0.0, 0.9),
         "Dropout of hidden states; block-sparse attention weights get none.",
-        has(modernbert=0.0, by=_STEP),
+        has(0.0, 0.9, modernbert=0.0, by=_STEP),
     ] = 0.1
     initializer_range: Annotated[
         float,
-        between(0.0, 10.0),
         "Standard deviation of the truncated normal that weights start from.",
-        has(by=_RUN),
+        has(0.0, 10.0, by=_RUN),
     ] = 0.02
     initializer: Annotated[
         Literal["normal", "subspaces"],
@@ -80,10 +76,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
         has(only_with=_BIGBIRD, by=_RUN),
     ] = "normal"
     layer_norm_eps: Annotated[
-        float,
-        between(0.0, 1.0),
-        "Added to the variance in layer norms.",
-        has(modernbert=1e-5, by=_STEP),
+        float, "Added to the variance in layer norms.", has(0.0, 1.0, modernbert=1e-5, by=_STEP)
     ] = 1e-12
     attention_type: Annotated[
         Literal["block_sparse", "original_full", "simulated_sparse"],
@@ -92,15 +85,13 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     ] = "block_sparse"
     block_size: Annotated[
         int,
-        between(1, 4096, "tokens"),
         "Tokens of an attention block.",
-        has(only_with=_IN_BLOCKS, by=_MAKING),
+        has(1, 4096, "tokens", only_with=_IN_BLOCKS, by=_MAKING),
     ] = 64
     num_random_blocks: Annotated[
         int,
-        between(0, 64, "blocks"),
         "Random blocks that a query block sees (`rolled` rounds up to tiles of two).",
-        has(only_with=_IN_BLOCKS, by=_MAKING),
+        has(0, 64, "blocks", only_with=_IN_BLOCKS, by=_MAKING),
     ] = 3
     random_pattern: Annotated[
         Literal["rolled", "independent"],
@@ -110,9 +101,8 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     ] = "rolled"
     pattern_seed: Annotated[
         int,
-        between(0, 2**32 - 1),
         "Of the random blocks, which are drawn once and stay.",
-        has(only_with=_IN_BLOCKS),
+        has(0, 2**32 - 1, only_with=_IN_BLOCKS),
     ] = 0
     attention_implementation: Annotated[
         Literal["auto", "xla", "kernel"],
@@ -125,28 +115,22 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     ] = True
     local_attention: Annotated[
         int,
-        between(2, 1_000_000, "tokens"),
         "Window of a local layer: its tokens see half as many on each side.",
-        has(only_with=_MODERNBERT),
+        has(2, 1_000_000, "tokens", only_with=_MODERNBERT),
     ] = 128
     global_attn_every_n_layers: Annotated[
         int,
-        between(1, 1000, "layers"),
         "Layers 0, n, 2n, ... see the whole sequence; the others are local.",
-        has(only_with=_MODERNBERT),
+        has(1, 1000, "layers", only_with=_MODERNBERT),
     ] = 3
     global_rope_theta: Annotated[
         float,
-        between(1.0, 1e12),
         "Base of the rotary positions' wavelengths in global layers; 160,000 holds to 8,192"
         " tokens.",
-        has(only_with=_MODERNBERT, by=_STEP),
+        has(1.0, 1e12, only_with=_MODERNBERT, by=_STEP),
     ] = 160_000.0
     local_rope_theta: Annotated[
-        float,
-        between(1.0, 1e12),
-        "The same in local layers.",
-        has(only_with=_MODERNBERT, by=_STEP),
+        float, "The same in local layers.", has(1.0, 1e12, only_with=_MODERNBERT, by=_STEP)
     ] = 10_000.0
 
 
@@ -159,7 +143,7 @@ class DataConfig(Struct, frozen=True, kw_only=True):
         has(none="from the data set"),
     ] = None
     shuffle_window: Annotated[
-        int, between(1, 100_000, "shards"), "Shards that are mixed with each other."
+        int, has(1, 100_000, "shards"), "Shards that are mixed with each other."
     ] = 8
     seed: Annotated[int, SEED, "Of the order of records and of dynamic masks."] = 12_345
 
@@ -169,21 +153,20 @@ class TrainingConfig(Struct, frozen=True, kw_only=True):
 
     num_train_steps: Annotated[
         int,
-        between(1, LONGEST_RUN, "steps"),
         "Steps in all; a larger number continues a finished run.",
-        has(change="free"),
+        has(1, LONGEST_RUN, "steps", change="free"),
     ] = 1_400_000
     global_batch_size: Annotated[
         int,
-        between(1, 1_000_000, "sequences"),
+        has(1, 1_000_000, "sequences"),
         "Sequences of a step, over all cores and micro-batches.",
     ] = 16
     gradient_accumulation_steps: Annotated[
-        int, between(1, 100_000), "Micro-batches of a step on each core."
+        int, has(1, 100_000), "Micro-batches of a step on each core."
     ] = 1
-    learning_rate: Annotated[float, between(0.0, 10.0), "Peak of the learning rate."] = 0.0001
+    learning_rate: Annotated[float, has(0.0, 10.0), "Peak of the learning rate."] = 0.0001
     warmup_steps: Annotated[
-        int, between(0, LONGEST_RUN, "steps"), "Steps in which the learning rate rises to its peak."
+        int, has(0, LONGEST_RUN, "steps"), "Steps in which the learning rate rises to its peak."
     ] = 10_000
     schedule: Annotated[
         Literal["linear", "cosine", "wsd", "google"],
@@ -193,9 +176,8 @@ class TrainingConfig(Struct, frozen=True, kw_only=True):
     ] = "linear"
     decay_fraction: Annotated[
         float,
-        between(0.0, 1.0),
         "Last share of the steps, in which the rate decays.",
-        has(only_with="training.schedule=wsd", by=_STEP),
+        has(0.0, 1.0, only_with="training.schedule=wsd", by=_STEP),
     ] = 0.1
     optimizer: Annotated[
         Literal["adamw", "muon"],
@@ -209,41 +191,33 @@ class TrainingConfig(Struct, frozen=True, kw_only=True):
         has(by=_STEP),
     ] = "adamw"
     weight_decay: Annotated[
-        float,
-        between(0.0, 10.0),
-        "Decoupled decay (AdamW); not of biases and layer norms.",
-        has(by=_STEP),
+        float, "Decoupled decay (AdamW); not of biases and layer norms.", has(0.0, 10.0, by=_STEP)
     ] = 0.01
     adam_beta2: Annotated[
         float,
-        Meta(ge=0.0, lt=1.0),
         "Decay of the running mean of squared gradients.",
-        has(by=_STEP),
+        has(least=0.0, below=1.0, by=_STEP),
     ] = 0.999
     adam_epsilon: Annotated[
-        float, Meta(gt=0.0, le=1.0), "Added to the root of the mean square.", has(by=_STEP)
+        float, "Added to the root of the mean square.", has(above=0.0, most=1.0, by=_STEP)
     ] = 1e-06
     clip_norm: Annotated[
-        float,
-        between(0.0, 1e9),
-        "Largest global norm of the gradients; 0 is off.",
-        has(by=_STEP),
+        float, "Largest global norm of the gradients; 0 is off.", has(0.0, 1e9, by=_STEP)
     ] = 1.0
     dtype: Annotated[
         Literal["bfloat16", "float32"], "Of activations; master weights are float32.", has(by=_STEP)
     ] = "bfloat16"
     masked_lm_prob: Annotated[
         float | None,
-        Meta(gt=0.0, lt=1.0),
         "Share of ordinary tokens to predict at the first step, for dynamic masks; evaluation"
         " keeps the data set's.",
-        has(none="the data set's, at every step", only_with="make_data.masking=dynamic"),
+        has(above=0.0, below=1.0, only_with="make_data.masking=dynamic"),
+        has(none="the data set's, at every step"),
     ] = None
     final_masked_lm_prob: Annotated[
         float | None,
-        Meta(gt=0.0, lt=1.0),
         "Share that training.masked_lm_prob goes to in a line.",
-        has(none="training.masked_lm_prob, at every step"),
+        has(above=0.0, below=1.0, none="training.masked_lm_prob, at every step"),
     ] = None
     gradient_checkpointing: Annotated[
         bool,
@@ -251,34 +225,28 @@ class TrainingConfig(Struct, frozen=True, kw_only=True):
         has(by=_STEP),
     ] = False
     seed: Annotated[
-        int,
-        between(-(2**63), INT64_MAX),
-        "Of initial weights and dropout.",
-        has(change="fixed", by=_STEP),
+        int, "Of initial weights and dropout.", has(-(2**63), INT64_MAX, change="fixed", by=_STEP)
     ] = 12_345
     log_every_steps: Annotated[
         int,
-        between(1, LONGEST_RUN, "steps"),
         "Between two lines of metrics.jsonl.",
-        has(change="free", by=_RUN),
+        has(1, LONGEST_RUN, "steps", change="free", by=_RUN),
     ] = 100
     eval_every_steps: Annotated[
         int,
-        between(1, LONGEST_RUN, "steps"),
         "Between two evaluations, with --mode train_and_eval.",
-        has(needs_flag="mode=train_and_eval", change="free", by=_RUN),
+        has(1, LONGEST_RUN, "steps", needs_flag="mode=train_and_eval", change="free", by=_RUN),
     ] = 10_000
     eval_max_batches: Annotated[
         int | None,
-        between(1, 1_000_000_000, "batches"),
         "Longest evaluation in training; a batch has 16,384 tokens.",
-        has(none="all held-out records", needs_flag="mode=train_and_eval", change="free", by=_RUN),
+        has(1, 1_000_000_000, "batches", none="all held-out records"),
+        has(needs_flag="mode=train_and_eval", change="free", by=_RUN),
     ] = None
     stall_minutes: Annotated[
         float,
-        between(0.0, 1e6, "minutes"),
         "The watchdog ends a run that finishes no step for so long; 0 is off.",
-        has(change="free", by=_RUN),
+        has(0.0, 1e6, "minutes", change="free", by=_RUN),
     ] = 10.0
 
 
@@ -286,18 +254,15 @@ class CheckpointsConfig(Struct, frozen=True, kw_only=True):
     """Configure saving: by time against preemption, by step for keeps."""
 
     save_every_minutes: Annotated[
-        float,
-        between(0.0, 1e6, "minutes"),
-        "Time between two checkpoints; 0 is off.",
-        has(by=_PLAN),
+        float, "Time between two checkpoints; 0 is off.", has(0.0, 1e6, "minutes", by=_PLAN)
     ] = 10.0
     save_every_steps: Annotated[
-        int, between(0, LONGEST_RUN, "steps"), "Steps between two checkpoints; 0 is off."
+        int, has(0, LONGEST_RUN, "steps"), "Steps between two checkpoints; 0 is off."
     ] = 5000
-    keep_last: Annotated[int, between(1, 100_000, "checkpoints"), "Newest checkpoints to keep."] = 5
+    keep_last: Annotated[int, has(1, 100_000, "checkpoints"), "Newest checkpoints to keep."] = 5
     keep_every_steps: Annotated[
         int,
-        between(0, LONGEST_RUN, "steps"),
+        has(0, LONGEST_RUN, "steps"),
         "Checkpoints at multiples of this are never removed; 0 is off.",
     ] = 100_000
 
@@ -306,10 +271,7 @@ class TpuConfig(Struct, frozen=True, kw_only=True):
     """Configure the machine that trains."""
 
     num_cores: Annotated[
-        int,
-        between(1, 4096, "cores"),
-        "Cores over which a step's sequences are divided.",
-        has(by=_STEP),
+        int, "Cores over which a step's sequences are divided.", has(1, 4096, "cores", by=_STEP)
     ] = 8
     name: Annotated[
         str,

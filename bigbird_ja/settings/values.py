@@ -54,10 +54,11 @@ def config_to_yaml(config: Config, data: Data | None = None) -> str:
 
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    values: dict[str, Any] = {"format_version": FORMAT_VERSION}
-    for key, value in flatten(config, data).items():
+    values = msgspec.to_builtins(config)
+    for key, value in (data_entries(data) if data else {}).items():
         section, _, name = key.partition(".")
-        values.setdefault(section, {})[name] = value
+        values[section][name] = value
+    values = {"format_version": FORMAT_VERSION, **values}
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
@@ -90,7 +91,7 @@ def config_fingerprint(config: Config, data: Data) -> str:
     counted = {
         key: value
         for key, value in flatten(config, data).items()
-        if not is_free(key) and value != (0 if key == PAD_ID else OPTIONS[key].default)
+        if change_of(key) != "free" and value != (0 if key == PAD_ID else OPTIONS[key].default)
     }
     return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()
 
@@ -98,17 +99,13 @@ def config_fingerprint(config: Config, data: Data) -> str:
 def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
     """Return setting -> [old, new] of every difference that a resumed run does not just accept."""
     old, new = flatten(*before), flatten(*now)
-    return {key: [old[key], new[key]] for key in old if old[key] != new[key] and not is_free(key)}
+    differing = [key for key in old if old[key] != new[key] and change_of(key) != "free"]
+    return {key: [old[key], new[key]] for key in differing}
 
 
-def may_change_in_mid_run(key: str) -> bool:
-    """Tell whether --set may give a resumed run another value, which is logged as an event."""
-    return key != PAD_ID and OPTIONS[key].change == "logged"
-
-
-def is_free(key: str) -> bool:
-    """Tell whether a resumed run may have another value of this setting."""
-    return key != PAD_ID and OPTIONS[key].change == "free"
+def change_of(key: str) -> str:
+    """Return what a resumed run accepts of a setting or fact: see `Option.change`."""
+    return "fixed" if key == PAD_ID else OPTIONS[key].change
 
 
 def echo_settings(

@@ -25,7 +25,7 @@ from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_config
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import changes, config_to_yaml, flatten, may_change_in_mid_run
+from bigbird_ja.settings.values import change_of, changes, config_to_yaml, flatten
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, holder_of
@@ -127,7 +127,7 @@ class RunDir:
         named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
         advice = f"to start another run from its weights, --init_from {self.path} with another"
         advice += " --model_dir"
-        if all(map(may_change_in_mid_run, different)):
+        if all(change_of(key) == "logged" for key in different):
             flags = " ".join(f"--set {key}={new}" for key, (_, new) in different.items())
             advice = f"to change them in mid run, {flags}"
         raise BadInput(

@@ -86,11 +86,6 @@ def first_state(
     return state
 
 
-def repeated(rows: np.ndarray, count: int) -> np.ndarray:
-    """Repeat rows end to end up to `count`, as in Longformer (arXiv:2004.05150, section 5)."""
-    return np.resize(rows, (count, *rows.shape[1:]))
-
-
 @dataclass(frozen=True)
 class FirstValues:
     """Holds parameters of another model.
@@ -197,7 +192,8 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
     if value.shape == spec.shape:
         return value, there
     if name == params_lib.POSITIONS and value.shape[1:] == spec.shape[1:]:
-        return repeated(value, spec.shape[0]), (
+        # Repeated end to end, as in Longformer (arXiv:2004.05150, section 5).
+        return np.resize(value, spec.shape), (
             f"{there}: {len(value):,} positions "
             + ("repeated" if len(value) < spec.shape[0] else "cut")
         )

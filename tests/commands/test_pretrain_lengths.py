@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from bigbird_ja.run.model import parameters_of, read_variables
-from bigbird_ja.train import warm_start
 from testkit import killing, synthetic
 
 SHORT, WHOLE, STEPS = 64, 128, 2
@@ -36,7 +35,7 @@ def test_a_run_goes_on_at_another_length(zygote, tmp_path, monkeypatch, architec
     )
     if architecture == "bigbird":
         assert f"{SHORT} positions repeated" in ended.err
-        before[POSITIONS] = warm_start.repeated(before[POSITIONS], WHOLE)
+        before[POSITIONS] = np.tile(before[POSITIONS], (WHOLE // SHORT, 1))
     assert before.keys() == after.keys()
     for name, value in before.items():
         np.testing.assert_allclose(after[name], value, atol=1e-6, err_msg=name)

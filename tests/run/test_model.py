@@ -126,7 +126,7 @@ def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
 
 def test_no_config_is_bad_input(copy):
     Path(copy.model_dir, "config.yaml").unlink()
-    with pytest.raises(BadInput, match=r"config\.yaml: missing: restore it"):
+    with pytest.raises(BadInput, match=r"config\.yaml: missing: restore the file"):
         model.load_parameters(copy.model_dir)
 
 

@@ -13,15 +13,14 @@ from bigbird_ja.settings import Data, predictions_of, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, read_config, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 from bigbird_ja.settings.values import (
+    change_of,
     changes,
     config_fingerprint,
     config_to_yaml,
     config_warnings,
     echo_settings,
     flatten,
-    is_free,
     mask_rates,
-    may_change_in_mid_run,
     train_predictions,
     varied,
 )
@@ -292,10 +291,10 @@ def test_what_is_stated_and_disagrees_with_the_data_set_is_refused(given, there)
 
 
 def test_a_run_keeps_its_data_model_seed_and_optimizer():
-    sections = {key.partition(".")[0] for key in OPTIONS if may_change_in_mid_run(key)}
+    sections = {key.partition(".")[0] for key in OPTIONS if change_of(key) == "logged"}
     assert sections == {"training"}
     kept = ("training.seed", "training.optimizer", "model.num_layers", "make_data.seq_length")
-    assert not any(may_change_in_mid_run(key) or is_free(key) for key in kept)
+    assert all(change_of(key) == "fixed" for key in kept)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
