@@ -111,7 +111,7 @@ def _load_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer, check it against its record, and log how it was changed."""
     from bigbird_ja.process.console import log
     from bigbird_ja.text import read_tokenizer
-    from bigbird_ja.text.tokenizer_files import ModelFiles
+    from bigbird_ja.text.tokenizer_training import ModelFiles
 
     tokenizer = read_tokenizer(path)
     tokenizer.encode("")  # refuses what cannot encode

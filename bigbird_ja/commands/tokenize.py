@@ -18,9 +18,8 @@ from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.settings import TokenizeConfig
-    from bigbird_ja.storage.lease import Lease
     from bigbird_ja.text.corpus import Corpus
-    from bigbird_ja.text.tokenizer_files import ModelFiles, ModelRecord
+    from bigbird_ja.text.tokenizer_training import ModelFiles, ModelRecord
 
 EXAMPLE = "bigbird-ja tokenize --input tfds:wiki40b/ja --output_prefix out/ja --vocab_size 32000"
 SETTINGS = used_by("tokenize")
@@ -39,55 +38,18 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Trains, or finds that the model is there already."""
     from bigbird_ja.cli import command_flags
-    from bigbird_ja.text.tokenizer_files import ModelFiles
+    from bigbird_ja.text.tokenizer_training import ModelFiles
 
     started = time.monotonic()
     settings = command_flags.resolve(args)[0].tokenize
     files = ModelFiles(args.output_prefix)
     files.check(replaces=args.overwrite or files.read_record() is None)
     corpus = open_corpus(args)
-    record = files.finished(settings, corpus.fingerprint, args.overwrite)
-    if record is None:
-        with files.held() as lease:
-            # Again: another process may have come first.
-            record = files.finished(settings, corpus.fingerprint, args.overwrite)
-            if record is None:
-                files.check(replaces=True)
-                return _train(files, corpus, settings, lease, started)
-    print(f"finished already: {files.model}")
-    return _results(files, record)
-
-
-def _train(
-    files: ModelFiles, corpus: Corpus, settings: TokenizeConfig, lease: Lease, started: float
-) -> dict[str, Any]:
-    import sentencepiece
-    from msgspec import structs
-
-    from bigbird_ja.process.console import human_time, log
-    from bigbird_ja.text import tokenizer_training
-
-    log(f"training a {settings.model_type} model of {settings.vocab_size:,} pieces")
-    trained = tokenizer_training.train(corpus, settings)
-    about = {
-        "settings": structs.asdict(settings),
-        "corpus_fingerprint": corpus.fingerprint,
-        "lines": trained.lines,
-        "sentencepiece": sentencepiece.__version__,
-        **tokenizer_training.statistics(trained),
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    lease.check()
-    record = files.write(trained.tokenizer, about)
-    print(
-        f"wrote {files.model}: {record.vocab_size:,} pieces,"
-        f" {record.characters_per_token} characters per token,"
-        f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
-    )
-    return _results(files, record)
-
-
-def _results(files: ModelFiles, record: ModelRecord) -> dict[str, Any]:
+    if record := files.finished(settings, corpus.fingerprint, args.overwrite):
+        print(f"finished already: {files.model}")
+    else:
+        files.check(replaces=True)
+        record = _train(files, corpus, settings, started)
     return {
         "vocab_size": record.vocab_size,
         "characters_per_token": record.characters_per_token,
@@ -97,3 +59,30 @@ def _results(files: ModelFiles, record: ModelRecord) -> dict[str, Any]:
         "seconds": record.seconds,
         "model": files.model,
     }
+
+
+def _train(
+    files: ModelFiles, corpus: Corpus, settings: TokenizeConfig, started: float
+) -> ModelRecord:
+    import sentencepiece
+    from msgspec import structs
+
+    from bigbird_ja.process.console import human_time
+    from bigbird_ja.text import tokenizer_training
+
+    trained = tokenizer_training.train(corpus, settings)
+    about = {
+        "settings": structs.asdict(settings),
+        "corpus_fingerprint": corpus.fingerprint,
+        "lines": trained.lines,
+        "sentencepiece": sentencepiece.__version__,
+        **tokenizer_training.statistics(trained),
+        "seconds": round(time.monotonic() - started, 3),
+    }
+    record = files.write(trained.tokenizer, about)
+    print(
+        f"wrote {files.model}: {record.vocab_size:,} pieces,"
+        f" {record.characters_per_token} characters per token,"
+        f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
+    )
+    return record

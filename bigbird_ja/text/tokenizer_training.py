@@ -1,27 +1,34 @@
-"""Trains a SentencePiece model: streamed text in, model bytes and statistics out.
+"""Trains a SentencePiece model, and keeps it as PREFIX.model, PREFIX.vocab and PREFIX.json.
 
-SentencePiece trains in a child process, which is this module run as a program. Its C++ code does
-not see signals, so in this process Ctrl-C would wait for hours; a child can be stopped at once, and
-its log shows the progress.
+SentencePiece trains in a child process: its C++ code does not see signals, so in this process
+Ctrl-C would wait for hours; a child can be stopped at once.
+
+PREFIX.json is the record: settings, the corpus's fingerprint, statistics, and the model's SHA-256.
+The mark of the folder (`storage.ownership`) proves which of the three are ours to replace.
 """
 
-import contextlib
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
 import json
+import multiprocessing
 import os
 import random
 import re
-import subprocess
-import sys
-import threading
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
+from bigbird_ja import storage
 from bigbird_ja.process import children
-from bigbird_ja.process.console import Progress
+from bigbird_ja.process.console import Progress, waiting
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings import TokenizeConfig
-from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage import decode, outputs
 from bigbird_ja.text import model_proto, sentences
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import (
@@ -29,20 +36,18 @@ from bigbird_ja.text.tokenizer import (
     SPECIAL_PIECES,
     USER_PIECES,
     SentencePieceTokenizer,
+    Tokenizer,
 )
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 # Lines that the statistics are taken over, drawn from those that are trained on.
 _STATISTICS_LINES = 5000
 _SAMPLING_SEED = 12345
 # SentencePiece leaves out lines that hold these; as a space the rest of the line counts.
 _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
-
-_CHILD = "bigbird_ja.text.tokenizer_training"
-_REFUSED_STATUS = 3  # of a child that has written SentencePiece's refusal to its path + ".error"
-
-# SentencePiece's log: a step of unigram's expectation maximisation, and the size that BPE has.
-_EM = re.compile(r"EM sub_iter=")
-_MERGES = re.compile(r"Added: .* size=(\d+)")
+_FLAG = "--output_prefix"
 
 
 @dataclass(frozen=True)
@@ -64,13 +69,14 @@ def trainer_arguments(settings: TokenizeConfig) -> dict[str, object]:
         "max_sentence_length": settings.max_sentence_length,
         "control_symbols": control,
         "user_defined_symbols": list(USER_PIECES),
+        "minloglevel": 2,  # errors
         **{f"{name}_id": i for i, name in enumerate(("pad", "bos", "eos", "unk"))},
         **{"pad_piece": pad, "bos_piece": bos, "eos_piece": eos, "unk_piece": unk},
     }
 
 
 def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
-    """Trains on `corpus`, read twice: to count its lines, and to feed a sample of them.
+    """Trains on `corpus`, read twice: to count its lines, and by a child to take a sample of them.
 
     Raises:
         BadInput: a vocabulary that the text is too small or too varied for.
@@ -81,22 +87,60 @@ def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
             total += 1
             progress.update()
     wanted = min(total, settings.max_sentences or total)
-    kept: list[str] = []
-
-    def fed() -> Iterator[str]:
-        draw = random.Random(_SAMPLING_SEED + 1).random
-        with Progress(wanted, "lines read") as progress:
-            for line in sampled(lines(corpus, settings), total, wanted):
-                if draw() * wanted < _STATISTICS_LINES:
-                    kept.append(line)
-                progress.update()
-                yield line
-
-    model = model_proto.round_scores(_train_in_child(fed(), settings))
-    tokenizer = SentencePieceTokenizer(model, "the trained model")
+    spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may hang
+    receiver, sender = spawn.Pipe(duplex=False)
+    task = (sender, corpus, settings, total, wanted)
+    child = spawn.Process(target=_train_as_child, args=task, daemon=True)
+    what = f"training a {settings.model_type} model of {settings.vocab_size:,} pieces"
+    with waiting(what, seconds=60.0):
+        child.start()
+        sender.close()
+        try:
+            answer = receiver.recv()
+        except EOFError:
+            child.join()
+            most = settings.max_sentences or "all"
+            to_do = f"train on less text with a smaller --max_sentences (now {most})"
+            raise children.error_from_exit(
+                child.exitcode or 0, (), "SentencePiece", to_do
+            ) from None
+        finally:
+            child.kill()
+    if isinstance(answer, RuntimeError):
+        raise classify(answer) or _refusal(str(answer), settings)
+    if isinstance(answer, Exception):
+        raise answer
+    tokenizer = SentencePieceTokenizer(model_proto.round_scores(answer[0]), "the trained model")
     if tokenizer.vocab_size != settings.vocab_size:
         raise _too_large(settings, tokenizer.vocab_size)
-    return Trained(tokenizer, wanted, kept)
+    return Trained(tokenizer, wanted, answer[1])
+
+
+def _train_as_child(
+    sender: Connection, corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
+) -> None:
+    """Sends the model and lines for its statistics, or what went wrong."""
+    import sentencepiece
+
+    children.be_a_child()
+    kept: list[str] = []
+    draw = random.Random(_SAMPLING_SEED + 1).random
+
+    def fed() -> Iterator[str]:
+        for line in sampled(lines(corpus, settings), total, wanted):
+            if draw() * wanted < _STATISTICS_LINES:
+                kept.append(line)
+            yield line.translate(_REFUSED)
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=fed(), model_writer=model, **trainer_arguments(settings)
+        )
+    except Exception as error:
+        sender.send(error)
+    else:
+        sender.send((model.getvalue(), kept))
 
 
 def lines(corpus: Corpus, settings: TokenizeConfig) -> Iterator[str]:
@@ -169,104 +213,6 @@ def statistics(trained: Trained) -> dict[str, object]:
     }
 
 
-def _train_in_child(text: Iterable[str], settings: TokenizeConfig) -> bytes:
-    with scratch_directory() as scratch:
-        path = os.path.join(scratch, "model")
-        header = {"path": path, "arguments": trainer_arguments(settings)}
-        child = subprocess.Popen(
-            [sys.executable, "-m", _CHILD],
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        last: deque[str] = deque(maxlen=20)
-        log_errors: list[OSError] = []
-        follower = threading.Thread(
-            target=_follow, args=(child, settings, last, log_errors), daemon=True
-        )
-        follower.start()
-        assert child.stdin is not None
-        with children.kill_on_exit(child):
-            with contextlib.suppress(BrokenPipeError), child.stdin as stdin:  # its status says why
-                stdin.write(json.dumps(header).encode() + b"\n")
-                for line in text:
-                    stdin.write(line.translate(_REFUSED).encode() + b"\n")
-            status = child.wait()
-        follower.join()
-        if log_errors:
-            raise log_errors[0]
-        if status:
-            _fail(status, path, settings, last)
-        with open(path, "rb") as file:
-            return file.read()
-
-
-def _follow(
-    child: subprocess.Popen[bytes],
-    settings: TokenizeConfig,
-    last: deque[str],
-    log_errors: list[OSError],
-) -> None:
-    """Turn SentencePiece's log into a progress line, in a thread.
-
-    If that cannot be written, the child is ended and the error noted.
-    """
-    assert child.stderr is not None
-    progress: Progress | None = None
-    done = 0
-    try:
-        for raw in child.stderr:
-            line = raw.decode(errors="replace").rstrip()
-            last.append(line)
-            if _EM.search(line):
-                progress = progress or Progress(0, "EM steps")
-                progress.update()
-            elif match := _MERGES.search(line):
-                progress = progress or Progress(settings.vocab_size, "pieces")
-                progress.update(int(match[1]) - done)
-                done = int(match[1])
-        if progress:
-            progress.close()
-    except OSError as error:
-        log_errors.append(error)
-        child.kill()
-
-
-def _train_as_child() -> int:
-    """Trains on standard input, a line of JSON with `path` and `arguments`, then the text.
-
-    Writes the model to `path`, or SentencePiece's refusal to `path` + ".error".
-    """
-    import sentencepiece
-
-    children.be_a_child()
-    header = json.loads(sys.stdin.buffer.readline())
-    text = (line[:-1].decode() for line in sys.stdin.buffer)
-    try:
-        with open(header["path"], "wb") as model:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=text, model_writer=model, **header["arguments"]
-            )
-    except RuntimeError as error:
-        with open(f"{header['path']}.error", "w", encoding="utf-8") as file:
-            file.write(str(error))
-        return _REFUSED_STATUS
-    return 0
-
-
-def _fail(status: int, path: str, settings: TokenizeConfig, last: Iterable[str]) -> None:
-    """Raises the error of the child's status, its refusal or the last lines of its log."""
-    if status != _REFUSED_STATUS:
-        to_do = (
-            "train on less text with a smaller --max_sentences"
-            f" (now {settings.max_sentences or 'all'})"
-        )
-        raise children.error_from_exit(status, last, "SentencePiece", to_do)
-    with open(f"{path}.error", encoding="utf-8") as file:
-        message = file.read()
-    raise classify(RuntimeError(message)) or _refusal(message, settings)
-
-
 def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
     """Turn SentencePiece's refusal into advice that a person can act on."""
     if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
@@ -289,5 +235,115 @@ def _too_large(settings: TokenizeConfig, most: object) -> BadInput:
     )
 
 
-if __name__ == "__main__":
-    sys.exit(_train_as_child())
+@dataclass(frozen=True)
+class ModelRecord:
+    """PREFIX.json."""
+
+    settings: dict[str, int | float | str]
+    corpus_fingerprint: decode.Sha256
+    vocab_size: decode.Count
+    special_ids: dict[str, int]
+    normalization: str
+    lines: decode.Count  # trained on
+    model_sha256: decode.Sha256
+    sentencepiece: str  # version
+    characters_per_token: decode.Amount
+    unknown_rate: decode.Amount
+    longest_piece: str
+    seconds: decode.Amount
+    format_version: str
+
+
+class ModelFiles:
+    """The three files of a prefix, on disk or gs://."""
+
+    def __init__(self, prefix: str) -> None:
+        """Name the files; nothing is read."""
+        self.prefix = prefix
+        self.model = f"{prefix}.model"  # SentencePiece's
+        self.vocab = f"{prefix}.vocab"  # its pieces and scores, as text
+        self.record = f"{prefix}.json"
+
+    def read_record(self) -> ModelRecord | None:
+        """Read the record; None where none of ours is."""
+        if not storage.exists(self.record):
+            return None
+        try:
+            data = storage.read_bytes(self.record)
+            return decode.decode_versioned(data, ModelRecord, self.record, "train it again")
+        except BadInput:
+            return None
+
+    def check(self, replaces: bool) -> None:
+        """Refuses places that cannot be written to, and files of another make; changes nothing.
+
+        Args:
+            replaces: whether what is there will be replaced, and so has to be ours.
+
+        Raises:
+            BadInput: at one of the three is a file that `tokenize` did not make or that was
+                changed, a link, a folder or something special, or nothing can be written there.
+        """
+        for path in (self.record, self.model, self.vocab):
+            outputs.check_output_file(path, _FLAG, replaces)
+
+    def finished(
+        self, settings: TokenizeConfig, corpus_fingerprint: str, overwrite: bool
+    ) -> ModelRecord | None:
+        """Return the record of a whole model of these settings; None where one is to be trained.
+
+        Raises:
+            BadInput: there is one of other settings, which is not to be overwritten.
+        """
+        there = self.read_record()
+        if there is None or overwrite:
+            return None
+        differing = [
+            f"{key} was {there.settings.get(key)}, is {value}"
+            for key, value in structs.asdict(settings).items()
+            if there.settings.get(key) != value
+        ]
+        if there.corpus_fingerprint != corpus_fingerprint:
+            differing.append("the corpus is another one")
+        if differing:
+            raise BadInput(
+                f"{self.record} exists already, with other settings ({'; '.join(differing)}):"
+                f" choose another {_FLAG}, or replace it with --overwrite"
+            )
+        if not (storage.exists(self.vocab) and storage.exists(self.model)):
+            return None
+        sha256 = hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
+        return there if sha256 == there.model_sha256 else None
+
+    def write(self, tokenizer: SentencePieceTokenizer, record: Mapping[str, Any]) -> ModelRecord:
+        """Writes all three; `record` is a `ModelRecord` but for what the model says of itself."""
+        made = ModelRecord(
+            format_version=decode.FORMAT_VERSION,
+            **record,
+            vocab_size=tokenizer.vocab_size,
+            special_ids=tokenizer.special_ids,
+            normalization=model_proto.settings(tokenizer.model_bytes).normalization,
+            model_sha256=tokenizer.sha256,
+        )
+        scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
+        rows = "".join(f"{p}\t{s:g}\n" for p, s in zip(tokenizer.pieces, scores, strict=True))
+        text = json.dumps(dataclasses.asdict(made), ensure_ascii=False, indent=2) + "\n"
+        for path, content in (
+            (self.record, text.encode()),
+            (self.vocab, rows.encode()),
+            (self.model, tokenizer.model_bytes),
+        ):
+            outputs.write(path, content)
+        return made
+
+    def check_model(self, tokenizer: Tokenizer) -> None:
+        """Refuses a model other than the one that its record, if there is one, describes.
+
+        A flipped bit seldom makes a model unreadable: it makes another tokenizer.
+        """
+        there = self.read_record()
+        if there is not None and there.model_sha256 != tokenizer.sha256:
+            raise BadInput(
+                f"{self.model}: not the model that {self.record} describes: restore it from a copy,"
+                f" or remove {self.record} where you have put another model there"
+            )
