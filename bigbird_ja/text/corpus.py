@@ -4,34 +4,90 @@
     for text in corpus.texts(): ...
 
 Document n is the same at every reading.
+
+TFDS data sets are neither downloaded nor generated. They are looked for in `--tfds_data_dir`, or
+else in TFDS's own directory (`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then in the public prepared
+copy in `gs://tfds-data/datasets`, where it can be reached.
 """
 
-import dataclasses
 import functools
 import hashlib
+import json
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bigbird_ja import storage
-from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
-from bigbird_ja.storage import paths as storage_paths
-from bigbird_ja.text import tfds_source
-from bigbird_ja.text.file_source import AUTO, BLANK_LINE, BY_FILE, SUFFIXES, TEXT_FIELD, FileSource
-from bigbird_ja.text.tfds_source import TfdsSource
-
-TextSource = FileSource | TfdsSource
+from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
 
 WEIGHT = Option(
     "weight", float, 1.0, "How often an epoch takes each document of a corpus.",
     low=0.0001, high=1000.0,
 )  # fmt: skip
-# A larger .txt file holds more than one document: the longest novels have 5 MB.
-_LONGEST_BOOK = 8 << 20
+PUBLIC_COPY = "gs://tfds-data/datasets"
+_PUBLIC_URL = "https://storage.googleapis.com/tfds-data/datasets"
+_PROBE_SECONDS = 10
+_TFDS = re.compile(
+    r"tfds:(?P<name>[\w.-]+(?:/[\w.-]+)*)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>.+))?"
+)
+
+
+@dataclass(frozen=True)
+class TfdsSource:
+    """A split of a prepared TFDS data set, read by TFDS's own builder; picklable."""
+
+    name: str  # with its version
+    data_dir: str
+    split: str
+
+    @property
+    def label(self) -> str:
+        """Return its name in messages and manifests."""
+        return f"tfds:{self.name}:{self.split}"
+
+    def texts(self) -> Iterator[str]:
+        """Yield the documents in order: by shard, then by place in it.
+
+        Raises:
+            BadInput: the data set has no feature `text`, or a text is not UTF-8.
+        """
+        import tensorflow_datasets as tfds
+
+        builder = _builder(self.name, self.data_dir)
+        if "text" not in builder.info.features:
+            raise BadInput(f"tfds:{self.name} has no feature `text`: choose another data set")
+        read = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False)
+        examples = builder.as_dataset(split=self.split, shuffle_files=False, read_config=read)
+        for example in examples.map(lambda e: e["text"]).as_numpy_iterator():
+            try:
+                yield example.decode()
+            except UnicodeDecodeError as error:
+                raise BadInput(f"tfds:{self.name}:{self.split}: a text is not UTF-8") from error
+
+    @property
+    def num_documents(self) -> int:
+        """Count the documents in the split."""
+        return int(_builder(self.name, self.data_dir).info.splits[self.split].num_examples)
+
+    def digest(self) -> bytes:
+        """Hash name, version, split, and each shard's name, length and size.
+
+        The corpus's fingerprint takes it: hex SHA-256, as bytes.
+        """
+        info = _builder(self.name, self.data_dir).info
+        split = info.splits[self.split]
+        shards = [[i.filename.rpartition("/")[2], i.skip, i.take] for i in split.file_instructions]
+        whole = info.splits[self.split.partition("[")[0]]
+        size = int(whole.num_bytes * (split.num_examples / max(1, whole.num_examples)))
+        content = [self.name, self.split, shards, size, split.num_examples]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest().encode()
+
+
+TextSource = FileSource | TfdsSource
 
 
 @dataclass(frozen=True)
@@ -126,8 +182,10 @@ def open_corpus(
         place, weight = split_weight(source)
         if weight is not None and not takes_weights:
             raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
-        opened = _open(place, tfds_data_dir, txt_documents, text_field)
-        parts.append(Input(place, opened, weight))
+        if place.startswith("tfds:"):
+            parts.append(Input(place, _open_tfds(place, tfds_data_dir), weight))
+        else:
+            parts.append(Input(place, open_files(place, txt_documents, text_field), weight))
     _check_used(parts, tfds_data_dir, txt_documents, text_field)
     if not any(_has_text(source) for part in parts for source in part.opened):
         raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
@@ -187,27 +245,6 @@ def _sha256(digests: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _open(
-    source: str, tfds_data_dir: str | None, txt_documents: str, text_field: str
-) -> tuple[TextSource, ...]:
-    if source.startswith(tfds_source.PREFIX):
-        return tuple(tfds_source.open_source(source, tfds_data_dir))
-    files = [FileSource(path, txt_documents, text_field) for path in _paths(source)]
-    if txt_documents == AUTO and (texts := [file for file in files if file.is_text]):
-        taken = _choose_txt_documents(source, texts)
-        files = [dataclasses.replace(file, txt_documents=taken) for file in files]
-    return tuple(files)
-
-
-def _choose_txt_documents(source: str, texts: list[FileSource]) -> str:
-    """Decide what a document is in the .txt files of a source, and log it."""
-    if len(texts) > 1 and all(storage.stat(t.path).size <= _LONGEST_BOOK for t in texts):
-        log(f"{source}: each of {len(texts):,} .txt files is a document (--txt_documents file)")
-        return BY_FILE
-    log(f"{source}: a blank line ends a document (--txt_documents blank_line)")
-    return BLANK_LINE
-
-
 def _has_text(source: TextSource) -> bool:
     """Tell whether there is any text; files are read up to their first.
 
@@ -219,35 +256,75 @@ def _has_text(source: TextSource) -> bool:
     return any(text.strip() for text in source.texts())
 
 
-def _paths(source: str) -> list[str]:
-    """List the files that a source names: itself, those of a folder, or those of a pattern."""
-    is_remote = storage.is_remote(source)
-    if source.endswith("/") if is_remote else os.path.isdir(source):
-        paths = _files_of_folder(source.rstrip("/"))
-    elif (not is_remote and storage.exists(source)) or not any(c in source for c in "*?["):
-        paths = [source]  # or a file whose name holds [ or *
-    else:
-        paths = storage.glob(source)
-        if not paths:
-            raise BadInput(f"no file matches {source}: check --input")
-    for path in paths:
-        storage_paths.check_input_file(path, "--input")
-        storage.open_read(path).close()  # before anything is started
-        if not path.endswith(SUFFIXES):
+def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
+    """Open the splits that `source` names, joined by "+".
+
+    Raises:
+        BadInput: not of this form, an unknown split, or not prepared where it was looked for.
+    """
+    match = _TFDS.fullmatch(source)
+    if not match:
+        raise BadInput(f"{source!r}: write it as tfds:wiki40b/ja or tfds:wiki40b/ja:train")
+    name, version = match["name"], match["version"]
+    prepared_dir, builder = _find(f"{name}:{version}" if version else name, data_dir)
+    opened = []
+    for split in (match["split"] or "train").split("+"):
+        try:
+            builder.info.splits[split.strip()]
+        except (ValueError, KeyError, AssertionError) as error:
             raise BadInput(
-                f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds"
-            )
-    return paths
+                f"{source}: no split {split.strip()!r}: there are {', '.join(builder.info.splits)}"
+            ) from error
+        opened.append(TfdsSource(f"{name}:{builder.version}", prepared_dir, split.strip()))
+    return tuple(opened)
 
 
-def _files_of_folder(folder: str) -> list[str]:
-    """List the files of a folder by name; of a data set of `datasets` those of `train`."""
-    names = storage.list_tree(folder)
-    if "dataset_dict.json" in names:
-        folder = storage.join(folder, "train")
-        names = storage.list_tree(folder)
-    # `datasets` keeps what it has computed as cache-*.arrow beside the data.
-    names = [n for n in names if n.endswith(SUFFIXES) and not n.startswith("cache-")]
-    if not names:
-        raise BadInput(f"--input {folder}: a folder without files of {', '.join(SUFFIXES)}")
-    return [storage.join(folder, name) for name in names]
+def _find(name: str, data_dir: str | None) -> tuple[str, Any]:
+    """Find where the data set lies prepared; return the place and its builder."""
+    import tensorflow_datasets as tfds
+
+    local = os.path.expanduser(data_dir or str(tfds.core.constants.DATA_DIR))
+    if builder := _builder(name, local):
+        return local, builder
+    tried = local
+    if not data_dir:
+        if _public_copy_answers() and (builder := _builder(name, PUBLIC_COPY)):
+            return PUBLIC_COPY, builder
+        tried += f", and the public copy in {PUBLIC_COPY} cannot be reached or lacks it"
+    raise BadInput(
+        f"tfds:{name} is not prepared in {tried}: copy it once with `gsutil -m cp -r"
+        f" {PUBLIC_COPY}/{name.partition(':')[0]} DIR/{os.path.dirname(name)}` and give"
+        " --tfds_data_dir DIR"
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _builder(name: str, data_dir: str) -> Any:
+    """Return TFDS's builder, or None where the data set is not prepared in `data_dir`."""
+    import tensorflow_datasets as tfds
+    from absl import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)  # it warns of every configuration that is not prepared
+    try:
+        builder = tfds.builder(name, data_dir=data_dir)
+    except Exception as error:  # a missing data set or version has exceptions of TFDS's own
+        if "NotFoundError" in type(error).__name__ or "version" in str(error).lower():
+            return None
+        raise
+    finally:
+        logging.set_verbosity(verbosity)
+    return builder if builder.is_prepared() else None
+
+
+def _public_copy_answers() -> bool:
+    """Asks once, briefly: TensorFlow's own client would retry for minutes without a network."""
+    import urllib.request
+
+    try:
+        urllib.request.urlopen(_PUBLIC_URL, timeout=_PROBE_SECONDS).close()
+    except urllib.error.HTTPError:  # something answers
+        return True
+    except OSError:
+        return False
+    return True

@@ -11,10 +11,12 @@ column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
 A record without text is an empty document: `make-data` counts and leaves it out.
 """
 
+import dataclasses
 import gzip
 import hashlib
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,9 @@ from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from bigbird_ja import storage
-from bigbird_ja.process.console import shortened
+from bigbird_ja.process.console import log, shortened
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import paths
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 SUFFIXES = (
@@ -39,6 +42,8 @@ MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"  # an ideographic space is white space, too
 _ROWS = 256
+# A larger .txt file holds more than one document: the longest novels have 5 MB.
+_LONGEST_BOOK = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -267,3 +272,54 @@ def _check_column(pyarrow: Any, schema: Any, path: str, field: str) -> None:
         raise BadInput(
             f"{path}: {field} holds no text but {kind}: name another column with --text_field"
         )
+
+
+def open_files(source: str, txt_documents: str, text_field: str) -> tuple[FileSource, ...]:
+    """Open the files that a source names: itself, those of a folder, or those of a pattern.
+
+    Raises:
+        BadInput: none, one that cannot be read, or one whose name does not say what it holds.
+    """
+    files = [FileSource(path, txt_documents, text_field) for path in _paths(source)]
+    texts = [file.path for file in files if file.is_text]
+    if txt_documents != AUTO or not texts:
+        return tuple(files)
+    if len(texts) > 1 and all(storage.stat(path).size <= _LONGEST_BOOK for path in texts):
+        taken, what = BY_FILE, f"each of {len(texts):,} .txt files is a document"
+    else:
+        taken, what = BLANK_LINE, "a blank line ends a document"
+    log(f"{source}: {what} (--txt_documents {taken})")
+    return tuple(dataclasses.replace(file, txt_documents=taken) for file in files)
+
+
+def _paths(source: str) -> list[str]:
+    is_remote = storage.is_remote(source)
+    if source.endswith("/") if is_remote else os.path.isdir(source):
+        found = _files_of_folder(source.rstrip("/"))
+    elif (not is_remote and storage.exists(source)) or not any(c in source for c in "*?["):
+        found = [source]  # or a file whose name holds [ or *
+    else:
+        found = storage.glob(source)
+        if not found:
+            raise BadInput(f"no file matches {source}: check --input")
+    for path in found:
+        paths.check_input_file(path, "--input")
+        storage.open_read(path).close()  # before anything is started
+        if not path.endswith(SUFFIXES):
+            raise BadInput(
+                f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds"
+            )
+    return found
+
+
+def _files_of_folder(folder: str) -> list[str]:
+    """List the files of a folder by name; of a data set of `datasets` those of `train`."""
+    names = storage.list_tree(folder)
+    if "dataset_dict.json" in names:
+        folder = storage.join(folder, "train")
+        names = storage.list_tree(folder)
+    # `datasets` keeps what it has computed as cache-*.arrow beside the data.
+    names = [n for n in names if n.endswith(SUFFIXES) and not n.startswith("cache-")]
+    if not names:
+        raise BadInput(f"--input {folder}: a folder without files of {', '.join(SUFFIXES)}")
+    return [storage.join(folder, name) for name in names]

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles, tfds_source
+from bigbird_ja.text import articles
+from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text.corpus import open_corpus
 from testkit import tfds_stand_in
 
@@ -57,11 +58,11 @@ def test_without_data_the_public_copy_is_read_where_it_answers(prepared, tmp_pat
     import tensorflow_datasets as tfds
 
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
-    monkeypatch.setattr(tfds_source, "_PUBLIC_URL", "http://127.0.0.1:1/datasets")
+    monkeypatch.setattr(corpus_lib, "_PUBLIC_URL", "http://127.0.0.1:1/datasets")
     with pytest.raises(BadInput, match=r"cannot be reached .*--tfds_data_dir DIR"):
         open_corpus(["tfds:wiki40b/ja"])
-    monkeypatch.setattr(tfds_source, "PUBLIC_COPY", prepared)
+    monkeypatch.setattr(corpus_lib, "PUBLIC_COPY", prepared)
     with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
         threading.Thread(target=server.handle_request).start()  # 501: something answers
-        monkeypatch.setattr(tfds_source, "_PUBLIC_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setattr(corpus_lib, "_PUBLIC_URL", f"http://127.0.0.1:{server.server_port}")
         assert list(open_corpus(["tfds:wiki40b/ja"]).texts()) == DOCUMENTS[:36]
