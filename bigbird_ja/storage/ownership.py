@@ -23,7 +23,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import IO, Annotated
@@ -115,9 +115,7 @@ class Owned:
         return cls(path, mark, token)
 
     @classmethod
-    def create(
-        cls, path: str, kind: str, new_id: Callable[[], str] = lambda: secrets.token_hex(8)
-    ) -> Owned:
+    def create(cls, path: str, kind: str) -> Owned:
         """Marks a folder, which must exist on disk; one that is marked already keeps its id.
 
         Call `check_folder` first: what else is in the folder is not looked at.
@@ -126,13 +124,12 @@ class Owned:
             path: the folder.
             kind: what it is, for messages: "run", "data set", "export", ...; `FILES` where only
                 some files in it will be ours.
-            new_id: 16 random hexadecimal digits.
 
         Raises:
             BadInput: the folder is ours and of another kind.
         """
         while (owned := cls.load(path)) is None:
-            mark = _Mark(new_id(), kind, {}, decode.FORMAT_VERSION)
+            mark = _Mark(secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
             storage.create_exclusive(storage.join(path, MARK), mark.encoded())
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
@@ -158,10 +155,6 @@ class Owned:
     def is_unchanged(self, name: str) -> bool:
         """Checks that the file of this name is one that we wrote, by size and checksum."""
         return self._current(name) is not None
-
-    def is_foreign(self, name: str) -> bool:
-        """Checks whether something of this name is there that is not what we wrote."""
-        return not self.is_unchanged(name) and bool(self._there([name]))
 
     def trust(self, record: str, files: Mapping[str, Made]) -> None:
         """Knows further files as ours, which a record states that is itself unchanged."""

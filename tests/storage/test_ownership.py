@@ -19,7 +19,7 @@ def _content(base):
 
 def test_a_mark_keeps_its_id_and_its_kind(base):
     assert Owned.load(base) is None
-    first = Owned.create(base, FILES, lambda: "0123456789abcdef")
+    first = Owned.create(base, FILES)
     first.write("report.html", b"page")
     as_run = Owned.create(base, "run")  # of nothing but single files of ours
     assert (as_run.id, as_run.kind, list(as_run.files)) == (first.id, "run", ["report.html"])
@@ -41,7 +41,7 @@ def test_only_what_we_wrote_is_replaced(base):
     owned.write("README.md", b"ours")
     owned.write("README.md", b"ours, newer")
     storage.write_bytes(f"{base}/README.md", b"ours, edited")
-    assert owned.is_foreign("README.md") and not owned.is_foreign("nothing")
+    assert not owned.is_unchanged("README.md")
     with refused, owned.writing("README.md") as file:
         file.write(b"third")
     with refused:
@@ -59,10 +59,10 @@ def test_what_a_record_states_leaves_the_mark_and_is_ours_while_the_record_is(ba
     assert owned.is_unchanged("shard"), "this process still knows it"
     loaded = Owned.load(base)
     assert loaded is not None and list(loaded.files) == ["manifest.json"]
-    assert loaded.is_foreign("shard")
+    assert not loaded.is_unchanged("shard")
     storage.write_bytes(f"{base}/manifest.json", b"[]")  # edited: it proves nothing any more
     loaded.trust("manifest.json", {"shard": shard})
-    assert loaded.is_foreign("shard")
+    assert not loaded.is_unchanged("shard")
     storage.write_bytes(f"{base}/manifest.json", b"{}")
     loaded.trust("manifest.json", {"shard": shard})
     assert loaded.is_unchanged("shard")
@@ -84,7 +84,7 @@ def test_a_kill_between_the_list_and_the_file_leaves_both_versions_ours(base):
     assert owned.is_unchanged("a")
     owned.write("a", b"fifth")
     storage.write_bytes(f"{base}/a", b"third")  # a version of long ago is the user's by now
-    assert owned.is_foreign("a")
+    assert not owned.is_unchanged("a")
 
 
 def test_what_was_changed_is_not_removed(base):
@@ -98,7 +98,7 @@ def test_what_was_changed_is_not_removed(base):
     assert _content(base) == {"b": b"B", "d": b"d", "unlisted": b""}
     assert sorted(owned.files) == ["b", "d"]
     owned.forget(["d"])
-    assert owned.is_foreign("d") and owned.remove(["d"]) == ["d"]
+    assert not owned.is_unchanged("d") and owned.remove(["d"]) == ["d"]
 
 
 def test_a_log_is_ours_whatever_it_holds(base):
