@@ -56,7 +56,10 @@ def test_no_step_is_shorter_than_a_host_takes_to_start_it():
 
 
 def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
-    chips = [{"chip": "v5e", "tokens_per_second_per_core": 10_000.0, "fits": True}]
+    chips = [
+        {"chip": chip, "tokens_per_second_per_core": 10_000.0, "fits": True}
+        for chip in ("v5e", "v3")
+    ]
     slices = [
         {"topology": "v5e:2x4", "tokens_per_second": 70_000.0, "fits": True},
         {"topology": "v5e:4x4", "tokens_per_second": 150_000.0, "fits": True},

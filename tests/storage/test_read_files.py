@@ -158,7 +158,6 @@ def test_status_shows_the_utmost_that_the_type_takes(name, tmp_path):
         _write_for_status(name, value, tmp_path)
         shown = status.read_status(str(tmp_path), "r", [], now=1.8e9)
         status._print([shown], [], asked=False)
-        status._print_events(str(tmp_path), "r", 100)
         assert shown["name"] == "r", what
 
 
