@@ -34,7 +34,7 @@ CASES = (
     ("plan --preflight={t}/no-text.jsonl", "chips is missing"),
     ("plan --preflight={t}/no-rate.json", "tokens_per_second_per_core is missing"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
-    ("config --command=tokenize --set=model.num_layers=3", "it uses tokenize.*"),
+    (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "it uses tokenize.*"),
     ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "Not a directory"),
     ("sample --documents=3 --output={o}.exe", "the name must end in .jsonl"),
     (_TOKENIZE + " --input={t}/none*.jsonl", "no file matches"),

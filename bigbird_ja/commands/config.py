@@ -1,7 +1,7 @@
 """Explain the settings that a command would use, and where each came from.
 
   bigbird-ja config base-4096
-  bigbird-ja config my.yaml --set model.num_layers=6 --command pretrain
+  bigbird-ja config my.yaml --set model.num_layers=6
   bigbird-ja config tiny-cpu > my.yaml
 
 Reads a preset or a file of settings (none: the defaults); writes nothing. What it prints is such a
@@ -21,27 +21,21 @@ EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
 SETTINGS = tuple(OPTIONS)
 POSITIONAL = "config"
 
-COMMANDS = ("tokenize", "make-data", "plan", "preflight", "pretrain", "launch")
 _WIDTH = 79
 
 
 def define_flags(flags: Flags) -> None:
-    """The command's own flags."""
-    flags.choice(
-        "command", COMMANDS, "Shows only what this command uses.", default=None, none="all settings"
-    )
+    """The command has no flags of its own."""
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Prints the settings."""
-    from bigbird_ja.cli.main import load_command
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import preset_names, resolve_config
     from bigbird_ja.settings.values import config_warnings, flatten
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    uses = load_command(args.command).SETTINGS if args.command else SETTINGS
-    config, overrides = resolve_config(args.config, args.set, uses=uses)
+    config, overrides = resolve_config(args.config, args.set)
     values = flatten(config)
     sources = {override.key: override.source for override in overrides}
     settings = {
@@ -54,7 +48,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             "allowed": option.allowed,
         }
         for key, option in OPTIONS.items()
-        if key in uses
     }
     presets = textwrap.wrap(f"Presets: {', '.join(preset_names())}.", _WIDTH - 2)
     print("\n".join(f"# {line}" for line in presets))

@@ -74,11 +74,8 @@ class EventLog:
                 **fields,
             }
         )
-        if storage.is_remote(self._path):
-            with self._lock:
-                self._known = _append_remote(self._path, line, self._known)
-        else:
-            _append_local(self._path, line)
+        with self._lock:
+            self._known = _append(self._path, line, self._known)
 
 
 def append_eval(model_dir: str, record: JsonRecord) -> None:
@@ -88,11 +85,7 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
 
 def append_line(path: str, record: JsonRecord) -> None:
     """Add one line of JSON to a file that several processes may write."""
-    line = json_line(record)
-    if storage.is_remote(path):
-        _append_remote(path, line)
-    else:
-        _append_local(path, line)
+    _append(path, json_line(record))
 
 
 def read_events(model_dir: str) -> list[EventRecord]:
@@ -283,19 +276,22 @@ def _append_local(path: str, line: bytes) -> None:
         os.close(descriptor)
 
 
-def _append_remote(
+def _append(
     path: str, line: bytes, known: tuple[bytes, str] | None = None
 ) -> tuple[bytes, str] | None:
-    """Append to an object by compare-and-swap.
+    """Append a line; to an object by compare-and-swap.
 
     Args:
-        path: on a bucket.
+        path: on disk or on a bucket.
         line: to append.
         known: content and version as this process knows them; read where None, or outdated.
 
     Returns:
-        Content and version after that, or None.
+        Content and version of an object after that, or None.
     """
+    if not storage.is_remote(path):
+        _append_local(path, line)
+        return None
     for _ in range(_SWAP_ATTEMPTS):
         if known is None:
             try:

@@ -16,7 +16,7 @@ from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import DATA_KEYS, PAD_ID, Data, data_entries, requested_data
 from bigbird_ja.settings.option import in_words, nearest, shortened
-from bigbird_ja.settings.schema import OPTIONS, SECTIONS, Config
+from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten, validate_config, validate_on_data, varied
 
 _LONGEST = 1024  # characters of a text
@@ -240,9 +240,6 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
         decode.check_format(version, path, "start again, or use the version that wrote it")
     overrides = []
     for section, entries in values.items():
-        if section not in SECTIONS:
-            near = nearest(str(section), SECTIONS)
-            raise BadInput(f"{source}: unknown section {shortened(section)}{near}")
         if entries is None:
             continue
         if not isinstance(entries, dict):

@@ -294,7 +294,6 @@ class Config(Struct, frozen=True, kw_only=True):
 
 
 OPTIONS: dict[str, Option] = options_of(Config)
-SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(option.section for option in OPTIONS.values()))
 
 
 def used_by(command: str) -> tuple[str, ...]:

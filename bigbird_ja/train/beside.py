@@ -199,7 +199,7 @@ class Evaluations:
                 return None
         if "error" in outcome:
             raise outcome["error"]
-        if outcome.get("result") is not None:
+        if "result" in outcome:  # None in a process of a pod that does not write
             self._evaluated = step
         return outcome.get("result")
 

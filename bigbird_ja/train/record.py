@@ -120,10 +120,6 @@ class Recorder:
                 was=config_fingerprint(*before),
                 now=config_fingerprint(config, data),
             )
-        old, new = before[0].training.num_train_steps, config.training.num_train_steps
-        if old != new:
-            schedule = config.training.schedule
-            self._deps.log(f"the {schedule} schedule ends at step {new:,}, no longer at {old:,}")
 
     def open_board(self) -> None:
         """Open TensorBoard's file; this is what needs TensorFlow."""

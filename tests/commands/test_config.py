@@ -42,13 +42,6 @@ def test_json_has_everything_that_is_declared_and_warnings(run):
     assert "training.warmup_steps=10,000" in warning and warning in ended.stderr
 
 
-def test_only_what_one_command_uses(run):
-    text = run("config", "tiny-cpu", "--command=tokenize").stdout
-    assert "vocab_size: 8000" in text and "make_data:" not in text
-    text = run("config", "tiny-cpu", "--command=make-data").stdout
-    assert "  block_size: 16" in text and "num_layers" not in text
-
-
 def test_a_file_of_a_presets_name_is_named_as_a_file(tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny-cpu").write_text("model: {num_layers: 7}\n")

@@ -120,7 +120,10 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("modle: {num_layers: 2}", "unknown section 'modle' (did you mean 'model'"),
+        (
+            "modle: {num_layers: 2}",
+            "unknown setting 'modle.num_layers' (did you mean 'model.",
+        ),
         ("model: {num_layer: 2}", "unknown setting 'model.num_layer' (did you mean 'model.num_lay"),
         ("model: {random_pattern: roled}", "did you mean 'rolled'"),
         ("model: {hidden_size: 100, num_attention_heads: 12}", "hidden_size=100"),
