@@ -236,7 +236,7 @@ class Work:
             BadInput: a file that would be replaced is not ours, or was changed.
         """
         digest = hashlib.sha256(json.dumps(vars(spec), sort_keys=True).encode()).hexdigest()
-        owned = Owned.create(self._output, KIND, lambda: digest[:16])
+        owned = Owned.create(self._output, KIND, digest[:16])
         _trust_shards(owned)
         names = {shard.name for shard in shards}
         ready = names & set(storage.list_files(self.ready))

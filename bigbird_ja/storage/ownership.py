@@ -115,7 +115,7 @@ class Owned:
         return cls(path, mark, token)
 
     @classmethod
-    def create(cls, path: str, kind: str) -> Owned:
+    def create(cls, path: str, kind: str, new_id: str = "") -> Owned:
         """Marks a folder, which must exist on disk; one that is marked already keeps its id.
 
         Call `check_folder` first: what else is in the folder is not looked at.
@@ -124,12 +124,13 @@ class Owned:
             path: the folder.
             kind: what it is, for messages: "run", "data set", "export", ...; `FILES` where only
                 some files in it will be ours.
+            new_id: 16 hexadecimal digits; random ones by default.
 
         Raises:
             BadInput: the folder is ours and of another kind.
         """
         while (owned := cls.load(path)) is None:
-            mark = _Mark(secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
+            mark = _Mark(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
             storage.create_exclusive(storage.join(path, MARK), mark.encoded())
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:

@@ -4,6 +4,7 @@
 import hashlib
 import itertools
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,8 +16,10 @@ import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import pipeline
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.train import hf_folder
 from testkit import ROOT, runs
 
 torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch")
@@ -121,6 +124,31 @@ def test_the_first_evaluation_is_that_of_transformers(kind, sizes, roberta_data,
     expected = transformers_loss(folder, data)
     print(f"{kind}: {before:.5f} here, {expected:.5f} in transformers {transformers.__version__}")
     assert before == pytest.approx(expected, abs=1e-3)
+
+
+def test_padding_and_random_tokens_are_the_tokenizers(roberta_data):
+    theirs = transformers.AutoTokenizer.from_pretrained(roberta_data[0])
+    manifest = manifest_lib.load(str(roberta_data[1]))
+    assert manifest.pad_id == theirs.pad_token_id > 0
+    drawn = {theirs.convert_ids_to_tokens(int(i)) for i in manifest.rule().ordinary_ids()}
+    assert drawn and not drawn & {*theirs.all_special_tokens}
+    batch = next(iter(pipeline.eval_batches(manifest, str(roberta_data[1]), batch_size=64)))
+    ids = batch["input_ids"].numpy()
+    assert (ids[:, 0] == theirs.cls_token_id).any()
+    assert ((batch["document_ids"].numpy() == 0) == (ids == theirs.pad_token_id)).all()
+
+
+def test_embeddings_that_are_too_few_are_refused(roberta_data, tmp_path):
+    folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
+    (folder / "model.safetensors").touch()
+    manifest = manifest_lib.load(str(roberta_data[1]))
+    config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": manifest.vocab_size - 1}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput, match=r"embeddings of .* pieces .* ids up to "):
+        hf_folder.adopted_settings(str(folder), None, manifest)
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 9000}))
+    adopted = hf_folder.adopted_settings(str(folder), None, manifest)
+    assert ("model.vocab_size", 9000) in [(o.key, o.value) for o in adopted]
 
 
 @dataclass(frozen=True)

@@ -82,16 +82,6 @@ def marked(tok, text, by="script"):
     return [surface[a:b] for a, b in itertools.pairwise(heads)]
 
 
-@pytest.mark.both
-@each_kind(tokenizer_folders.KINDS)
-def test_ids_are_those_of_transformers(kind, folders):
-    ours = read_tokenizer(str(folders[kind]))
-    texts = [*HARD, *articles.documents(20, seed=6)]
-    assert our_ids(ours, texts) == transformers_ids(folders[kind], texts)
-    copy = pickle.loads(pickle.dumps(ours))
-    assert copy.encode_batch(texts) == ours.encode_batch(texts)
-
-
 @pytest.mark.timeout(600)
 @each_kind(tokenizer_folders.KINDS)
 def test_ids_of_real_documents_are_those_of_transformers(kind, real_text_path, once, tmp_path):
@@ -111,6 +101,8 @@ def test_the_folder_that_is_handed_back_loads_and_gives_the_same_ids(
 ):
     ours = read_tokenizer(str(folders[kind]))
     texts = [*HARD, *articles.documents(5, seed=7)]
+    assert transformers_ids(folders[kind], texts) == our_ids(ours, texts)
+    assert our_ids(pickle.loads(pickle.dumps(ours)), texts) == our_ids(ours, texts)
     back = exported(ours, tmp_path / "back", model_type)
     assert transformers_ids(back, texts) == our_ids(ours, texts)
     again = read_tokenizer(str(back))
@@ -124,7 +116,6 @@ TEMPLATES = {
         {"post_processor": None},
         ("<s>", "</s>"),
     ),
-    "one flag": ({"add_bos_token": True}, {"post_processor": None}, ("<s>", "<sep>")),
     "no template": ({}, {"post_processor": None}, ("<cls>", "<sep>")),
     "in a sequence": (
         {},
@@ -293,9 +284,6 @@ BAD = {
         lambda f: (f / "tokenizer.json").write_bytes((f / "tokenizer.json").read_bytes()[:999]),
         r"tokenizer\.json: not JSON",
     ),
-    "no tokenizer.json": (
-        "WordPiece", lambda f: (f / "tokenizer.json").write_text("{}"), "model is missing",
-    ),
     "of another format": (
         "WordPiece",
         lambda f: changed(f, "tokenizer.json", model={"type": "New", "vocab": {"[UNK]": 1}}),
@@ -354,10 +342,6 @@ BAD = {
             f, "tokenizer_config.json", mecab_kwargs={"mecab_option": "-o /tmp/x"}
         ),
         "without options",
-    ),
-    "unreadable": (
-        "byte-level BPE", lambda f: changed(f, "tokenizer.json", normalizer={"type": "None"}),
-        "cannot read it",
     ),
 }  # fmt: skip
 
