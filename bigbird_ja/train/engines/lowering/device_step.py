@@ -85,14 +85,10 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
         bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, count)
         return DeviceState(new, slots, count, bad), Notes(metrics, bad)
 
-    placed = state_parts(step)
+    # The parts of the state over the devices.
+    placed = DeviceState([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
     over_devices = shard_map(replica_step, mesh, (placed, P(AXIS)), (placed, P()))
     return jax.jit(over_devices, donate_argnums=(0,))
-
-
-def state_parts(step: LoweredStep) -> DeviceState:
-    """Lay a state over the devices, as `PartitionSpec`s."""
-    return DeviceState([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
 
 
 def shapes(step: LoweredStep, mesh: Mesh) -> tuple[DeviceState, dict[str, jax.ShapeDtypeStruct]]:
