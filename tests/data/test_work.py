@@ -245,7 +245,7 @@ def test_files_that_the_user_put_into_our_folder_stay(output, request_of):
 @pytest.mark.parametrize(
     ("output", "marked", "name", "message"),
     [
-        ("disk", False, "train-00000-of-00002.tfrecord", "records of another program"),
+        ("disk", False, "train-00000-of-00002.tfrecord", "such as train-00000"),
         ("disk", False, "manifest.json", "manifest.json"),
         ("bucket", False, "notes/mine.txt", "notes"),
         ("disk", True, "train-00000-of-00002.tfrecord", "nothing shows that make-data made it"),
