@@ -37,7 +37,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
-    from bigbird_ja.plan import Plan, Row
+    from bigbird_ja.plan import Plan, Results, Row
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = used_by("plan")
@@ -140,7 +140,7 @@ def _plan(
     return planned, about
 
 
-def _results(path: str, seq_length: int) -> Any:
+def _results(path: str, seq_length: int) -> Results:
     """Read the results of `preflight` for sequences of that length."""
     from bigbird_ja import plan
 
