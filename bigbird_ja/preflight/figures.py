@@ -105,22 +105,24 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
 
     An op whose bundles cannot be counted has its priced cycles.
     """
-    total = sum(code.cycles for code in costs) + time.waiting
+    ran = sum(code.cycles for code in costs)
+    hbm = sum(code.hbm_cycles for code in costs) + time.copied
+    waiting = max(time.waiting, hbm - ran)  # for copies that nothing waits for by name, too
+    total = ran + waiting
     priced = sum(code.cycles for code in costs if code.bundle_cycles is None)
     kinds: dict[str, float] = defaultdict(float)
     bound: dict[str, float] = defaultdict(float)
     for code in costs:
         kinds[kind_of(code.cost)] += code.cycles
         bound[code.bound_by or "not counted"] += code.cycles
-    if time.waiting:
-        kinds[WAITING] = time.waiting
-        bound["HBM"] += time.waiting
+    if waiting:
+        kinds[WAITING] = waiting
+        bound["HBM"] += waiting
     limits = sum(max(code.hbm_cycles, code.matrix_cycles) for code in costs)
-    hbm = sum(code.hbm_cycles for code in costs) + time.copied
     return {
         "code_cycles": round(total),
         "code_coverage": 1.0 - priced / total if total else 1.0,
-        "code_waiting_cycles": round(time.waiting),
+        "code_waiting_cycles": round(waiting),
         # With every op at its limit of HBM or of the matrix units, and HBM at its limit.
         "code_roofline_cycles": round(max(limits, hbm)),
         "code_by_kind": _rounded(kinds),

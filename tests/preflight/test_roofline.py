@@ -153,6 +153,9 @@ def test_sums_over_a_step():
     assert sum(sums["code_by_kind"].values()) == pytest.approx(sums["code_cycles"], abs=3)
     assert sums["code_bound_by"].keys() == {"matrix unit", "loads", "HBM", "not counted"}
     assert sums.keys() == set(figures.CODE_KEYS)
+    # No step is shorter than HBM takes for all its bytes.
+    sums = figures.code_figures(result, StepTime(copied=1e9))
+    assert sums["code_cycles"] == sums["code_roofline_cycles"] > 1e9
 
 
 LINES = {
