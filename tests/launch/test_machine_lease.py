@@ -42,10 +42,10 @@ def stopped_at(cloud, moment, stop=Stop.DELETE):
 # --- a bucket that fails --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("act", ["beat", "write"])
-def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act):
+@pytest.mark.parametrize(("act", "start"), [("beat", HOUR), ("write", HOUR), ("write", 0.0)])
+def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act, start):
     cloud = SimulatedCloud(TRAINER, lambda ready: 2 * HOUR)
-    breaking(cloud, act, HOUR, 5 * HOUR, StorageError("the bucket fails"))
+    breaking(cloud, act, start, 5 * HOUR, StorageError("the bucket fails"))
     fails = cloud.interfere
 
     def interfere(done, zone):
@@ -56,7 +56,7 @@ def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act):
     cloud.interfere = interfere
     assert run(cloud).ending is Ending.FINISHED
     created = [moment - START for moment in times(cloud, "creating")]
-    assert created and not [moment for moment in created if HOUR <= moment < 5 * HOUR]
+    assert created and not [moment for moment in created if start <= moment < 5 * HOUR]
 
 
 def test_the_lock_is_renewed_again_before_renting():
