@@ -10,22 +10,21 @@ import dataclasses
 import functools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from bigbird_ja.settings.values import varied
-from testkit import ROOT, pods, synthetic
+from testkit import ROOT, command_line, pods, synthetic
 
 TINY = (
-    "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
-    "model.intermediate_size=48", "model.block_size=8", "model.num_random_blocks=1",
-    "training.global_batch_size=8", "training.learning_rate=2e-3", "training.warmup_steps=4",
-    "training.num_train_steps=20", "training.dtype=float32", "training.log_every_steps=1",
+    *("model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2"),
+    *("model.intermediate_size=48", "model.block_size=8", "model.num_random_blocks=1"),
+    *("training.global_batch_size=8", "training.learning_rate=2e-3", "training.warmup_steps=4"),
+    *("training.num_train_steps=20", "training.dtype=float32", "training.log_every_steps=1"),
     "data.shuffle_window=2",
-)  # fmt: skip
+)
 
 Run = tuple[dict[str, Any], list[float]]  # state, losses
 
@@ -46,20 +45,16 @@ def compare(devices, cases):
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(list(cases), file)
         file.flush()
-        done = subprocess.run(
-            [sys.executable, "-m", "testkit.engine_runs", str(devices), file.name],
-            capture_output=True, text=True, cwd=ROOT, env=environment(devices),
-        )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+        words = ("testkit.engine_runs", devices, file.name)
+        done = command_line.run_module(*words, env=environment(devices), timeout=1200)
+    assert done.status == 0, done.stderr[-3000:]
     return list(json.loads(done.stdout.splitlines()[-1]))
 
 
 def environment(devices):
     """Make the variables of a process with so many CPU devices, and a fast compiler."""
-    return {
-        **os.environ, **pods.environ(devices), "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3",
-        "PYTHONPATH": str(ROOT),
-    }  # fmt: skip
+    ours = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **pods.environ(devices), **ours}
 
 
 def main(devices, path):
@@ -92,10 +87,8 @@ def _compare(case, directory, devices):
     config = fit_to_data(config, manifest)
 
     def batches(host, count, start_step=0):
-        return pipeline.batches(
-            config, manifest, str(directory / "data"), start_step=start_step,
-            num_hosts=count, host_index=host,
-        )  # fmt: skip
+        part = {"start_step": start_step, "num_hosts": count, "host_index": host}
+        return pipeline.batches(config, manifest, str(directory / "data"), **part)
 
     steps = config.training.num_train_steps
     ours = theirs = first_state(config, manifest, None, None)
@@ -130,10 +123,9 @@ def _difference(ours_and_losses, theirs_and_losses):
     names = [name for name in theirs if name != "global_step"]
     apart = _apart(ours, theirs, names)
     losses = np.abs(np.subtract(our_losses, their_losses)) / np.abs(their_losses)
-    return {
-        "losses": float(losses.max()), "weights": float(max(apart)),
-        "worst": names[int(np.argmax(apart))], "first": our_losses[0], "last": our_losses[-1],
-    }  # fmt: skip
+    most = {"losses": float(losses.max()), "weights": float(max(apart))}
+    worst = names[int(np.argmax(apart))]
+    return {**most, "worst": worst, "first": our_losses[0], "last": our_losses[-1]}
 
 
 def apart(ours, theirs, step):

@@ -29,18 +29,18 @@ _OF_THE_WRITER = ("save", "between-files")
 _GONE = 76  # `errors.Stalled`
 CONFIG: dict[str, dict[str, Any]] = {
     "model": {
-        "hidden_size": 32, "num_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-        "block_size": 16, "num_random_blocks": 1,
+        **{"hidden_size": 32, "num_layers": 2, "num_attention_heads": 2},
+        **{"intermediate_size": 64, "block_size": 16, "num_random_blocks": 1},
     },
     "data": {"shuffle_window": 2},
     "training": {
-        "num_train_steps": 60, "global_batch_size": 4, "learning_rate": 0.002, "warmup_steps": 5,
-        "dtype": "float32", "log_every_steps": 4,
+        **{"num_train_steps": 60, "global_batch_size": 4, "learning_rate": 0.002},
+        **{"warmup_steps": 5, "dtype": "float32", "log_every_steps": 4},
     },
     "checkpoints": {
-        "save_every_minutes": 0, "save_every_steps": 5, "keep_last": 2, "keep_every_steps": 0,
+        **{"save_every_minutes": 0, "save_every_steps": 5, "keep_last": 2, "keep_every_steps": 0},
     },
-}  # fmt: skip
+}
 
 
 def write_inputs(directory, seq_length=64):
@@ -75,10 +75,8 @@ class Tally:
     def results(self, store):
         """As JSON."""
         median = round(statistics.median(self.seconds_to_resume or [0.0]), 2)
-        return {
-            **vars(self), "store": store, "tried": sum(self.kills.values()),
-            "seconds_to_resume": median,
-        }  # fmt: skip
+        tried = sum(self.kills.values())
+        return {**vars(self), "store": store, "tried": tried, "seconds_to_resume": median}
 
 
 def soak(zygote, arguments, place, processes, kills, rng):
@@ -163,10 +161,8 @@ def judge(model_dir, ended, expected):
     steps = [record["step"] for record in run_log.read_metrics(model_dir)]
     if steps != sorted(set(steps)):
         return f"metrics.jsonl repeats steps: {steps}"
-    ours = (
-        "model.ckpt-", "events.out.", "checkpoint", "config.yaml", "tokenizer.model",
-        "metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl", MARK,
-    )  # fmt: skip
+    ours = ("model.ckpt-", "events.out.", "checkpoint", "config.yaml", "tokenizer.model", MARK)
+    ours += ("metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl")
     strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
     if len(strange) > 3:  # one save that was cut off is set aside, three files at most
         return f"files pile up: {strange}"

@@ -24,22 +24,18 @@ def start(zygote, processes, *arguments, hang=None):
         processes: 1 is no pod.
         hang: `hang_at` of single processes.
     """
-    address = free_address()
-    return [
-        zygote.start(
-            *arguments, hang_at=(hang or {}).get(index),
-            environ=place(address, processes, index) if processes > 1 else environ(),
-        )
-        for index in range(processes)
-    ]  # fmt: skip
+    address, started = free_address(), []
+    for index in range(processes):
+        here = place(address, processes, index) if processes > 1 else environ()
+        how = {"environ": here, "hang_at": (hang or {}).get(index)}
+        started.append(zygote.start(*arguments, **how))
+    return started
 
 
 def place(address, processes, index):
     """Make the variables of one process of a pod."""
-    return {
-        **environ(), "JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(processes),
-        "JAX_PROCESS_ID": str(index),
-    }  # fmt: skip
+    where = {"COORDINATOR_ADDRESS": address, "NUM_PROCESSES": processes, "PROCESS_ID": index}
+    return {**environ(), **{f"JAX_{name}": str(value) for name, value in where.items()}}
 
 
 def wait(commands, *statuses):

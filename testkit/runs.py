@@ -12,12 +12,12 @@ ENGINE = "--engine=" + (
     "estimator" if importlib.util.find_spec("tensorflow_estimator") is not None else "auto"
 )
 SETTINGS = (
-    "--set=model.hidden_size=32", "--set=model.num_layers=2", "--set=model.num_attention_heads=2",
-    "--set=model.intermediate_size=48", "--set=model.block_size=16", "--set=training.dtype=float32",
-    "--set=training.global_batch_size=4", "--set=training.log_every_steps=2",
-    "--set=checkpoints.save_every_steps=2", "--set=training.warmup_steps=0",
-    "--set=training.learning_rate=1e-2",
-)  # fmt: skip
+    *("--set=model.hidden_size=32", "--set=model.num_layers=2", "--set=model.block_size=16"),
+    *("--set=model.num_attention_heads=2", "--set=model.intermediate_size=48"),
+    *("--set=training.global_batch_size=4", "--set=training.log_every_steps=2"),
+    *("--set=checkpoints.save_every_steps=2", "--set=training.warmup_steps=0"),
+    *("--set=training.learning_rate=1e-2", "--set=training.dtype=float32"),
+)
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,11 @@ class SmallRun:
 def make(directory, corpus, tokenizer, *sets):
     """Run make-data and pretrain: sequences of 256, 6 steps, checkpoints at 2, 4 and 6."""
     run = SmallRun.of(directory, corpus, tokenizer)
-    for arguments in (
-        ["make-data", f"--input={corpus}", f"--tokenizer={tokenizer}",
-         f"--output_dir={run.data_dir}", "--seq_length=256", "--max_predictions_per_seq=40",
-         "--eval_fraction=0.1", "--num_shards=4"],
-        ["pretrain", f"--data_dir={run.data_dir}", f"--model_dir={run.model_dir}",
-         "--num_train_steps=6",
-         ENGINE, *SETTINGS, *(f"--set={item}" for item in sets)],
-    ):  # fmt: skip
+    making = ["make-data", f"--input={corpus}", f"--tokenizer={tokenizer}", "--num_shards=4"]
+    making += [f"--output_dir={run.data_dir}", "--seq_length=256", "--eval_fraction=0.1"]
+    training = ["pretrain", f"--data_dir={run.data_dir}", f"--model_dir={run.model_dir}", ENGINE]
+    training += ["--num_train_steps=6", *SETTINGS, *(f"--set={item}" for item in sets)]
+    for arguments in ([*making, "--max_predictions_per_seq=40"], training):
         ended = command_line.run_cli(*arguments)
         if ended.status:
             pytest.fail(f"{arguments[0]} ended with {ended.status}: {ended.stderr[-2000:]}")

@@ -8,9 +8,8 @@ from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, order, tfrecords
 
-NAMES = (
-    "pad", "bos", "eos", "unk", "cls", "sep", "mask", "article", "section", "paragraph", "newline",
-)  # fmt: skip
+NAMES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
+NAMES += ("article", "section", "paragraph", "newline")
 SPECIAL_IDS = {name: i for i, name in enumerate(NAMES)}
 
 
@@ -22,12 +21,13 @@ def write(directory, train_counts=(4, 4, 3, 3), eval_counts=(3,), **changed):
     """
     directory.mkdir(parents=True, exist_ok=True)
     values = {
-        "seq_length": 64, "max_predictions_per_seq": 12, "masked_lm_prob": 0.15,
-        "masking": "dynamic", "mask_unit": "whole_word", "word_boundaries": "script", "nsp": False,
-        "vocab_size": 200, "special_ids": SPECIAL_IDS, "dupe_factor": 1, "input_mask": False,
-        "num_readers": order.choose_num_readers(train_counts), "tokenizer_sha256": "",
-        "eval_fraction": 0.1, "num_shards": 0, "seed": 0, "corpus": "", **changed,
-    }  # fmt: skip
+        **{"seq_length": 64, "max_predictions_per_seq": 12, "masked_lm_prob": 0.15, "nsp": False},
+        **{"masking": "dynamic", "mask_unit": "whole_word", "word_boundaries": "script"},
+        **{"vocab_size": 200, "special_ids": SPECIAL_IDS, "tokenizer_sha256": "", "corpus": ""},
+        **{"dupe_factor": 1, "input_mask": False, "eval_fraction": 0.1, "num_shards": 0, "seed": 0},
+        "num_readers": order.choose_num_readers(train_counts),
+        **changed,
+    }
     rng = np.random.default_rng(values["seed"])
     for split, counts in (("train", train_counts), ("eval", eval_counts)):
         tokens, starts = random_records(
@@ -90,10 +90,9 @@ def _encode(tokens, starts, values):
         kind = tfrecords.token_dtype(values["vocab_size"])
         nsp = {"segment_b": middle, "next_sentence_labels": labels} if values["nsp"] else {}
         return tfrecords.encode_dynamic(tokens.astype(kind), packed, nsp)
-    rule = masking.MaskingRule(
-        values["vocab_size"], tuple(range(len(NAMES))), SPECIAL_IDS["mask"], 0,
-        values["max_predictions_per_seq"], values["masked_lm_prob"], values["mask_unit"],
-    )  # fmt: skip
+    wanted = [values[name] for name in ("max_predictions_per_seq", "masked_lm_prob")]
+    ids = (values["vocab_size"], tuple(range(len(NAMES))), SPECIAL_IDS["mask"], 0)
+    rule = masking.MaskingRule(*ids, *wanted, values["mask_unit"])
     features = masking.mask(tokens, starts, 0, np.arange(count), 0, rule)
     positions = np.arange(tokens.shape[1])[None, :]
     in_b = (positions >= middle[:, None]) & (tokens != 0)

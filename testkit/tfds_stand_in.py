@@ -44,10 +44,8 @@ def write(data_dir, documents, split_sizes):
                     writer.write(record)
                     num_bytes += len(record)
         infos.append(tfds.core.SplitInfo(split, lengths, num_bytes, template))
-    tfds.folder_dataset.write_metadata(
-        data_dir=str(directory), features=features, split_infos=infos, version=VERSION,
-        check_data=False,
-    )  # fmt: skip
+    about = {"features": features, "split_infos": infos, "version": VERSION}
+    tfds.folder_dataset.write_metadata(data_dir=str(directory), check_data=False, **about)
     # `write_metadata` knows no configurations; a builder asked for a version looks for one.
     path = directory / "dataset_info.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "configName": CONFIG}))

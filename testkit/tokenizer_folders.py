@@ -8,14 +8,9 @@ import tokenizers
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-_BERT = {
-    "unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}  # fmt: skip
-_ROBERTA = {
-    "bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>",
-    "mask_token": "<mask>",
-}  # fmt: skip
+_BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
+_ROBERTA = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>"}
+_ROBERTA |= {"unk_token": "<unk>", "mask_token": "<mask>"}
 _VOCABULARY = 3000
 
 
@@ -53,9 +48,10 @@ def roberta_bpe(folder, texts):
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_VOCABULARY, special_tokens=list(_ROBERTA.values()),
+        vocab_size=_VOCABULARY,
+        special_tokens=list(_ROBERTA.values()),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     backend.train_from_iterator(texts, trainer)
     ends = [(piece, backend.token_to_id(piece)) for piece in ("</s>", "<s>")]
     backend.post_processor = processors.RobertaProcessing(*ends, add_prefix_space=True)
@@ -86,9 +82,10 @@ def unigram_with_bytes(folder, texts):
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     split = [line for text in texts for line in re.split("(?<=[。\n])", text) if line]
     trainer = trainers.UnigramTrainer(
-        vocab_size=_VOCABULARY, unk_token="<unk>",
+        vocab_size=_VOCABULARY,
+        unk_token="<unk>",
         special_tokens=[*parts.values(), *(f"<0x{byte:02X}>" for byte in range(256))],
-    )  # fmt: skip
+    )
     backend.train_from_iterator(split, trainer)
     definition = json.loads(backend.to_str())
     definition["model"]["byte_fallback"] = True
@@ -116,10 +113,9 @@ def mecab_wordpiece(folder, texts):
     folder.mkdir(exist_ok=True)
     vocabulary = folder / "vocab.txt"
     vocabulary.write_text("".join(f"{piece}\n" for piece, _ in pieces), encoding="utf-8")
-    transformers.BertJapaneseTokenizer(
-        str(vocabulary), word_tokenizer_type="mecab", subword_tokenizer_type="wordpiece",
-        mecab_kwargs={"mecab_dic": "unidic_lite"},
-    ).save_pretrained(folder)  # fmt: skip
+    kinds = {"word_tokenizer_type": "mecab", "subword_tokenizer_type": "wordpiece"}
+    kinds["mecab_kwargs"] = {"mecab_dic": "unidic_lite"}
+    transformers.BertJapaneseTokenizer(str(vocabulary), **kinds).save_pretrained(folder)
 
 
 KINDS = {

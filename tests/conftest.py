@@ -120,10 +120,8 @@ def tokenizer_path(sample_corpus, once):
     """A .model of 1,200 pieces trained on `sample_corpus` by `tokenize`."""
 
     def make(folder):
-        ended = command_line.run_cli(
-            "tokenize", f"--input={sample_corpus}", f"--output_prefix={folder}/ja",
-            "--vocab_size=1200",
-        )  # fmt: skip
+        flags = (f"--input={sample_corpus}", f"--output_prefix={folder}/ja", "--vocab_size=1200")
+        ended = command_line.run_cli("tokenize", *flags)
         assert ended.status == 0, ended.stderr
 
     return str(once("tokenizer", make) / "ja.model")

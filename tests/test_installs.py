@@ -4,7 +4,6 @@ import itertools
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from bigbird_ja.launch import startup
-from testkit import ROOT
+from testkit import ROOT, command_line
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,11 +41,9 @@ def blocks(lock):
 
 def on_linux(python):
     """The environment that markers of requirements ask about."""
-    return {
-        "python_version": python, "python_full_version": f"{python}.1", "sys_platform": "linux",
-        "platform_system": "Linux", "platform_machine": "x86_64",
-        "implementation_name": "cpython", "platform_python_implementation": "CPython",
-    }  # fmt: skip
+    system = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
+    kind = {"implementation_name": "cpython", "platform_python_implementation": "CPython"}
+    return {"python_version": python, "python_full_version": f"{python}.1", **system, **kind}
 
 
 def pins(lock, python):
@@ -135,14 +132,12 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, tmp_path):
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     if uv is None:
         pytest.skip("uv is not installed here")
-    done = subprocess.run(
-        [uv, "pip", "compile", wanted, "--constraint", IMAGES / image, "--quiet", "--no-header",
-         "--python-version", python[1], "--python-platform", "x86_64-manylinux_2_31"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    where = ("--python-version", python[1], "--python-platform", "x86_64-manylinux_2_31")
+    how = ("--constraint", IMAGES / image, "--quiet", "--no-header", *where)
+    done = command_line.run(uv, "pip", "compile", wanted, *how)
     if "request" in done.stderr and "No solution" not in done.stderr:
         pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.stderr
     lines = [line.split("==") for line in frozen.splitlines() if "==" in line]
     pinned = {canonicalize_name(name): version for name, version in lines}
     for name, version in re.findall(r"(?m)^([\w.-]+)==(\S+)", done.stdout):
@@ -158,11 +153,9 @@ def test_without_a_fitting_python_it_says_which_to_install(environment, tmp_path
     old.write_text("#!/bin/sh\necho 3.9\n")
     old.chmod(0o755)
     environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    done = subprocess.run(
-        [ROOT / "scripts" / "make_venv.sh", environment, tmp_path / "venv"],
-        env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = (ROOT / "scripts" / "make_venv.sh", environment, tmp_path / "venv")
+    done = command_line.run(*words, env=environ)
     wanted = "3.12" if environment == "kaggle" else "3.11"
-    assert done.returncode == 2
+    assert done.status == 2
     assert f"apt install python{wanted} python{wanted}-venv" in done.stderr
     assert not (tmp_path / "venv").exists()

@@ -47,10 +47,8 @@ def test_its_data_set_is_whole_and_making_it_again_finds_it_finished(made, zygot
     checked = zygote.run("check-data", f"--data_dir={made}/data", "--json")
     assert checked.status == 0 and checked.result["problems"] == []
     before = (made / "data/manifest.json").read_bytes()
-    again = zygote.run(
-        "make-data", f"--input={made}/corpus.jsonl", f"--tokenizer={made}/ja.model",
-        f"--output_dir={made}/data", "--seq_length=64", "--max_predictions_per_seq=10",
-        "--num_shards=2", "--eval_fraction=0.1",
-    )  # fmt: skip
+    flags = [f"--input={made}/corpus.jsonl", f"--tokenizer={made}/ja.model", "--seq_length=64"]
+    flags += ["--max_predictions_per_seq=10", "--num_shards=2", "--eval_fraction=0.1"]
+    again = zygote.run("make-data", *flags, f"--output_dir={made}/data")
     assert again.status == 0, again.err
     assert (made / "data/manifest.json").read_bytes() == before

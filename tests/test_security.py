@@ -2,14 +2,13 @@
 code, tests/process/test_redaction.py what is printed."""
 
 import re
-import subprocess
 
 import pytest
 from google.api_core import exceptions
 
 from bigbird_ja.cli import command_flags, main
 from bigbird_ja.storage import gcs
-from testkit import ROOT
+from testkit import command_line
 
 
 def test_no_flag_takes_a_credential():
@@ -35,9 +34,7 @@ def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message():
 
 def test_no_credentials_are_in_the_repository():
     forms = r"-----BEGIN PRIVATE[ ]KEY|\bya29\.[[:alnum:]_-]{20,}|\bAIza[[:alnum:]_-]{30,}"
-    done = subprocess.run(
-        ["git", "grep", "-lE", "-e", forms], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if done.returncode > 1:
+    done = command_line.run("git", "grep", "-lE", "-e", forms)
+    if done.status > 1:
         pytest.skip("not a git checkout")
     assert done.stdout == ""

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from bigbird_ja.launch import startup
 from bigbird_ja.settings.resolve import preset_names, preset_path
-from testkit import ROOT
+from testkit import ROOT, command_line
 
 
 def test_the_package_for_a_vm_holds_every_preset():
@@ -36,17 +35,13 @@ def test_presets_go_by_name_in_an_empty_folder(tmp_path):
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     folder.mkdir()
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", source, "--target", site, "--no-deps",
-         "--no-index", "--no-build-isolation", "--disable-pip-version-check"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+    flags = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+    done = command_line.run_module("pip", "install", source, "--target", site, *flags)
+    assert done.status == 0, done.stderr
 
     def run(*command):
         environ = {"PYTHONPATH": str(site), "HOME": str(folder)}
-        return subprocess.check_output(
-            [sys.executable, *command], cwd=folder, env=environ, text=True
-        )
+        return command_line.run(sys.executable, *command, cwd=folder, env=environ).stdout
 
     assert str(site) in run("-c", "import bigbird_ja; print(bigbird_ja.__file__)")
     result = json.loads(run(f"{site}/bin/bigbird-ja", "config", "base-4096", "--json"))

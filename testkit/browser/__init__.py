@@ -1,13 +1,11 @@
 """A real browser for the tests of pages: Chromium from npm, where npm and its registry are."""
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from testkit import ROOT
+from testkit import ROOT, command_line
 
 _SOURCE = Path(__file__).parent
 _HOME = ROOT / ".browser"  # what npm installs; ignored by git, kept between runs
@@ -28,13 +26,9 @@ def render(page, picture, width=1280, colors="light"):
         it logged, `requests` (URLs that it asked for, its own first).
     """
     home = _installed()
-    done = subprocess.run(
-        ["node", "render.mjs", str(page), str(picture), str(width), colors],
-        cwd=home, capture_output=True, text=True, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    drawn = json.loads(done.stdout)
-    return drawn
+    done = command_line.run("node", "render.mjs", page, picture, width, colors, cwd=home)
+    assert done.status == 0, done.stderr[-2000:]
+    return done.json
 
 
 def _installed():
@@ -47,11 +41,9 @@ def _installed():
         shutil.copyfile(_SOURCE / name, _HOME / name)
     lock, mark = (_SOURCE / "package-lock.json").read_bytes(), _HOME / ".installed"
     if not mark.exists() or mark.read_bytes() != lock:
-        done = subprocess.run(
-            ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
-            cwd=_HOME, capture_output=True, text=True, timeout=240,
-        )  # fmt: skip
-        if done.returncode:
+        words = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+        done = command_line.run(*words, cwd=_HOME)
+        if done.status:
             pytest.skip(f"no browser here: npm ci: {done.stderr.strip().splitlines()[-1:]}")
         _unpack_font(_HOME)
         mark.write_bytes(lock)

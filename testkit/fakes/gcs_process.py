@@ -28,10 +28,9 @@ class FakeGcs:
     def __enter__(self):
         self._directory = tempfile.TemporaryDirectory(prefix="fake-gcs-")
         ca_file = str(Path(self._directory.name) / "ca.pem")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "testkit.fakes.gcs", ca_file],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
-        )  # fmt: skip
+        how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "cwd": ROOT, "text": True}
+        words = [sys.executable, "-m", "testkit.fakes.gcs", ca_file]
+        self._process = subprocess.Popen(words, **how)
         self.port = int(self._process.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"
         self.env = environment(self.url, ca_file)

@@ -74,11 +74,9 @@ class StoredObject:
 
     def resource(self):
         """The JSON resource."""
-        return {
-            "bucket": self.bucket, "name": self.name, "size": str(len(self.data)),
-            "generation": str(self.generation), "metageneration": "1", "crc32c": self.crc32c,
-            "updated": self.updated, "metadata": self.metadata,
-        }  # fmt: skip
+        place = {name: getattr(self, name) for name in ("bucket", "name", "updated", "metadata")}
+        version = {"generation": str(self.generation), "metageneration": "1"}
+        return {**place, **version, "size": str(len(self.data)), "crc32c": self.crc32c}
 
 
 @dataclass

@@ -109,12 +109,9 @@ class Service:
         disk = os.path.join(self.work_dir if self._keep_disk else directory, "disk")
         folders = {"BIGBIRD_JA_VM_DIR": disk, "BIGBIRD_JA_VM_RUN_DIR": directory}
         with open(f"{directory}/console.log", "wb") as output:
-            process = subprocess.Popen(
-                ["bash", f"{directory}/startup-script"],
-                env={**self._environ, **folders},
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )  # fmt: skip
+            streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            how = {"env": {**self._environ, **folders}, "start_new_session": True, **streams}
+            process = subprocess.Popen(["bash", f"{directory}/startup-script"], **how)
         self._processes.append(process)
         return process
 

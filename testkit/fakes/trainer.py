@@ -57,11 +57,9 @@ def main(arguments):
 
 def beat(model_dir, step, state, reason=None):
     """Writes heartbeat.json."""
-    values = {
-        "run": "fake", "global_step": step, "time": time.time(), "state": state, "reason": reason,
-        "tokens_per_second": 1000.0, "host": "vm", "pid": os.getpid(),
-    }  # fmt: skip
-    _write(os.path.join(model_dir, "heartbeat.json"), values)
+    where = {"run": "fake", "host": "vm", "pid": os.getpid(), "tokens_per_second": 1000.0}
+    now = {"global_step": step, "time": time.time(), "state": state, "reason": reason}
+    _write(os.path.join(model_dir, "heartbeat.json"), {**where, **now})
 
 
 def _save(model_dir, step):

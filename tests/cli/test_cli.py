@@ -5,7 +5,6 @@ parse it; that its refusals are, by tests/test_bad_inputs.py and test_bad_values
 """
 
 import json
-import subprocess
 import sys
 import types
 
@@ -13,7 +12,7 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.process import errors
-from testkit.command_line import run_cli, run_module
+from testkit.command_line import run, run_cli, run_module
 
 SECRET = "ya29.very-secret"
 
@@ -46,10 +45,7 @@ def test_help_imports_nothing_heavy():
         "heavy = {'tensorflow', 'numpy', 'google.cloud', 'jax', 'torch', 'matplotlib'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.splitlines()[-1] == "[]"
+    assert run(sys.executable, "-c", program).stdout.splitlines()[-1] == "[]"
 
 
 def test_an_unknown_command_names_the_nearest(capsys):
@@ -74,9 +70,8 @@ def test_what_is_on_standard_output_with_json_and_without():
 
 def test_results_that_json_cannot_hold_as_they_are():
     ended = run_module("testkit.any_command", "odd_results", "--json")
-    assert ended.json == {
-        "reason": "finished", "nan": None, "array": [1.0, None], "scalar": 1.5, "name": "\udcff",
-    }  # fmt: skip
+    held = {"nan": None, "array": [1.0, None], "scalar": 1.5, "name": "\udcff"}
+    assert ended.json == {"reason": "finished", **held}
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,8 @@ class Runs:
 
     def __init__(self, zygote, inputs, engine, once):
         self.zygote, self.engine = zygote, engine
-        self.flags = [
-            "pretrain", "--json", "--engine", engine, "--config", inputs[0],
-            "--data_dir", inputs[1], "--num_train_steps", str(STEPS),
-        ]  # fmt: skip
+        self.flags = ["pretrain", "--json", "--engine", engine, "--config", inputs[0]]
+        self.flags += ["--data_dir", inputs[1], "--num_train_steps", str(STEPS)]
 
         def finish(folder):
             ended = zygote.run(*self.flags, "--model_dir", str(folder / "model"), *EVALUATES)

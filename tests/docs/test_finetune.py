@@ -23,10 +23,8 @@ Example = Callable[..., str]
 def exported(small_run, tmp_path_factory):
     """A folder that `export` wrote."""
     folder = str(tmp_path_factory.mktemp("exported") / "hf")
-    ended = command_line.run_cli(
-        "export", f"--model_dir={small_run.model_dir}", f"--output_dir={folder}",
-        "--parity_sequences=0",
-    )  # fmt: skip
+    flags = (f"--model_dir={small_run.model_dir}", f"--output_dir={folder}")
+    ended = command_line.run_cli("export", *flags, "--parity_sequences=0")
     assert ended.status == 0, ended.stderr
     return folder
 
@@ -72,10 +70,9 @@ def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
 ):
     data = write_rows(tmp_path / "data.jsonl", rows(task, sample_corpus))
     output = tmp_path / "tuned"
-    printed = example(
-        finetune, task, "--model", exported, "--data", data, "--output", output, "--epochs", 1,
-        "--learning_rate", "1e-3", "--trust_remote_code",
-    )  # fmt: skip
+    flags = ("--epochs", 1, "--learning_rate", "1e-3", "--trust_remote_code")
+    places = ("--model", exported, "--data", data, "--output", output)
+    printed = example(finetune, task, *places, *flags)
     result = json.loads(printed.splitlines()[-1])
     assert math.isfinite(result["eval_loss"]) and 0 <= result["eval_accuracy"] <= 1
     tuned = getattr(transformers, loads).from_pretrained(output, trust_remote_code=True)
@@ -129,13 +126,13 @@ def downstream(folder):
     folder.mkdir()
     for task in benchmark.TASKS.values():
         for file in (task.train, *task.tests.values()):
-            write_rows(
-                folder / f"{file}.jsonl",
-                [{"sentence": f"{i}年", "sentence1": f"{i}年", "sentence2": "東京",
-                  "question": "何", "choices": list("一二三四五"),
-                  "label": benchmark.JSICK_LABELS[i % 3] if "jsick" in file else i % 2}
-                 for i in range(6)],
-            )  # fmt: skip
+            rows = []
+            for i in range(6):
+                texts = {"sentence": f"{i}年", "sentence1": f"{i}年", "sentence2": "東京"}
+                label = benchmark.JSICK_LABELS[i % 3] if "jsick" in file else i % 2
+                choice = {"question": "何", "choices": list("一二三四五"), "label": label}
+                rows.append({**texts, **choice})
+            write_rows(folder / f"{file}.jsonl", rows)
     return folder
 
 
@@ -143,8 +140,8 @@ def test_the_benchmark_goes_on_after_an_interruption_with_the_same_scores(
     exported, tmp_path, example
 ):
     kept = tmp_path / "scores.json"
-    call = (benchmark, exported, "--data", downstream(tmp_path / "data"), "--output", kept,
-            "--seeds", 2, "--epochs", 1, "--trust_remote_code")  # fmt: skip
+    call = (benchmark, exported, "--data", downstream(tmp_path / "data"), "--output", kept)
+    call += ("--seeds", 2, "--epochs", 1, "--trust_remote_code")
     table = example(*call)
     assert "| hf | " in table and "JSTS, Spearman" in table and "±" in table
     whole = json.loads(kept.read_text("utf-8"))

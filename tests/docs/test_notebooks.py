@@ -47,9 +47,9 @@ def shell_lines(name):
 def commands(name, run):
     """Words of each command of ours, with the notebook's own values in their places, and in that
     of its settings the file `run`."""
-    made = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "TOKENIZER": "t.model",
-            "START": "--init_from encoder", "MINUTES": 510}  # fmt: skip
-    values = {**parameters(name), **made}
+    places = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "TOKENIZER": "t.model"}
+    made = {"START": "--init_from encoder", "MINUTES": 510}
+    values = {**parameters(name), **places, **made}
     lines = [line for line in shell_lines(name) if line.startswith("bigbird-ja")]
     ours = [line.partition(" > ")[0] for line in lines]
     return [shlex.split(string.Formatter().vformat(line, (), values))[1:] for line in ours]
@@ -105,10 +105,12 @@ def test_the_notebooks_train_and_evaluate_alike():
 CONFIG = {
     **killing.CONFIG,
     "tokenize": {"vocab_size": 1200},
-    "make_data": {"seq_length": 128, "max_predictions_per_seq": 20, "mask_unit": "subword",
-                  "eval_fraction": 0.05, "num_shards": 2},
+    "make_data": {
+        **{"seq_length": 128, "max_predictions_per_seq": 20, "mask_unit": "subword"},
+        **{"eval_fraction": 0.05, "num_shards": 2},
+    },
     "training": {**killing.CONFIG["training"], "num_train_steps": STEPS, "global_batch_size": 8},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -131,8 +133,8 @@ def session(tmp_path, sample_corpus, monkeypatch):
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
-    replaced = {"CONFIG": str(config), "INPUT": sample_corpus, "SETTINGS": "",
-                "DEVICE": "--nouse_tpu"}  # fmt: skip
+    replaced = {"CONFIG": str(config), "INPUT": sample_corpus}
+    replaced |= {"SETTINGS": "", "DEVICE": "--nouse_tpu"}
 
     def execute(name, ends_at=STEPS + 1, **places):
         monkeypatch.setenv("ENDS_AT_STEP", str(ends_at))
@@ -174,9 +176,8 @@ def test_three_sessions_on_kaggle_make_one_run(session, zygote, tmp_path):
     resumed = [event["global_step"] for event in events if event["event"] == "resumed"]
     assert len(resumed) == 2 and 5 <= resumed[0] < resumed[1] < STEPS
     model = str(tmp_path / "undisturbed")
-    whole = zygote.run(
-        "pretrain", "--config", str(tmp_path / "small.yaml"), "--model_dir", model,
-        "--data_dir", str(outputs[0] / "data"), "--engine", "pjrt", "--json",
-    )  # fmt: skip
+    flags = ["--config", str(tmp_path / "small.yaml"), "--data_dir", str(outputs[0] / "data")]
+    flags += ["--model_dir", model, "--engine", "pjrt", "--json"]
+    whole = zygote.run("pretrain", *flags)
     assert whole.status == 0, whole.err
     assert killing.digest(str(outputs[2] / "model")) == killing.digest(model)

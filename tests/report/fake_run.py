@@ -33,24 +33,18 @@ def write(directory, *, steps=6000, seed=0):
             step += EVERY
             time += EVERY * STEP_SECONDS
             loss = 9 * math.exp(-step / 2500) + 2
-            metrics.append(
-                {
-                    "step": step, "loss": loss, "masked_lm_accuracy": 0.6 * (1 - loss / 11),
-                    "learning_rate": 1e-4 * min(1, step / 1000),
-                    "tokens_per_second": 65_000.0,
-                    "time": time, "train_seconds": step * STEP_SECONDS,
-                }
-            )  # fmt: skip
+            learned = {"loss": loss, "masked_lm_accuracy": 0.6 * (1 - loss / 11)}
+            speed = {"tokens_per_second": 65_000.0, "train_seconds": step * STEP_SECONDS}
+            rate = 1e-4 * min(1, step / 1000)
+            now = {"step": step, "time": time, "learning_rate": rate}
+            metrics.append({**now, **learned, **speed})
             if step % 500 == 0:
                 events.append(_event("saved", time, step))
         if ending:
             events.append(_event(ending, time + 5, step))
-    heartbeat = {
-        "run": directory.name, "global_step": step, "time": time, "state": "training",
-        "reason": None, "tokens_per_second": 65_000.0, "host": "vm", "pid": 1,
-        "num_train_steps": TOTAL,
-    }  # fmt: skip
-    (directory / "heartbeat.json").write_text(json.dumps(heartbeat))
+    beat = {"run": directory.name, "host": "vm", "pid": 1, "state": "training", "reason": None}
+    beat |= {"time": time, "tokens_per_second": 65_000.0, "num_train_steps": TOTAL}
+    (directory / "heartbeat.json").write_text(json.dumps({**beat, "global_step": step}))
     evaluations = [evaluation(step) for step in range(2000, steps + 1, 2000)]
     for name, lines in (("metrics", metrics), ("events", events), ("eval", evaluations)):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -71,17 +65,17 @@ def evaluation(step):
         {"from": low, "to": high, "count": 100, "loss": loss, "accuracy": 0.5 - 0.04 * i}
         for i, (low, high) in enumerate([*pairwise(edges), (None, None)])
     ]
+    parts = ("before", "truth", "guess", "probability", "after")
+    examples = [
+        ("日本の首都は", "東京", "東京", 0.91, "である。"),
+        ("<b>江戸</b>時代の", "将軍", "人", 0.08, "として知られる & 。"),
+    ]
+    accuracy = {"masked_lm_accuracy": 0.6 * (1 - loss / 11), "perplexity": math.exp(loss)}
     return {
-        "step": step, "time": START + step * STEP_SECONDS, "masked_lm_loss": loss,
-        "masked_lm_accuracy": 0.6 * (1 - loss / 11), "perplexity": math.exp(loss),
-        "by_position": rows[:8], "by_distance": rows,
-        "examples": [
-            {"before": "日本の首都は", "truth": "東京", "guess": "東京", "probability": 0.91,
-             "after": "である。"},
-            {"before": "<b>江戸</b>時代の", "truth": "将軍", "guess": "人", "probability": 0.08,
-             "after": "として知られる & 。"},
-        ],
-    }  # fmt: skip
+        **{"step": step, "time": START + step * STEP_SECONDS, "masked_lm_loss": loss, **accuracy},
+        **{"by_position": rows[:8], "by_distance": rows},
+        "examples": [dict(zip(parts, example, strict=True)) for example in examples],
+    }
 
 
 def _event(name, time, step):

@@ -2,15 +2,13 @@
 which a small model learns to copy."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from bigbird_ja.text import articles, read_tokenizer
 from scripts import probe
-from testkit import ROOT
+from testkit import command_line
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +76,7 @@ def test_right_tokens_are_counted_by_distance(records, tokenizer):
 def test_the_program(small_run, tmp_path, sample_corpus):
     words = [f"--model_dir={small_run.model_dir}", f"--input={sample_corpus}", "--cases=40"]
     words.append(f"--plot={tmp_path}/p.png")
-    ended = subprocess.run(
-        [sys.executable, "-m", "scripts.probe", *words], capture_output=True, text=True, cwd=ROOT
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    ended = command_line.run_module("scripts.probe", *words)
+    assert ended.status == 0, ended.stderr[-3000:]
     assert json.loads(ended.stdout.splitlines()[-1])["cases"] == 40
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
