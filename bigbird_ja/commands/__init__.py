@@ -1,16 +1,6 @@
-"""Implements the verbs: one module per command; here what those share that read text."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from absl import flags as absl_flags
+"""Implements the verbs: one module per command; here the flags of those that read text."""
 
 from bigbird_ja.cli.command_flags import Flags
-
-if TYPE_CHECKING:
-    from bigbird_ja.text.corpus import Corpus
-
 
 _WEIGHTS = (
     " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
@@ -37,15 +27,3 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
         "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
         " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
     )  # fmt: skip
-
-
-def open_corpus(args: absl_flags.FlagValues, weights: bool = False) -> Corpus:
-    """Open the corpus that the flags name; `weights` as of `define_corpus_flags`.
-
-    Raises:
-        BadInput: see `corpus.open_corpus`.
-    """
-    from bigbird_ja.text import corpus
-
-    how = (args.tfds_data_dir, args.txt_documents, args.text_field)
-    return corpus.open_corpus(args.input, *how, takes_weights=weights)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.commands import define_corpus_flags, open_corpus
+from bigbird_ja.commands import define_corpus_flags
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
+    from bigbird_ja.text.corpus import open_corpus
 
     began = time.monotonic()
     part = _numbers_of_part(args.part) if args.part else None
@@ -86,7 +87,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
     _check_length(config)
     tokenizer = _load_tokenizer(args.tokenizer)
-    corpus = open_corpus(args, weights=True)
+    corpus = open_corpus(
+        args.input, args.tfds_data_dir, args.txt_documents, args.text_field, takes_weights=True
+    )
     request = build.Request(
         corpus=corpus,
         tokenizer=tokenizer,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.commands import define_corpus_flags, open_corpus
+from bigbird_ja.commands import define_corpus_flags
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
@@ -38,13 +38,14 @@ def define_flags(flags: Flags) -> None:
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Trains, or finds that the model is there already."""
     from bigbird_ja.cli import command_flags
+    from bigbird_ja.text.corpus import open_corpus
     from bigbird_ja.text.tokenizer_training import ModelFiles
 
     started = time.monotonic()
     settings = command_flags.resolve(args)[0].tokenize
     files = ModelFiles(args.output_prefix)
     files.check(replaces=args.overwrite or files.read_record() is None)
-    corpus = open_corpus(args)
+    corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
     if record := files.finished(settings, corpus.fingerprint, args.overwrite):
         print(f"finished already: {files.model}")
     else:

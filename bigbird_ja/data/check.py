@@ -4,8 +4,8 @@ Each shard's size, SHA-256, record checksums and count; each record's lengths, i
 targets; the tokenizer; the totals. A problem is one line that names the shard.
 """
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -21,13 +21,8 @@ from bigbird_ja.process.console import human_bytes, human_count, human_time, tab
 _BATCH = 64
 
 
-@dataclass
-class _Counts:
-    """Totals of a split's records."""
-
-    sequences: int = 0
-    used_positions: int = 0
-    predictions: int = 0  # static only
+# Totals of a split's records, by the names that `Split` has; `predictions` of static ones alone.
+_Counts = Counter[str]
 
 
 def check(
@@ -80,7 +75,7 @@ def _check_shard(
                 problems.append(f"holds {count} records instead of {shard.records}")
             if stream.sums()["sha256"] != shard.sha256:
                 problems.append("is not the file that was made (its SHA-256 differs)")
-    totals.sequences += count
+    totals["sequences"] += count
     shown = problems[:3] + ([f"{len(problems) - 3} more problems"] if len(problems) > 3 else [])
     return [f"{shard.name}: {problem}" for problem in shown]
 
@@ -98,14 +93,14 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
         text = str(error).strip().splitlines()[0].split("} ", 1)[-1]
         return [f"records {first} to {first + len(batch) - 1} are not of this data set: {text}"]
     tokens = parsed["tokens" if is_dynamic else "input_ids"]
-    totals.used_positions += int((tokens != manifest.pad_id).sum())
+    totals["used_positions"] += int((tokens != manifest.pad_id).sum())
     checks = _layout_checks(manifest, tokens)
     if not ((tokens < 0) | (tokens >= manifest.vocab_size)).any():
         if is_dynamic:
             checks += _dynamic_checks(manifest, tokens, parsed)
         else:
             checks += _static_checks(manifest, tokens, parsed)
-            totals.predictions += int((parsed["masked_lm_weights"] > 0).sum())
+            totals["predictions"] += int((parsed["masked_lm_weights"] > 0).sum())
     return [
         f"record {first + int(np.argmax(is_bad))} {what}" for what, is_bad in checks if is_bad.any()
     ]
@@ -169,7 +164,7 @@ def _total_problems(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]
         stated = getattr(manifest, split)
         names = ["sequences", "used_positions"]
         for name in [*names, "predictions"] if manifest.masking == "static" else names:
-            number, expected = getattr(counted, name), getattr(stated, name)
+            number, expected = counted[name], getattr(stated, name)
             if number != expected:
                 what = name.replace("_", " ")
                 problems.append(f"{split}: {number} {what}, the manifest states {expected}")
@@ -205,7 +200,6 @@ def report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
     rows = [
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
-        *([["weights", manifest_lib.weights(manifest.mixture)]] if manifest.mixture else []),
         *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
         ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],

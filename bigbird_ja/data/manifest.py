@@ -93,16 +93,15 @@ class DataSpec(Data):
         Raises:
             BadInput: another unit or rate for records whose targets were drawn when they were made.
         """
-        if self.masking == "static" and max_predictions not in (None, self.max_predictions_per_seq):
-            raise BadInput(
-                "training.masked_lm_prob: the data set's masks are static"
-                f" ({self.masked_lm_prob:g}): leave it out, or make the data with --masking dynamic"
-            )
-        if self.masking == "static" and mask_unit not in (None, self.mask_unit):
-            raise BadInput(
-                f"data.mask_unit={mask_unit}: the data set's masks are static"
-                f" ({self.mask_unit}): leave it out, or make the data with --masking dynamic"
-            )
+        for key, value, stated in (
+            ("training.masked_lm_prob", max_predictions, self.max_predictions_per_seq),
+            ("data.mask_unit", mask_unit, self.mask_unit),
+        ):
+            if self.masking == "static" and value not in (None, stated):
+                raise BadInput(
+                    f"{key}: the data set's masks are static ({self.masked_lm_prob:g} by"
+                    f" {self.mask_unit}): leave it out, or make the data with --masking dynamic"
+                )
         return MaskingRule(
             vocab_size=self.vocab_size,
             special_ids=tuple(sorted(set(self.special_ids.values()))),
@@ -118,23 +117,16 @@ class DataSpec(Data):
         names = {
             "tokenizer_sha256": "--tokenizer (another model)",
             "corpus": "--input (other text)",
+            "mixture": "--input (other weights)",
         }
-        implied = ("special_ids", "vocab_size", "mixture")
+        implied = ("special_ids", "vocab_size")
         result = []
         for each in dataclasses.fields(DataSpec):
             before, after = getattr(stored, each.name), getattr(self, each.name)
             if before != after and each.name not in implied:
                 flag = f"--{each.name} ({before} there, {after} requested)"
                 result.append(names.get(each.name, flag))
-        if stored.corpus == self.corpus and stored.mixture != self.mixture:
-            before, after = weights(stored.mixture), weights(self.mixture)
-            result.append(f"--input (weights {before} there, {after} requested)")
         return result
-
-
-def weights(mixture: tuple[Portion, ...]) -> str:
-    """List the weights of mixed corpora."""
-    return ", ".join(f"{portion['weight']:g}" for portion in mixture) or "none"
 
 
 @dataclass(frozen=True)
@@ -159,16 +151,6 @@ class Split:
     predictions: Count = 0  # positions to predict (dynamic: the number aimed at, in one epoch)
 
 
-class Statistics(TypedDict, total=False):
-    """For people. Lists are histograms, by powers of two and by number."""
-
-    document_tokens: list[Count]
-    documents_per_sequence: list[Count]
-    sequences_left_out: Count
-    skipped: Count  # records without text; not content
-    tokenizer_changes: dict[str, str]  # special piece -> how another project's model got it
-
-
 @dataclass(frozen=True, kw_only=True)
 class Manifest(DataSpec):
     """A data set: the spec that it was made by, and the counts and checksums of what was made."""
@@ -179,7 +161,10 @@ class Manifest(DataSpec):
     train_shards: tuple[Shard, ...]
     eval_shards: tuple[Shard, ...]
     corpora: tuple[dict[str, Any], ...] = ()  # counts of mixed corpora, of earlier versions
-    statistics: Statistics = field(default_factory=lambda: Statistics())
+    # For people: the histograms `document_tokens` and `documents_per_sequence`,
+    # `sequences_left_out`, `skipped` (records without text; not content), and `tokenizer_changes`
+    # (special piece -> how another project's model got it).
+    statistics: dict[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     created_by: str = ""
 

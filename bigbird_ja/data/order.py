@@ -46,13 +46,6 @@ class Layout:
     seed: int
     window: int
 
-    def __post_init__(self) -> None:
-        """Raise ValueError where the shards do not suit the readers."""
-        if not self.counts or min(self.counts) < 1 or len(self.counts) % self.num_readers:
-            raise ValueError(f"{len(self.counts)} shards do not suit {self.num_readers} readers")
-        if self.num_readers > 1 and max(self.counts) - min(self.counts) > 1:
-            raise ValueError("shards differ by more than one record: only one reader can take them")
-
     @property
     def num_records(self) -> int:
         """Count the records of an epoch (N)."""

@@ -117,8 +117,8 @@ def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
 def test_other_weights_are_other_settings(made, corpora, tokenizer_path):
     _, output = made
     before = making.tree(output)
-    for weights, printed in ((("=2.5", "=1"), "2.5, 1"), (("", ""), "none")):
-        with pytest.raises(BadInput, match=rf"weights 2.5, 0.25 there, {printed} requested"):
+    for weights in (("=2.5", "=1"), ("", "")):
+        with pytest.raises(BadInput, match=r"--input \(other weights\)"):
             make(corpora, tokenizer_path, output, weights)
     assert making.tree(output) == before
 
