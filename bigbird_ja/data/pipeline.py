@@ -134,7 +134,7 @@ def batches(
     *,
     start_step: int = 0,
     first_step: int | None = None,
-    **which: int | None,
+    **which: Any,
 ) -> tf.data.Dataset:
     """Make this host's part of the global batches, for training: read, parsed and masked.
 
