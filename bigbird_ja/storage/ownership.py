@@ -157,6 +157,10 @@ class Owned:
         """Checks that the file of this name is one that we wrote, by size and checksum."""
         return self._current(name) is not None
 
+    def is_foreign(self, name: str) -> bool:
+        """Checks whether something of this name is there that is not what we wrote."""
+        return not self.is_unchanged(name) and bool(self._there([name]))
+
     def trust(self, record: str, files: Mapping[str, Made]) -> None:
         """Knows further files as ours, which a record states that is itself unchanged."""
         if self.is_unchanged(record):

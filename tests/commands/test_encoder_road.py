@@ -134,7 +134,7 @@ def test_padding_and_random_tokens_are_the_tokenizers(roberta_data):
     assert drawn and not drawn & {*theirs.all_special_tokens}
     batch = next(iter(pipeline.eval_batches(manifest, str(roberta_data[1]), batch_size=64)))
     ids = batch["input_ids"].numpy()
-    assert (ids[:, 0] == theirs.cls_token_id).any()
+    assert (ids[:, 0] == theirs.bos_token_id).any()
     assert ((batch["document_ids"].numpy() == 0) == (ids == theirs.pad_token_id)).all()
 
 
