@@ -170,13 +170,8 @@ def _settings(
     if args.config is None and so_far is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
         settings_of_run = run_dir.join("config.yaml")
-        adopted = [
-            *(
-                Override(key, value, settings_of_run, True)
-                for key, value in flatten(so_far).items()
-            ),
-            *adopted,
-        ]
+        stated = flatten(so_far).items()
+        adopted = [Override(key, value, settings_of_run, True) for key, value in stated] + adopted
     config, overrides = command_flags.resolve(args, adopted)
     config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
     log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")

@@ -159,7 +159,6 @@ class EventWriter:
         self._local = os.path.join(scratch, name) if storage.is_remote(model_dir) else self._target
         self._writer = tf.io.TFRecordWriter(self._local)
         self._lock = threading.Lock()  # synced from the thread that saves
-        self._unsynced = False
         self._write(self._new(wall_time=clock(), file_version="brain.Event:2"))
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(self._new(wall_time=clock(), step=start_step + 1, session_log=start))
@@ -176,9 +175,6 @@ class EventWriter:
     def sync(self) -> None:
         """Make what was written visible to readers."""
         with self._lock:
-            if not self._unsynced:
-                return
-            self._unsynced = False
             self._writer.flush()
         if self._local != self._target:
             storage.upload(self._local, self._target)
@@ -191,7 +187,6 @@ class EventWriter:
     def _write(self, event: Any) -> None:
         with self._lock:
             self._writer.write(event.SerializeToString())
-            self._unsynced = True
 
 
 def load_wandb() -> Any:

@@ -1,6 +1,4 @@
-"""Makes the state with which training begins.
-
-It is a checkpoint's, a new run's, or one with another model's weights.
+"""Take the first values of a new run's parameters from another model.
 
 `--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder of a
 ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hf_folder`), a MODEL_DIR of ours, and a
@@ -21,12 +19,12 @@ import numpy as np
 from bigbird_ja import storage
 from bigbird_ja.model import params as params_lib
 from bigbird_ja.model import state_dict
-from bigbird_ja.model.params import ParameterSpec, parameter_specs, slot_parameters
+from bigbird_ja.model.params import ParameterSpec, parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run import model as run_model
-from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore
-from bigbird_ja.run.model import CONFIG, STEP, slot_name
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.run.model import CONFIG
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
@@ -45,45 +43,6 @@ _OTHER_NAMES = (
 _NAMES_IN_WARNING = 8
 # Without these a warm start is a mistake, whatever else matched.
 _ESSENTIAL = "bert/encoder/"
-
-State = dict[str, np.ndarray]
-
-
-def first_state(
-    config: Config, data: Data, checkpoint: Checkpoint | None, warm_start: FirstValues | None
-) -> State:
-    """Return every variable where training begins, by the names of a checkpoint.
-
-    Args:
-        config: of the run.
-        data: of the run.
-        checkpoint: where training continues, or None.
-        warm_start: what replaces the random parameters of a new run.
-
-    Raises:
-        BadInput: the checkpoint is of another model.
-    """
-    if checkpoint is None:
-        params: State = params_lib.initial_parameters(config, data, config.training.seed)
-        params.update(warm_start.values if warm_start else {})
-        slots = {
-            slot_name(name, slot): np.zeros_like(params[name])
-            for slot, names in slot_parameters(config, data).items()
-            for name in names
-        }
-        step: Any = np.int64(0)
-        return {**params, **slots, STEP: step}
-    state = run_model.read_checkpoint(checkpoint)
-    expected = {name: spec.shape for name, spec in parameter_specs(config, data).items()}
-    for slot, names in slot_parameters(config, data).items():
-        expected |= {slot_name(name, slot): expected[name] for name in names}
-    for name, wanted in {**expected, STEP: ()}.items():
-        shape = np.shape(state[name]) if name in state else "missing"
-        if shape != wanted:
-            raise BadInput(
-                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {wanted}"
-            )
-    return state
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.model import params as params_lib
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import count_parameters, count_state
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run.model import STEP, read_checkpoint, slot_name
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import COMPILED, Choice, Job, Resumption, Snapshot, StepResult
@@ -27,6 +29,7 @@ from bigbird_ja.train.engines import devices
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
+    from bigbird_ja.run.checkpoints import Checkpoint
     from bigbird_ja.train.warm_start import FirstValues
 
 # The kinds of TPU that TensorFlow 2.15 is proven on.
@@ -265,12 +268,10 @@ def make_engine(
         warm_start: what replaces the random parameters of a new run, or None.
         scratch: local directory for an engine's own files.
     """
-    from bigbird_ja.train.warm_start import first_state
-
     config, choice = job.config, job.engine
 
     def state() -> Mapping[str, Any]:
-        return first_state(config, job.manifest, resumption.checkpoint, warm_start)
+        return _first_state(job, resumption.checkpoint, warm_start)
 
     def read(host: int, count: int) -> Any:
         from bigbird_ja.data import pipeline
@@ -299,3 +300,42 @@ def make_engine(
     return EstimatorEngine(
         config, job.manifest, state, read, choice.replicas, scratch, choice.use_tpu
     )
+
+
+def _first_state(
+    job: Job, checkpoint: Checkpoint | None, warm_start: FirstValues | None
+) -> dict[str, Any]:
+    """Return every variable where training begins, by the names of a checkpoint.
+
+    Args:
+        job: the run.
+        checkpoint: where training continues, or None.
+        warm_start: what replaces the random parameters of a new run.
+
+    Raises:
+        BadInput: the checkpoint is of another model.
+    """
+    import numpy as np
+
+    config, data = job.config, job.manifest
+    slots = [
+        (slot_name(name, slot), name)
+        for slot, names in params_lib.slot_parameters(config, data).items()
+        for name in names
+    ]
+    if checkpoint is None:
+        params = params_lib.initial_parameters(config, data, config.training.seed)
+        params.update(warm_start.values if warm_start else {})
+        zeros = {slot: np.zeros_like(params[name]) for slot, name in slots}
+        return {**params, **zeros, STEP: np.int64(0)}
+    state = read_checkpoint(checkpoint)
+    specs = params_lib.parameter_specs(config, data)
+    expected = {name: spec.shape for name, spec in specs.items()}
+    expected |= {slot: specs[name].shape for slot, name in slots}
+    for name, wanted in {**expected, STEP: ()}.items():
+        shape = np.shape(state[name]) if name in state else "missing"
+        if shape != wanted:
+            raise BadInput(
+                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {wanted}"
+            )
+    return state
