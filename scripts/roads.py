@@ -39,9 +39,9 @@ ROADS: dict[str, tuple[int, tuple[Stretch, ...]]] = {
          " parameter_specs division_of"),
     )),
     "a checkpoint to its resume": (8, (
-        ("engines:_first_state", "read_variables"),
+        ("engines:first_state", "read_variables"),
         ("train.train:train", "CheckpointStore.publish EventLog.append Owned.note"),
-        ("pretrain:run", "CheckpointStore.latest_good engines:_first_state RunDir.locked"
+        ("pretrain:run", "CheckpointStore.latest_good engines:first_state RunDir.locked"
          " RunDir.check_settings device_step:place Lease.acquire DataGuard.check"),
     )),
     "a launched machine to its deletion": (11, (

@@ -22,6 +22,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.params import count_parameters, count_state
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import STEP, read_checkpoint, slot_name
+from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import COMPILED, Choice, Job, Resumption, Snapshot, StepResult
@@ -271,7 +272,7 @@ def make_engine(
     config, choice = job.config, job.engine
 
     def state() -> Mapping[str, Any]:
-        return _first_state(job, resumption.checkpoint, warm_start)
+        return first_state(config, job.manifest, resumption.checkpoint, warm_start)
 
     def read(host: int, count: int) -> Any:
         from bigbird_ja.data import pipeline
@@ -302,13 +303,14 @@ def make_engine(
     )
 
 
-def _first_state(
-    job: Job, checkpoint: Checkpoint | None, warm_start: FirstValues | None
+def first_state(
+    config: Config, data: Data, checkpoint: Checkpoint | None, warm_start: FirstValues | None
 ) -> dict[str, Any]:
     """Return every variable where training begins, by the names of a checkpoint.
 
     Args:
-        job: the run.
+        config: of the run.
+        data: of the run.
         checkpoint: where training continues, or None.
         warm_start: what replaces the random parameters of a new run.
 
@@ -317,7 +319,6 @@ def _first_state(
     """
     import numpy as np
 
-    config, data = job.config, job.manifest
     slots = [
         (slot_name(name, slot), name)
         for slot, names in params_lib.slot_parameters(config, data).items()
