@@ -143,19 +143,3 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, tmp_path):
     for name, version in re.findall(r"(?m)^([\w.-]+)==(\S+)", done.stdout):
         pin = pinned.get(canonicalize_name(name), version)
         assert pin == version, f"{name} {version} replaces the image's"
-
-
-@pytest.mark.parametrize("environment", ["main", "kaggle"])
-def test_without_a_fitting_python_it_says_which_to_install(environment, tmp_path):
-    for tool in ("bash", "dirname", "env"):
-        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
-    old = tmp_path / "python3"
-    old.write_text("#!/bin/sh\necho 3.9\n")
-    old.chmod(0o755)
-    environ = {"PATH": str(tmp_path), "HOME": str(tmp_path)}
-    words = (ROOT / "scripts" / "make_venv.sh", environment, tmp_path / "venv")
-    done = command_line.run(*words, env=environ)
-    wanted = "3.12" if environment == "kaggle" else "3.11"
-    assert done.status == 2
-    assert f"apt install python{wanted} python{wanted}-venv" in done.stderr
-    assert not (tmp_path / "venv").exists()
