@@ -59,7 +59,7 @@ class Trained:
     statistics_lines: list[str]
 
 
-def trainer_arguments(settings: TokenizeConfig) -> dict[str, object]:
+def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
     """Return the arguments of SentencePiece's trainer; ids follow the order of SPECIAL_PIECES."""
     pad, bos, eos, unk, *control = CONTROL_PIECES
     return {
