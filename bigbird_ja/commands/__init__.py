@@ -15,15 +15,18 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
         "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl or .txt (also .gz, .zst), .parquet, .arrow, a"
         " folder of these or of Hugging Face's `datasets`, a glob, on disk or gs://."
         + (_WEIGHTS if weights else ""),
-        many=True, required=True,
-    )  # fmt: skip
+        many=True,
+        required=True,
+    )
     flags.text(
-        "text_field", "Field or column of the text in .jsonl, .parquet and .arrow files.",
+        "text_field",
+        "Field or column of the text in .jsonl, .parquet and .arrow files.",
         default="text",
-    )  # fmt: skip
+    )
     flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
     flags.choice(
-        "txt_documents", ("auto", "file", "blank_line", "line"),
+        "txt_documents",
+        ("auto", "file", "blank_line", "line"),
         "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
         " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
-    )  # fmt: skip
+    )

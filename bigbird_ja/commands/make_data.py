@@ -42,7 +42,7 @@ def define_flags(flags: Flags) -> None:
         "SentencePiece .model file that `tokenize` wrote, or that you have, or any Hugging Face"
         " folder that `AutoTokenizer` takes, on disk or gs://.",
         required=True,
-    )  # fmt: skip
+    )
     flags.path("output_dir", "Directory to write, on disk or gs://.", required=True)
     for key in SETTINGS:
         if OPTIONS[key].section == "make_data":
@@ -62,9 +62,10 @@ def define_flags(flags: Flags) -> None:
     )  # fmt: skip
     flags.switch("input_mask", "Also writes `input_mask` (static only), for BERT's readers.")
     flags.switch(
-        "overwrite", "Replaces a data set of ours once the new one is whole, and unfinished work of"
+        "overwrite",
+        "Replaces a data set of ours once the new one is whole, and unfinished work of"
         " other settings.",
-    )  # fmt: skip
+    )
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:

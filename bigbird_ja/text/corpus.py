@@ -25,9 +25,13 @@ from bigbird_ja.settings.option import Option, shortened
 from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
 
 WEIGHT = Option(
-    "weight", float, 1.0, "How often an epoch takes each document of a corpus.",
-    low=0.0001, high=1000.0,
-)  # fmt: skip
+    "weight",
+    float,
+    1.0,
+    "How often an epoch takes each document of a corpus.",
+    low=0.0001,
+    high=1000.0,
+)
 PUBLIC_COPY = "gs://tfds-data/datasets"
 _PUBLIC_URL = "https://storage.googleapis.com/tfds-data/datasets"
 _PROBE_SECONDS = 10
@@ -193,10 +197,7 @@ def open_corpus(
 
 
 def _check_used(
-    parts: Sequence[Input],
-    tfds_data_dir: str | None,
-    txt_documents: str,
-    text_field: str,
+    parts: Sequence[Input], tfds_data_dir: str | None, txt_documents: str, text_field: str
 ) -> None:
     """Refuse a source that is given twice, and an argument that no source can use.
 

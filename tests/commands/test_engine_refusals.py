@@ -63,9 +63,8 @@ def command(inputs, model, *more):
     ("shown", "printed", "words"), [*MESSAGES, *((shown, "", words) for shown, words in MISSING)]
 )
 def test_a_device_that_cannot_be_used_or_is_missing_or_a_package_that_is(
-    shown, printed, words, inputs, tmp_path,
-    monkeypatch, capsys
-):  # fmt: skip
+    shown, printed, words, inputs, tmp_path, monkeypatch, capsys
+):
     files, packages, flags = shown
 
     def no_devices(platform):
@@ -79,9 +78,8 @@ def test_a_device_that_cannot_be_used_or_is_missing_or_a_package_that_is(
 
 
 def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
-    inputs, tmp_path, monkeypatch,
-    capsys
-):  # fmt: skip
+    inputs, tmp_path, monkeypatch, capsys
+):
     """By the figures of the compiler, whose program is the one that would run."""
     monkeypatch.setattr(devices, "available_bytes", lambda: 10_000)
     small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast

@@ -97,10 +97,11 @@ def test_refusals_are_one_line_before_anything(flags, words, capsys):
         (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", ""),
         (
             ["--accelerator_type=v5litepod-8", "--zones=us-west4-a", "--runtime_version=other"],
-            "", "tensorflow-cpu>=2.15 jax>=0.4.34 libtpu>=0.0.2",
+            "",
+            "tensorflow-cpu>=2.15 jax>=0.4.34 libtpu>=0.0.2",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_vm_gets_the_engine_and_what_it_needs(flags, engine, installed):
     _, requests = dry_run(*flags)
     script = json.dumps([*requests.values()])

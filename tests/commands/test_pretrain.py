@@ -179,9 +179,8 @@ def test_a_batch_that_does_not_divide_is_refused(runs, tmp_path):
     else:
         cores, flags, words = 4, ["--set=training.global_batch_size=6"], "6 is not divisible by 4"
     ended = command_line.run_cli(
-        *runs.flags, f"--model_dir={tmp_path / 'model'}", *flags,
-        env=engine_runs.environment(cores),
-    )  # fmt: skip
+        *runs.flags, f"--model_dir={tmp_path / 'model'}", *flags, env=engine_runs.environment(cores)
+    )
     assert ended.status == 2 and words in ended.stderr, ended.stderr
     assert not (tmp_path / "model").exists()
 

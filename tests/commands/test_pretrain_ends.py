@@ -111,9 +111,8 @@ def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(runs, tmp
     ],
 )
 def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_first_step(
-    settings, limits, zygote, inputs,
-    tmp_path
-):  # fmt: skip
+    settings, limits, zygote, inputs, tmp_path
+):
     model = tmp_path / "model"
     ended = zygote.run(
         "pretrain", "--json", f"--config={inputs[0]}", f"--data_dir={inputs[1]}",
@@ -189,9 +188,8 @@ def test_data_that_can_no_longer_be_read_ends_the_run_instead_of_starting_it_aga
 
 @pytest.mark.parametrize(("code", "status"), [(403, 2), (503, 74)])
 def test_a_bucket_that_cannot_be_listed_is_no_fresh_start(
-    code, status, runs, fake_gcs, bucket,
-    capsys
-):  # fmt: skip
+    code, status, runs, fake_gcs, bucket, capsys
+):
     fake_gcs.fault("GET .*/o\\?.*prefix=", "status", code=code, times=-1)
     refused([*runs.flags, "--model_dir", f"{bucket}/model"], capsys, bucket, status=status)
     fake_gcs.clear()

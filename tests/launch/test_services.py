@@ -10,13 +10,7 @@ import pytest
 from google.auth.exceptions import RefreshError
 
 from bigbird_ja.launch import backends, rest, tpu_api
-from bigbird_ja.launch.record import (
-    ATTEMPT_LABEL,
-    ID_LABEL,
-    RUN_DIR_KEY,
-    RUN_LABEL,
-    Presence,
-)
+from bigbird_ja.launch.record import ATTEMPT_LABEL, ID_LABEL, RUN_DIR_KEY, RUN_LABEL, Presence
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import BadInput
@@ -93,10 +87,12 @@ def test_requests_state_what_is_rented():
     """Whole: with another key a node is on demand, and nobody says so."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
     body = {
-        "acceleratorType": "v3-8", "runtimeVersion": "tpu-vm-tf-2.15.0-se", "labels": labels,
+        "acceleratorType": "v3-8",
+        "runtimeVersion": "tpu-vm-tf-2.15.0-se",
+        "labels": labels,
         "metadata": {"a": "b"},
         "networkConfig": {"network": "", "subnetwork": "", "enableExternalIps": True},
-    }  # fmt: skip
+    }
     spot = {**body, "schedulingConfig": {"spot": True}}
     assert tpu_api.creation(NODE, ZONE, 3, {"a": "b"}, 1.0) == spot
     for run, kind in ((QUEUED, "spot"), (replace(QUEUED, pricing="on_demand"), "guaranteed")):

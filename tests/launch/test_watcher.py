@@ -163,9 +163,10 @@ class Vm:
             "PATH": f"{path}:{os.environ['PATH']}",
         }
         process = subprocess.Popen(
-            [sys.executable, "-c", code, "watch", self.terms], env=variables,
+            [sys.executable, "-c", code, "watch", self.terms],
+            env=variables,
             stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         try:
             yield
         finally:

@@ -65,9 +65,8 @@ USES = itertools.product(["fill-mask", "export", "evaluate", "pretrain"], PARTS)
 
 @pytest.mark.parametrize(("command", "name"), [*USES, ("init_from", "config.yaml")])
 def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
-    command, name, copy, other_tokenizer, tmp_path,
-    capsys
-):  # fmt: skip
+    command, name, copy, other_tokenizer, tmp_path, capsys
+):
     path = Path(copy.model_dir, name)
     config = path.read_bytes().replace(b"hidden_act: gelu_new", b"hidden_act: relu")
     path.write_bytes(config if name == "config.yaml" else other_tokenizer)
@@ -145,9 +144,8 @@ KERNEL = "bert/encoder/layer_0/intermediate/dense/kernel"
 )
 @pytest.mark.parametrize("command", ["evaluate", "export", "pretrain"])
 def test_wrong_variables_under_a_right_sidecar_are_refused(
-    command, name, value, words, copy, tmp_path,
-    capsys
-):  # fmt: skip
+    command, name, value, words, copy, tmp_path, capsys
+):
     prefix = f"{copy.model_dir}/model.ckpt-6"
     values = read_variables(prefix) | {name: value}
     write_variables(prefix, {n: v for n, v in values.items() if v is not None})

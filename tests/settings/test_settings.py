@@ -89,10 +89,13 @@ def test_the_original_run_has_the_settings_of_its_time():
     assert predictions_of(config.make_data) == 600
     values = flatten(config).items()
     assert {key: value for key, value in values if value != OPTIONS[key].default} == {
-        "make_data.masking": "static", "make_data.mask_unit": "subword", "make_data.nsp": True,
+        "make_data.masking": "static",
+        "make_data.mask_unit": "subword",
+        "make_data.nsp": True,
         "make_data.max_predictions_per_seq": 600,
-        "model.random_pattern": "independent", "training.dtype": "float32",
-    }  # fmt: skip
+        "model.random_pattern": "independent",
+        "training.dtype": "float32",
+    }
 
 
 def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
@@ -120,10 +123,7 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "modle: {num_layers: 2}",
-            "unknown setting 'modle.num_layers' (did you mean 'model.",
-        ),
+        ("modle: {num_layers: 2}", "unknown setting 'modle.num_layers' (did you mean 'model."),
         ("model: {num_layer: 2}", "unknown setting 'model.num_layer' (did you mean 'model.num_lay"),
         ("model: {random_pattern: roled}", "did you mean 'rolled'"),
         ("model: {hidden_size: 100, num_attention_heads: 12}", "hidden_size=100"),

@@ -99,7 +99,7 @@ def test_a_foreign_line_is_refused_by_its_number(line):
         ("a" * 300_000, "more than 262,144 bytes, which makes no sense here"),
     ],
     ids=lambda value: str(value)[:20],
-)  # fmt: skip
+)
 def test_what_surprises_in_yaml_is_refused(text, message):
     with pytest.raises(BadInput, match=message) as caught:
         decode.read_yaml(text, "f.yaml")

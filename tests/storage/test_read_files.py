@@ -74,14 +74,11 @@ _RATE = {"fits": True, "tokens_per_second_per_core": 1e4}
 _FIGURES = {"chips": [{"chip": "v3", **_RATE}]}
 
 _READERS = {
-    "heartbeat": _Reader(
-        "heartbeat.json", run.HeartbeatRecord, _BEAT, run_log.read_heartbeat
-    ),
+    "heartbeat": _Reader("heartbeat.json", run.HeartbeatRecord, _BEAT, run_log.read_heartbeat),
     "events": _Reader("events.jsonl", run.EventRecord, _EVENT, run_log.read_events),
     "metrics": _Reader("metrics.jsonl", run.MetricsRecord, _STEP, run_log.read_metrics),
     "evaluations": _Reader(
-        "eval.jsonl", run.Evaluation, _EVALUATION,
-        partial(_or_refused, run_log.read_evaluations),
+        "eval.jsonl", run.Evaluation, _EVALUATION, partial(_or_refused, run_log.read_evaluations)
     ),
     "sidecar": _Reader(
         "model.ckpt-3.json", Meta, asdict(_SIDECAR), lambda f: CheckpointStore(f).read_meta(3)
@@ -99,10 +96,9 @@ _READERS = {
         "figures.json", plan.Results, _FIGURES, lambda f: plan.load_results(f"{f}/figures.json")
     ),
     "hugging face": _Reader(
-        "config.json", hf_folder.FolderConfig, {"model_type": "big_bird"},
-        hf_folder.read_config,
+        "config.json", hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", _READERS)

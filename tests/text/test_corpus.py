@@ -45,7 +45,7 @@ BOM = b"\xef\xbb\xbf"
         ("a.txt", BOM + b"a", ["a"]),
         ("a.txt", b"a" * ((1 << 20) - 2) + "\n\u3000\n次".encode(), ["a" * ((1 << 20) - 2), "次"]),
     ],
-)  # fmt: skip
+)
 def test_files_are_cut_into_documents(tmp_path, name, content, expected):
     assert texts(write(tmp_path / name, content)) == expected
     assert texts(write(tmp_path / f"{name}.gz", gzip.compress(content, mtime=0))) == expected

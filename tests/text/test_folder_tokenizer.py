@@ -290,7 +290,8 @@ BAD = {
         "cannot read it",
     ),
     "no mask": (
-        "WordPiece", lambda f: changed(f, "tokenizer_config.json", mask_token="<x>"),
+        "WordPiece",
+        lambda f: changed(f, "tokenizer_config.json", mask_token="<x>"),
         "no piece for mask_token",
     ),
     "two pieces at one end": (
@@ -312,9 +313,7 @@ BAD = {
         lambda f: changed(
             f,
             "tokenizer.json",
-            post_processor={
-                "type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2],
-            },
+            post_processor={"type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2]},
         ),
         "puts id 99999 around a text",
     ),
@@ -328,7 +327,8 @@ BAD = {
         "post_processor is damaged",
     ),
     "one piece for two": (
-        "RoBERTa's BPE", lambda f: changed(f, "tokenizer_config.json", pad_token="</s>"),
+        "RoBERTa's BPE",
+        lambda f: changed(f, "tokenizer_config.json", pad_token="</s>"),
         "plays two parts",
     ),
     "MeCab's place taken by jumanpp": (
@@ -338,12 +338,10 @@ BAD = {
     ),
     "options of MeCab": (
         "MeCab with WordPiece",
-        lambda f: changed(
-            f, "tokenizer_config.json", mecab_kwargs={"mecab_option": "-o /tmp/x"}
-        ),
+        lambda f: changed(f, "tokenizer_config.json", mecab_kwargs={"mecab_option": "-o /tmp/x"}),
         "without options",
     ),
-}  # fmt: skip
+}
 
 
 @each_kind(BAD)

@@ -207,10 +207,11 @@ def test_after_a_good_end_jax_says_nothing_whoever_exits_first(slow):
     running = [
         subprocess.Popen(
             [sys.executable, "-c", ENDING, str(index), address, str(index == slow)],
-            stderr=subprocess.PIPE, text=True,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for index in range(2)
-    ]  # fmt: skip
+    ]
     for process in running:
         err = process.communicate(timeout=pods.PATIENCE)[1]
         assert process.returncode == 0 and "Terminating process" not in err, err
