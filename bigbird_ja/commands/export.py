@@ -94,7 +94,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         require("safetensors")
     check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.evaluation import trained_model
-    from bigbird_ja.export import model_card
+    from bigbird_ja.export import formats, model_card, parity
 
     model = trained_model.load_run(args.model_dir, args.step)
     manifest = _training_data(model, args.data_dir) if args.data_dir else None
@@ -107,25 +107,19 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     def fill(local: str) -> None:
         if args.format == "saved_model":
-            from bigbird_ja.export import saved_model
-
-            saved_model.fill(local, model)
+            formats.fill_saved_model(local, model)
             return
-        from bigbird_ja.export import huggingface
-
         options = model_card.Options(
             args.model_name, args.license, args.parity_sequences, args.data_dir, manifest
         )
-        report.update(huggingface.fill(local, model, options))
+        report.update(formats.fill_huggingface(local, model, options))
 
     with waiting("exporting: a minute, of which most is the comparison with transformers"):
         write(args.output_dir, record, fill, args.overwrite)
     print(f"step {model.step:,} exported to {args.output_dir}")
     if not report:
         return result
-    from bigbird_ja.export import parity
-
-    print("\n".join(parity.as_markdown(report).splitlines()[2:]))
+    print(parity.as_text(report))
     return {**result, "parity": report}
 
 

@@ -2,7 +2,6 @@
 
   bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'
   bigbird-ja fill-mask --model_dir gs://BUCKET/run --input letter.txt --top_k 10
-  cat letter.txt | bigbird-ja fill-mask --model_dir out/model
 
 Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model), or a folder that `export` wrote;
 writes nothing. The text may be as long as the model takes; it needs at least one [MASK]. Starting
@@ -14,11 +13,11 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 from absl import flags as absl_flags
 
+from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
@@ -43,11 +42,7 @@ def define_flags(flags: Flags) -> None:
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
     flags.text("text", "Text with [MASK] in it.", excludes="input")
-    flags.path(
-        "input",
-        "UTF-8 file with the text, on disk or gs://; '-' is standard input.",
-        none="standard input, without --text",
-    )
+    flags.path("input", "UTF-8 file with the text, on disk or gs://.")
     flags.integer("top_k", 5, "Candidates per mask.", low=1, high=10_000_000)
 
 
@@ -118,33 +113,16 @@ def filled_text(text: str, masks: list[list[dict[str, Any]]], written: list[str]
 
 
 def _read_text(text: str | None, path: str | None) -> str:
-    """Return the text of the flags or of standard input.
+    """Return the text of the flags.
 
     Raises:
-        BadInput: not UTF-8.
+        BadInput: neither was given, or not UTF-8.
     """
-    if text is not None:
-        return _as_utf_8(os.fsencode(text), "--text")
-    if path is not None and path != "-":
-        from bigbird_ja import storage
-
+    if text is None:
+        if path is None:
+            raise BadInput("no text: give --text or --input")
         return storage.read_text(path, _MOST_TEXT).rstrip("\n")
-    try:
-        data = sys.stdin.buffer.read(_MOST_TEXT + 1)
-    except OSError as error:
-        why = error.strerror or "cannot be read"
-        raise BadInput(f"standard input: {why}: give --text or --input") from error
-    if len(data) > _MOST_TEXT:
-        raise BadInput(f"standard input: more than {_MOST_TEXT:,} bytes: give a part of the text")
-    return _as_utf_8(data, "standard input").rstrip("\n")
-
-
-def _as_utf_8(data: bytes, where: str) -> str:
-    """Decode bytes from outside.
-
-    In another locale, Python has decoded the command line by that one's encoding.
-    """
-    try:
-        return data.decode("utf-8")
+    try:  # in another locale, Python has decoded the command line by that one's encoding
+        return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{where}: not UTF-8 (byte {error.start})") from error
+        raise BadInput(f"--text: not UTF-8 (byte {error.start})") from error

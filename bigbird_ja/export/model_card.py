@@ -16,7 +16,6 @@ from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import ModelConfig
 
-_WIKI40B = re.compile(r"tfds:wiki40b/([a-z]{2,3}(?:-[a-z]+)?)\b")
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
 
 _EXAMPLES = {
@@ -46,7 +45,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     """
     config, meta = model.config, model.meta
     assert meta is not None
-    code = language(model, options.manifest)
+    code = language(model)
     events = run_log.read_events(model.folder)
     cost = run_log.counted_usd(events)
     finished = [number for number, e in enumerate(events, 1) if e["event"] == "finished"]
@@ -152,15 +151,8 @@ def _shape(model: ModelConfig) -> dict[str, str]:
     }
 
 
-def language(model: TrainedModel, manifest: Manifest | None) -> str | None:
-    """Return the code of the language that the model learned; None where it is unknown.
-
-    Wiki40b's sources name it. Elsewhere kana do: no other language's vocabulary is made of them.
-    """
-    named = [_WIKI40B.match(name) for name in (manifest.sources if manifest else ())]
-    codes = {match[1] if match else None for match in named}
-    if len(codes) == 1 and (code := codes.pop()):
-        return code
+def language(model: TrainedModel) -> str | None:
+    """Return "ja" where kana fill the vocabulary, as no other language's do; None elsewhere."""
     pieces = model.tokenizer.pieces
     with_kana = sum(any("ぁ" <= character <= "ヿ" for character in piece) for piece in pieces)
     return "ja" if with_kana > _KANA_SHARE * len(pieces) else None

@@ -185,29 +185,25 @@ def _takes_records(model: TrainedModel, options: Options) -> bool:
     return options.manifest is not None and not is_apart
 
 
-def as_markdown(report: dict[str, Any]) -> str:
+def as_text(report: dict[str, Any]) -> str:
     """Write the report for people."""
     versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items()) or "nothing"
-    lines = [
-        "# Parity report",
-        f"Checkpoint of step {report['step']:,}. Compared with: {versions}.",
-    ]
+    lines = [f"compared with {versions}:"]
     if tokenizer := report.get("tokenizer"):
         lines.append(
-            f"- Token ids ({tokenizer['class']}): identical in {tokenizer['identical_texts']} of"
-            f" {tokenizer['texts']} texts, {tokenizer['tokens']:,} tokens (generated articles and"
-            " hard cases)."
+            f"- token ids ({tokenizer['class']}): identical in {tokenizer['identical_texts']} of"
+            f" {tokenizer['texts']} texts, {tokenizer['tokens']:,} tokens"
         )
     if scores := report.get("scores"):
         verdict = "agree" if scores["agrees"] else "DO NOT AGREE"
         losses = report["masked_lm_loss"]
         lines += [
-            f"- Log-probabilities in PyTorch on {report['sequences']} sequences of"
+            f"- log-probabilities in PyTorch on {report['sequences']} sequences of"
             f" {report['sequence_length']:,} tokens ({report['text']}): {verdict}, largest"
-            f" difference {scores['largest_difference']:.2g}.",
-            f"- Masked-LM loss there: {losses['bigbird_ja']:.4f} in training's code,"
-            f" {losses['exported']:.4f} in the exported one's (nats).",
+            f" difference {scores['largest_difference']:.2g}",
+            f"- masked-LM loss there: {losses['bigbird_ja']:.4f} in training's code,"
+            f" {losses['exported']:.4f} in the exported one's (nats)",
         ]
     if "not_compared" in report:
-        lines.append(f"Not compared: {report['not_compared']}.")
-    return "\n\n".join(lines) + "\n"
+        lines.append(f"- not compared: {report['not_compared']}")
+    return "\n".join(lines)

@@ -47,9 +47,9 @@ def pretraining_metrics(
         dropout_key: as of `encode`.
 
     Returns:
-        float32 [b, P]: masked_lm_losses and masked_lm_correct, to be weighted by
-        `masked_lm_weights`; with next-sentence prediction also float32 [b]: next_sentence_losses
-        and next_sentence_correct.
+        float32 [b, P]: masked_lm_losses (cross-entropy, nats) and masked_lm_correct (whether the
+        best piece is right, 0 or 1), to be weighted by `masked_lm_weights`; with next-sentence
+        prediction also float32 [b]: next_sentence_losses and next_sentence_correct.
     """
     positions = batch["masked_lm_positions"]
     if data.nsp:  # it reads the first position
@@ -65,7 +65,10 @@ def pretraining_metrics(
         dropout_key=dropout_key,
     )
     masked = hidden[:, 1:] if data.nsp else hidden
-    losses, correct = masked_lm_losses(params, config, masked, batch["masked_lm_ids"])
+    logits, ids = masked_lm_logits(params, config, masked), batch["masked_lm_ids"]
+    with tf.name_scope("mlm_head"):
+        losses = cross_entropy(logits, ids)
+        correct = tf.cast(tf.equal(first_best(logits), ids), tf.float32)
     metrics = {"masked_lm_losses": losses, "masked_lm_correct": correct}
     if data.nsp:
         labels = batch["next_sentence_labels"]
@@ -97,27 +100,6 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
         logits = tf.matmul(rows, embeddings, transpose_b=True)
         logits += tf.cast(params["cls/predictions/output_bias"], rows.dtype)
         return tf.reshape(logits, [batch, predictions, int(embeddings.shape[0])])
-
-
-def masked_lm_losses(
-    params: Parameters, config: Config, hidden: tf.Tensor, ids: tf.Tensor
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute each prediction's cross-entropy (nats), and whether the best piece is right.
-
-    Args:
-        params: float32.
-        config: of the run.
-        hidden: as for `masked_lm_logits`.
-        ids: int32 [b, P], the pieces that were there.
-
-    Returns:
-        losses float32 [b, P], and correct float32 [b, P] of 0 and 1.
-    """
-    logits = masked_lm_logits(params, config, hidden)
-    with tf.name_scope("mlm_head"):
-        losses = cross_entropy(logits, ids)
-        best = first_best(logits)
-        return losses, tf.cast(tf.equal(best, ids), tf.float32)
 
 
 def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:

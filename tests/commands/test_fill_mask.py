@@ -1,9 +1,7 @@
 """`fill-mask` from flag, file and standard input."""
 
 import functools
-import io
 import os
-import sys
 
 import pytest
 
@@ -16,16 +14,6 @@ def fill_mask(small_run, run):
     return functools.partial(run, "fill-mask", f"--model_dir={small_run.model_dir}")
 
 
-@pytest.fixture
-def standard_input(monkeypatch):
-    """`standard_input(file)`: a file of bytes is what a command reads from now on."""
-
-    def use(file):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
-
-    return use
-
-
 def test_each_mask_has_its_candidates(fill_mask):
     ended = fill_mask("--text=日本の[MASK]は[MASK]です。", "--top_k=3", "--json")
     assert ended.status == 0, ended.stderr
@@ -36,20 +24,17 @@ def test_each_mask_has_its_candidates(fill_mask):
     assert "日本の【" in ended.stderr
 
 
-def test_long_text_from_a_file_and_standard_input_agree(fill_mask, tmp_path, standard_input):
+def test_long_text_from_a_file(fill_mask, tmp_path):
     text = "漢字とかな" * 20 + "[MASK]です。\n"
     (tmp_path / "t.txt").write_text(text, encoding="utf-8")
     from_file = fill_mask("--step=4", f"--input={tmp_path}/t.txt", "--json")
-    standard_input(io.BytesIO(text.encode()))
-    assert fill_mask("--step=4", "--json").json == from_file.json
+    assert fill_mask("--step=4", f"--text={text}", "--json").json == from_file.json
     assert from_file.json["step"] == 4
 
 
-def test_a_text_without_an_end_is_not_read_to_it(fill_mask, standard_input, tmp_path):
-    with open("/dev/zero", "rb") as zeros:
-        standard_input(zeros)
-        ended = fill_mask()
-    assert ended.status == 2 and "standard input: more than 1,048,576 bytes" in ended.stderr
+def test_without_a_text_or_with_one_without_an_end_it_is_refused(fill_mask, tmp_path):
+    ended = fill_mask()
+    assert ended.status == 2 and "give --text or --input" in ended.stderr
     (tmp_path / "t.txt").write_bytes(b"[MASK]")
     os.truncate(tmp_path / "t.txt", 64 << 30)
     ended = fill_mask(f"--input={tmp_path}/t.txt")

@@ -9,7 +9,7 @@ import pytest
 
 from bigbird_ja.cli import main
 from bigbird_ja.evaluation import trained_model
-from bigbird_ja.export import huggingface, model_card
+from bigbird_ja.export import formats, model_card
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import STEP, read_variables, write_variables
@@ -24,7 +24,7 @@ pytest.importorskip("safetensors", reason="needs the huggingface extra")
 def folder(small_run, tmp_path_factory):
     path = tmp_path_factory.mktemp("hf")
     options = model_card.Options("tiny", parity_sequences=0)
-    huggingface.fill(str(path), trained_model.load_run(small_run.model_dir), options)
+    formats.fill_huggingface(str(path), trained_model.load_run(small_run.model_dir), options)
     return str(path)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from bigbird_ja.commands.fill_mask import fill_mask
 from bigbird_ja.evaluation.trained_model import load_model
-from bigbird_ja.export import huggingface, model_card, parity
+from bigbird_ja.export import formats, model_card, parity
 from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.forward import Forward, masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.params import initial_parameters
@@ -27,7 +27,7 @@ def exported(small_run, trained, manifest, tmp_path_factory):
     """(folder, parity report)"""
     folder = tmp_path_factory.mktemp("hf")
     options = model_card.Options("tiny", "other", 3, small_run.data_dir, manifest)
-    return folder, huggingface.fill(str(folder), trained, options)
+    return folder, formats.fill_huggingface(str(folder), trained, options)
 
 
 def test_everything_agrees_and_the_card_states_it(exported, trained):
@@ -37,9 +37,9 @@ def test_everything_agrees_and_the_card_states_it(exported, trained):
     losses = report["masked_lm_loss"]
     assert losses["exported"] == pytest.approx(losses["bigbird_ja"], abs=1e-4)
     assert {"transformers", "tokenizers", "sentencepiece", "torch"} <= report["versions"].keys()
-    assert f"transformers {transformers.__version__}" in parity.as_markdown(report)
+    assert f"transformers {transformers.__version__}" in parity.as_text(report)
     assert "not_compared" not in report
-    text = (folder / "parity_report.md").read_text(encoding="utf-8")
+    text = parity.as_text(report)
     assert "DO NOT" not in text and "identical in 28 of 28" in text
     assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
     card = (folder / "README.md").read_text(encoding="utf-8")
@@ -77,13 +77,13 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
     monkeypatch.setitem(sys.modules, "torch", None)
     # transformers 5 asks once, at its import, and keeps the answer.
     monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
-    report = huggingface.fill(str(tmp_path), trained, model_card.Options("x"))
+    report = formats.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     assert report["not_compared"].startswith("PyTorch is not installed")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not compared with training's (PyTorch is not installed" in card
     monkeypatch.setitem(sys.modules, "transformers", None)
     report = parity.compare(str(tmp_path), trained, model_card.Options("x"))
-    assert "neither token ids nor scores" in parity.as_markdown(report)
+    assert "neither token ids nor scores" in parity.as_text(report)
 
 
 def test_generated_records_where_there_is_no_data(trained):
@@ -110,7 +110,7 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     }
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
     changed = dataclasses.replace(trained, config=config, data=data, params=params)
-    huggingface.fill(str(tmp_path), changed, model_card.Options("x", parity_sequences=0))
+    formats.fill_huggingface(str(tmp_path), changed, model_card.Options("x", parity_sequences=0))
     read = load_model(str(tmp_path)).params
     assert all((read[name] == value).all() for name, value in params.items())
     ids = random.integers(7, 1000, (2, 96))

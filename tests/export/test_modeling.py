@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja.data import tfrecords
-from bigbird_ja.export import huggingface, model_card, parity
+from bigbird_ja.export import formats, model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import varied
 from tests.model.tiny import tiny_config
@@ -29,7 +29,7 @@ def exported(trained, folder, **settings):
     values = {f"model.{name}": value for name, value in settings.items()}
     changed = dataclasses.replace(trained, config=varied(trained.config, values))
     folder.mkdir()
-    huggingface.fill(str(folder), changed, model_card.Options("x", parity_sequences=0))
+    formats.fill_huggingface(str(folder), changed, model_card.Options("x", parity_sequences=0))
     return str(folder), changed
 
 

@@ -80,7 +80,6 @@ HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_cus
         ([], MOSAIC, True),
         ([], VMEM, True),
         ([], HBM, False),
-        ([], "INTERNAL: anything else", False),
         ([f"{KEY}=kernel"], MOSAIC, False),  # asked for by name
         ([f"{KEY}=xla"], MOSAIC, False),
     ],
