@@ -35,7 +35,7 @@ GOOD = {
     "evaluate": "--model_dir={in}/model --data_dir={in}/data",
     "fill-mask": "--model_dir={in}/model --text=日本の[MASK]",
     "report": "--model_dir={in}/model --output={out}/report.html",
-    "export": "--model_dir={in}/model --output_dir={out}/hf --parity_sequences=0",
+    "export": "--model_dir={in}/model --output_dir={out}/hf",
     "launch": "--config={in}/config.yaml --dry_run",
 }
 LONG = frozenset({"preflight", "demo"})  # a good invocation of these is not run to its end

@@ -108,16 +108,11 @@ def _load(args: absl_flags.FlagValues, step: int | None, manifest: Manifest) -> 
     from bigbird_ja.evaluation.trained_model import load_model
 
     model = load_model(args.model_dir, step)
-    settings = model.config.model
-    if (settings.vocab_size or 0) < manifest.vocab_size:
-        raise BadInput(
-            f"{args.data_dir} has a vocabulary of {manifest.vocab_size:,}, the model in"
-            f" {args.model_dir} one of {settings.vocab_size:,}: give the data it was trained on"
-        )
-    if (settings.max_position_embeddings or 0) < manifest.seq_length:
+    longest = model.config.model.max_position_embeddings or 0
+    if longest < manifest.seq_length:
         raise BadInput(
             f"{args.data_dir} has sequences of {manifest.seq_length:,} tokens, the model in"
-            f" {args.model_dir} takes {settings.max_position_embeddings:,}"
+            f" {args.model_dir} takes {longest:,}"
         )
     trained, made = model.tokenizer.sha256, manifest.tokenizer_sha256
     if made and trained != made:

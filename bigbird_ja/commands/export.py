@@ -9,7 +9,7 @@ With --overwrite, a file that you changed is refused: move it away.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
 special_tokens_map.json, code for transformers, a model card (README.md) and a parity report, which
-says what was compared with transformers and whether it agreed; with --data_dir on held-out records.
+says whether transformers gives the same token ids and, with --data_dir, the same scores.
 Seconds to minutes.
 
 saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, segment_ids and
@@ -67,14 +67,6 @@ def define_flags(flags: Flags) -> None:
         " held-out records, and the model card describes it.",
         needs=card,
     )
-    flags.integer(
-        "parity_sequences",
-        8,
-        "Sequences that the parity report compares on; 0 compares token ids alone.",
-        low=0,
-        high=10**6,
-        needs=card,
-    )
     flags.text("model_name", "Title of the model card.", default="bigbird-ja", needs=card)
     flags.text(
         "license",
@@ -109,9 +101,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         if args.format == "saved_model":
             formats.fill_saved_model(local, model)
             return
-        options = model_card.Options(
-            args.model_name, args.license, args.parity_sequences, args.data_dir, manifest
-        )
+        options = model_card.Options(args.model_name, args.license, args.data_dir, manifest)
         report.update(formats.fill_huggingface(local, model, options))
 
     with waiting("exporting: a minute, of which most is the comparison with transformers"):
@@ -148,7 +138,7 @@ def _record(
     from bigbird_ja import __version__
 
     assert model.meta is not None
-    names = ("format", "parity_sequences", "model_name", "license")
+    names = ("format", "model_name", "license")
     return {
         "format_version": decode.FORMAT_VERSION,
         "bigbird_ja": __version__,

@@ -30,7 +30,6 @@ class Options:
 
     name: str
     license: str = "other"
-    parity_sequences: int = 8  # 0 compares token ids alone
     data_dir: str | None = None  # the data set that the model was trained on, where it was given
     manifest: Manifest | None = None  # of `data_dir`
 
@@ -208,7 +207,7 @@ def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
         return ""
     if losses := report.get("masked_lm_loss"):
         measured = (
-            f"Measured on {report['sequences']} {report['text']} of"
+            f"Measured on {report['sequences']} held-out records of"
             f" {report['sequence_length']:,} tokens: masked-LM loss {losses['exported']:.4f} with"
             f" that code, {losses['bigbird_ja']:.4f} in training's."
         )

@@ -20,7 +20,7 @@ there is dropped.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import tensorflow as tf
@@ -67,13 +67,9 @@ def tiled_attention(
         return run(query, key, value)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """Holds what the gradient needs beside inputs and output."""
-
-    probabilities: dict[str, tf.Tensor]  # per piece, not divided by the sum; compute dtype
-    totals: tf.Tensor  # float32 [b, T, heads, rows]
-
+# What the gradient needs beside inputs and output: each piece's probabilities, not divided by their
+# sum, in the compute dtype; and the sums, float32 [b, T, heads, rows].
+_Kept = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 _PIECES = ("own", "outer", "global", "random")
 
@@ -199,10 +195,10 @@ def _forward(
         scores = {p: tf.cast(s, tf.float32) for p, s in scores.items()}
         rows = _contract(_SCORES["rows"], query[:, 0], keys["rows"]) + biases["rows"]
     with tf.name_scope("softmax"):
-        maximum = _joined(tf.maximum, [_over_keys(tf.reduce_max, scores[p]) for p in _PIECES])
+        maximum = reduce(tf.maximum, [_over_keys(tf.reduce_max, scores[p]) for p in _PIECES])
         maximum = tf.maximum(maximum, _UNSEEN / 2)
         exact = {p: tf.exp(scores[p] - _beside(maximum, scores[p])) for p in _PIECES}
-        totals = _joined(tf.add, [_over_keys(tf.reduce_sum, exact[p]) for p in _PIECES])
+        totals = reduce(tf.add, [_over_keys(tf.reduce_sum, exact[p]) for p in _PIECES])
         rows_maximum = tf.maximum(tf.reduce_max(rows, axis=[3, 4]), _UNSEEN / 2)
         exact["rows"] = tf.exp(rows - rows_maximum[..., None, None])
         rows_total = tf.reduce_sum(exact["rows"], axis=[3, 4])
@@ -213,12 +209,12 @@ def _forward(
         values = _views(random, value)
         parts = [_contract(_CONTEXT[p], probabilities[p], values[p]) for p in _PIECES]
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
-        context = tf.where(is_first(query), first[:, None], _joined(tf.add, parts))
+        context = tf.where(is_first(query), first[:, None], reduce(tf.add, parts))
         # The reciprocal of the few totals: a division per element costs more than the rest. The
         # barrier keeps the float32 parts from living on until the backward pass reads them again.
         context = context * (1.0 / totals)[:, :, :, None]
         (context,) = barrier([tf.cast(context, query.dtype)])
-    return context, _Kept(probabilities, totals)
+    return context, (probabilities, totals)
 
 
 def _backward(
@@ -230,12 +226,13 @@ def _backward(
     kept: _Kept,
     upstream: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    probabilities, totals = kept
     with tf.name_scope("softmax"):
         # Probabilities were not divided by their sum: the upstream gradient is, instead.
         exact = tf.cast(upstream, tf.float32)
-        inner = tf.reduce_sum(exact * tf.cast(context, tf.float32), axis=3) / kept.totals
+        inner = tf.reduce_sum(exact * tf.cast(context, tf.float32), axis=3) / totals
         first_inner = inner[:, 0]
-        shares = 1.0 / kept.totals
+        shares = 1.0 / totals
         first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
         # What the pieces computed in tile 0 was dropped: its gradient is zero.
         shares = tf.where(is_first(query)[..., 0], 0.0, shares)
@@ -244,17 +241,17 @@ def _backward(
     keys, values = _views(random, key), _views(random, value)
     d_scores = {}
     with tf.name_scope("scores"):
-        for piece, p in kept.probabilities.items():
+        for piece, p in probabilities.items():
             side = (first_scaled, first_inner) if piece == "rows" else (scaled, inner)
             d_p = _contract(_SCORES[piece], side[0], values[piece])
             d_p = tf.cast(p, tf.float32) * (d_p - _beside(side[1], d_p))
             d_scores[piece] = tf.cast(d_p, query.dtype)
-        d_query = _joined(tf.add, [_contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PIECES])
+        d_query = reduce(tf.add, [_contract(_CONTEXT[p], d_scores[p], keys[p]) for p in _PIECES])
         d_first = _contract(_CONTEXT["rows"], d_scores["rows"], keys["rows"])
         d_query = tf.cast(tf.where(is_first(query), d_first[:, None], d_query), query.dtype)
         d_key = _to_keys(random, d_scores, query, query[:, 0])
     with tf.name_scope("context"):
-        d_value = _to_keys(random, kept.probabilities, scaled, first_scaled)
+        d_value = _to_keys(random, probabilities, scaled, first_scaled)
     d_query, d_key, d_value = barrier([d_query, d_key, d_value])
     return d_query, d_key, d_value
 
@@ -292,10 +289,3 @@ def _over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor
 def _beside(rows: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
     """Shape a number per query row so that it broadcasts over a piece's keys."""
     return tf.reshape(rows, [*rows.shape, *[1] * (len(scores.shape) - len(rows.shape))])
-
-
-def _joined(join: Callable[..., tf.Tensor], parts: list[tf.Tensor]) -> tf.Tensor:
-    first, *others = parts
-    for part in others:
-        first = join(first, part)
-    return first

@@ -227,7 +227,7 @@ def trained_before(run_cli, path, folder, texts, size):
 def exports_and_fine_tunes(run_cli, model, data, folder, texts):
     """`export` gives what transformers' own class loads whole, and what the example fine-tunes."""
     places = (f"--model_dir={model}", f"--data_dir={data}", f"--output_dir={folder}")
-    checked(run_cli("export", *places, "--parity_sequences=2", timeout=900))
+    checked(run_cli("export", *places, timeout=900))
     report = json.loads((folder / "parity_report.json").read_text())
     assert report["tokenizer"]["agrees"] and report["scores"]["agrees"]
     asked = [f"--model_dir={folder}", "--text=この城は[MASK]である。", "--json"]

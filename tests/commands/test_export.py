@@ -24,7 +24,7 @@ def test_a_folder_of_hugging_face_holds_no_path_of_this_machine(small_run, tmp_p
     folder = tmp_path / "hf"
     ended = run(
         "export", f"--model_dir={small_run.model_dir}", f"--data_dir={small_run.data_dir}",
-        f"--output_dir={folder}", "--parity_sequences=0", "--license=cc-by-sa-4.0", "--json",
+        f"--output_dir={folder}", "--license=cc-by-sa-4.0", "--json",
     )  # fmt: skip
     assert ended.status == 0, ended.stderr
     assert ended.json["parity"]["tokenizer"]["agrees"]

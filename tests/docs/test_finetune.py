@@ -24,7 +24,7 @@ def exported(small_run, tmp_path_factory):
     """A folder that `export` wrote."""
     folder = str(tmp_path_factory.mktemp("exported") / "hf")
     flags = (f"--model_dir={small_run.model_dir}", f"--output_dir={folder}")
-    ended = command_line.run_cli("export", *flags, "--parity_sequences=0")
+    ended = command_line.run_cli("export", *flags)
     assert ended.status == 0, ended.stderr
     return folder
 

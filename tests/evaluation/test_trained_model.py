@@ -23,7 +23,7 @@ pytest.importorskip("safetensors", reason="needs the huggingface extra")
 @pytest.fixture(scope="module")
 def folder(small_run, tmp_path_factory):
     path = tmp_path_factory.mktemp("hf")
-    options = model_card.Options("tiny", parity_sequences=0)
+    options = model_card.Options("tiny")
     formats.fill_huggingface(str(path), trained_model.load_run(small_run.model_dir), options)
     return str(path)
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.both
 def exported(small_run, trained, manifest, tmp_path_factory):
     """(folder, parity report)"""
     folder = tmp_path_factory.mktemp("hf")
-    options = model_card.Options("tiny", "other", 3, small_run.data_dir, manifest)
+    options = model_card.Options("tiny", "other", small_run.data_dir, manifest)
     return folder, formats.fill_huggingface(str(folder), trained, options)
 
 
@@ -86,15 +86,6 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
     assert "neither token ids nor scores" in parity.as_text(report)
 
 
-def test_generated_records_where_there_is_no_data(trained):
-    batch = parity.masked_records(trained, model_card.Options("x", parity_sequences=2))
-    assert batch["input_ids"].shape == (2, 256)
-    truth, places = batch["masked_lm_ids"], batch["masked_lm_positions"]
-    special = trained.tokenizer.special
-    assert (np.take_along_axis(batch["input_ids"], places, 1) == special.mask).all()
-    assert (truth != special.mask).all() and (truth != special.pad).all()
-
-
 @pytest.mark.parametrize(
     ("kind", "act"), [("BigBirdForPreTraining", "gelu"), ("BigBirdForMaskedLM", "relu")]
 )
@@ -110,7 +101,7 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     }
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
     changed = dataclasses.replace(trained, config=config, data=data, params=params)
-    formats.fill_huggingface(str(tmp_path), changed, model_card.Options("x", parity_sequences=0))
+    formats.fill_huggingface(str(tmp_path), changed, model_card.Options("x"))
     read = load_model(str(tmp_path)).params
     assert all((read[name] == value).all() for name, value in params.items())
     ids = random.integers(7, 1000, (2, 96))

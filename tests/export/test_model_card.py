@@ -43,9 +43,7 @@ def test_results_name_what_is_not_a_number():
 def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path):
     before = os.umask(0o027)
     try:
-        formats.fill_huggingface(
-            str(tmp_path), trained, model_card.Options("x", parity_sequences=0)
-        )
+        formats.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     finally:
         os.umask(before)
     assert oct((tmp_path / "model.safetensors").stat().st_mode & 0o777) == oct(0o640)

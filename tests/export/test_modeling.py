@@ -29,7 +29,7 @@ def exported(trained, folder, **settings):
     values = {f"model.{name}": value for name, value in settings.items()}
     changed = dataclasses.replace(trained, config=varied(trained.config, values))
     folder.mkdir()
-    formats.fill_huggingface(str(folder), changed, model_card.Options("x", parity_sequences=0))
+    formats.fill_huggingface(str(folder), changed, model_card.Options("x"))
     return str(folder), changed
 
 
@@ -74,8 +74,8 @@ def test_attention_is_the_dense_references(length, random_pattern):
 )
 def test_logits_are_the_trainers(trained, small_run, manifest, tmp_path, settings):
     folder, changed = exported(trained, tmp_path / "hf", **settings)
-    options = model_card.Options("x", "other", 3, small_run.data_dir, manifest)
-    batch = parity.masked_records(changed, options)
+    options = model_card.Options("x", "other", small_run.data_dir, manifest)
+    batch = parity.masked_records(options)
     if not changed.config.model.attend_across_documents:
         special = changed.tokenizer.special
         batch["input_ids"][:, 100] = special.sep  # two documents
