@@ -156,16 +156,12 @@ def rows_of_tiles(config: Config, length: int) -> int:
 
 
 def attend(
-    params: Parameters,
-    config: Config,
-    scope: str,
-    hidden: tf.Tensor,
-    tokens: Tokens,
-    layer: int,
+    params: Parameters, config: Config, scope: str, hidden: tf.Tensor, tokens: Tokens, layer: int
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer.
 
-    Where `is_tiled`, everything per token is rotated by one block.
+    Where `is_tiled`, everything per token is rotated by one block. In tiles the projections write
+    [b, tiles, heads, size, rows] at once and the output projection reads it: no relayout between.
 
     Args:
         params: with the layer's kernels and biases.
@@ -183,59 +179,16 @@ def attend(
         ValueError: a length that the block-sparse pattern cannot be laid over.
     """
     batch, length = (int(size) for size in tokens.mask.shape)
-    if rows := rows_of_tiles(config, length):
-        return _attend_in_tiles(
-            params, config, scope, hidden, tokens, layer, [batch, length // rows, rows]
-        )
+    rows = rows_of_tiles(config, length)
+    if not rows:
+        return _attend_whole(params, config, scope, hidden, tokens, layer)
+    tiles = [batch, length // rows, rows]
     with tf.name_scope("attention/projections"):
-        split = [batch, length, config.model.num_attention_heads, -1]
-        query, key, value = (
-            tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
-            for name in ("query", "key", "value")
-        )
-    mask = None
-    if not pattern.is_full(config, length):
-        mask = pattern.dense_mask(config, layer, length)
-    context = dense_attention(query, key, value, tokens, mask)
-    with tf.name_scope("attention/output"):
-        context = tf.reshape(context, hidden.shape)
-        return dense(params, f"{scope}/attention/output/dense", context)
-
-
-def _attend_in_tiles(
-    params: Parameters,
-    config: Config,
-    scope: str,
-    hidden: tf.Tensor,
-    tokens: Tokens,
-    layer: int,
-    tiles: list[int],
-) -> tf.Tensor:
-    """Run `attend` in tiles [b, tiles, rows], of rotated sequences; full attention by a kernel.
-
-    The projections write [b, tiles, heads, size, rows] at once and the output projection reads it:
-    no relayout in between.
-    """
-    model, dtype = config.model, hidden.dtype
-    width, heads = model.hidden_size, model.num_attention_heads
-    size = width // heads
-    is_kernel = model.attention_implementation == "kernel"
-    base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
-
-    def project(name: str, scale: float) -> tf.Tensor:
-        inner = f"{scope}/attention/self/{name}"
-        kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, heads, size])
-        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), [heads, size, 1])
-        projected = tf.einsum("btri,ihd->bthdr", tf.reshape(hidden, [*tiles, width]), kernel)
-        return (projected + bias) * tf.cast(scale, dtype)
-
-    with tf.name_scope("attention/projections"):
-        query = project("query", base * size**-0.5)
-        key, value = project("key", 1.0), project("value", 1.0)
+        query, key, value = _projected_in_tiles(params, config, scope, hidden, tiles)
         tokens = tokens.map(lambda numbers: tf.reshape(numbers, tiles))
-    plans = pattern.random_plan(config, tiles[1] * tiles[2])
+    plans = pattern.random_plan(config, length)
     plan: np.ndarray | None = None if plans is None else plans[layer]
-    if is_kernel:
+    if config.model.attention_implementation == "kernel":
         from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
 
         context = kernel_attention(query, key, value, tokens, plan)
@@ -244,6 +197,44 @@ def _attend_in_tiles(
         context = tiled_attention(query, key, value, tokens, random_tiles(plan, tiles[1]))
     with tf.name_scope("attention/output"):
         output = f"{scope}/attention/output/dense"
-        kernel = tf.reshape(tf.cast(params[f"{output}/kernel"], dtype), [heads, size, width])
+        kernel = tf.cast(params[f"{output}/kernel"], hidden.dtype)
+        kernel = tf.reshape(kernel, [*context.shape[2:4], -1])  # heads, size, hidden
         projected = tf.reshape(tf.einsum("bthdr,hdo->btro", context, kernel), hidden.shape)
-        return projected + tf.cast(params[f"{output}/bias"], dtype)
+        return projected + tf.cast(params[f"{output}/bias"], hidden.dtype)
+
+
+def _projected_in_tiles(
+    params: Parameters, config: Config, scope: str, hidden: tf.Tensor, tiles: list[int]
+) -> list[tf.Tensor]:
+    """Return query, scaled, key and value: [b, tiles, heads, size, rows]."""
+    width, heads = config.model.hidden_size, config.model.num_attention_heads
+    size, dtype = width // heads, hidden.dtype
+    is_kernel = config.model.attention_implementation == "kernel"
+    base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
+    result = []
+    for name, scale in (("query", base * size**-0.5), ("key", 1.0), ("value", 1.0)):
+        inner = f"{scope}/attention/self/{name}"
+        kernel = tf.reshape(tf.cast(params[f"{inner}/kernel"], dtype), [width, heads, size])
+        bias = tf.reshape(tf.cast(params[f"{inner}/bias"], dtype), [heads, size, 1])
+        projected = tf.einsum("btri,ihd->bthdr", tf.reshape(hidden, [*tiles, width]), kernel)
+        result.append((projected + bias) * tf.cast(scale, dtype))
+    return result
+
+
+def _attend_whole(
+    params: Parameters, config: Config, scope: str, hidden: tf.Tensor, tokens: Tokens, layer: int
+) -> tf.Tensor:
+    """Run `attend` with all scores at once."""
+    batch, length = (int(size) for size in tokens.mask.shape)
+    with tf.name_scope("attention/projections"):
+        split = [batch, length, config.model.num_attention_heads, -1]
+        query, key, value = (
+            tf.reshape(dense(params, f"{scope}/attention/self/{name}", hidden), split)
+            for name in ("query", "key", "value")
+        )
+    is_full = pattern.is_full(config, length)
+    mask = None if is_full else pattern.dense_mask(config, layer, length)
+    context = dense_attention(query, key, value, tokens, mask)
+    with tf.name_scope("attention/output"):
+        context = tf.reshape(context, hidden.shape)
+        return dense(params, f"{scope}/attention/output/dense", context)

@@ -54,12 +54,7 @@ def encode(
     places = None
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
-    with tf.name_scope("embedding"):
-        words = tf.gather(params[WORDS], tf.reshape(input_ids, [-1]))
-        hidden = tf.cast(words, config.training.dtype)
-        scope = "bert/embeddings/LayerNorm"
-        hidden = layer_norm(params, scope, hidden, config.model.layer_norm_eps)
-        hidden = dropout(hidden, config.model.hidden_dropout_prob, dropout_key, 0)
+    hidden = _embed(params, config, input_ids, dropout_key)
     # Once for all layers: a program holds every constant that is written down.
     thetas = {True: config.model.global_rope_theta, False: config.model.local_rope_theta}
     angles = {
@@ -70,6 +65,18 @@ def encode(
     hidden = run_layers(params, config, run, hidden, dropout_key)
     hidden = layer_norm(params, "bert/final/LayerNorm", hidden, config.model.layer_norm_eps)
     return tf.reshape(hidden, [batch, -1, config.model.hidden_size])
+
+
+def _embed(
+    params: Parameters, config: Config, input_ids: tf.Tensor, dropout_key: tf.Tensor | None
+) -> tf.Tensor:
+    """Embed words, normalise, drop out: [b * S, hidden]."""
+    with tf.name_scope("embedding"):
+        words = tf.gather(params[WORDS], tf.reshape(input_ids, [-1]))
+        hidden = tf.cast(words, config.training.dtype)
+        scope = "bert/embeddings/LayerNorm"
+        hidden = layer_norm(params, scope, hidden, config.model.layer_norm_eps)
+        return dropout(hidden, config.model.hidden_dropout_prob, dropout_key, 0)
 
 
 def _rows(config: Config, length: int, is_global: bool) -> int:
