@@ -38,7 +38,7 @@ CONFIG: dict[str, dict[str, Any]] = {
         **{"warmup_steps": 5, "dtype": "float32", "log_every_steps": 4},
     },
     "checkpoints": {
-        **{"save_every_minutes": 0, "save_every_steps": 5, "keep_last": 2, "keep_every_steps": 0},
+        **{"save_every_minutes": 0, "save_every_steps": 5, "keep_last": 2, "keep_every_steps": 0}
     },
 }
 

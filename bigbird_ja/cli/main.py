@@ -137,10 +137,7 @@ def _show(text: Callable[[], str]) -> int:
 
 
 def _run(
-    command: Any,
-    args: flags.FlagValues,
-    results: ResultLine | None,
-    signals: CommandSignals | None,
+    command: Any, args: flags.FlagValues, results: ResultLine | None, signals: CommandSignals | None
 ) -> int:
     """Runs a command to its end and returns the status."""
     try:

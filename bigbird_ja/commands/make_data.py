@@ -48,18 +48,26 @@ def define_flags(flags: Flags) -> None:
         if OPTIONS[key].section == "make_data":
             flags.setting(key)
     flags.integer(
-        "num_workers", None, "Processes. The bytes do not depend on it.", low=1, high=1024,
+        "num_workers",
+        None,
+        "Processes. The bytes do not depend on it.",
+        low=1,
+        high=1024,
         none="one per core",
-    )  # fmt: skip
+    )
     flags.text(
-        "part", "Makes part I of N, from 1/N to N/N, on one of several machines that share"
-        " --output_dir; the same command without it joins the parts.", none="all",
+        "part",
+        "Makes part I of N, from 1/N to N/N, on one of several machines that share"
+        " --output_dir; the same command without it joins the parts.",
+        none="all",
         excludes=("overwrite", "runner"),
-    )  # fmt: skip
+    )
     flags.choice(
-        "runner", ("local", "ray"), "ray: makes the parts as tasks of a Ray cluster (RAY_ADDRESS,"
+        "runner",
+        ("local", "ray"),
+        "ray: makes the parts as tasks of a Ray cluster (RAY_ADDRESS,"
         " or one of this machine's cores; extra `ray`), of --num_workers processes each.",
-    )  # fmt: skip
+    )
     flags.switch("input_mask", "Also writes `input_mask` (static only), for BERT's readers.")
     flags.switch(
         "overwrite",

@@ -208,9 +208,7 @@ def record_batches(
         rows = [(*row[:3], end_of[row[0]]) for row in rows]
     columns = tuple(np.asarray(column, np.int64) for column in zip(*rows, strict=True))
     records = tf.data.Dataset.from_tensor_slices(columns).interleave(
-        lambda *row: _reader(layout, paths, *row),
-        cycle_length=len(starts),
-        block_length=1,
+        lambda *row: _reader(layout, paths, *row), cycle_length=len(starts), block_length=1
     )
     result = records.batch(global_batch_size // num_hosts, drop_remainder=True)
     return result if num_steps is None else result.take(num_steps)

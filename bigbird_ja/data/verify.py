@@ -78,10 +78,7 @@ def _difference(shard: Shard, info: storage.Stat) -> str | None:
 
 
 def _shard_problems(
-    manifest: Manifest,
-    data_dir: str,
-    listing: Mapping[str, storage.Stat],
-    splits: Sequence[str],
+    manifest: Manifest, data_dir: str, listing: Mapping[str, storage.Stat], splits: Sequence[str]
 ) -> list[str]:
     """Compare shards with the manifest by a listing, then by checksum.
 

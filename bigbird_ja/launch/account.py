@@ -130,10 +130,21 @@ def limit_reached(state: RunState, run: LaunchedRun) -> str:
 
 # The fields that begin anew where an ended run continues.
 _ENDED = (
-    "phase", "ending", "ending_reason", "ending_message", "same_failures", "last_failure",
-    "struck_zones", "strikes", "misses", "backoff_seconds", "operation", "operation_kind",
-    "trouble_seconds", "in_trouble",
-)  # fmt: skip
+    "phase",
+    "ending",
+    "ending_reason",
+    "ending_message",
+    "same_failures",
+    "last_failure",
+    "struck_zones",
+    "strikes",
+    "misses",
+    "backoff_seconds",
+    "operation",
+    "operation_kind",
+    "trouble_seconds",
+    "in_trouble",
+)
 # The fields that change with every look, beside those that end with `_seconds`.
 _RUNNING_SUMS = ("delete_wait", "cost_usd", "saved_at", "best_step", "absences")
 

@@ -172,12 +172,7 @@ class ComputeEngine:
         return tpus
 
     def create(
-        self,
-        run: LaunchedRun,
-        zone: str,
-        attempt: int,
-        metadata: Mapping[str, str],
-        limit: float,
+        self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
         """Ask for a VM, which the cloud itself deletes at its limit."""
         body = creation(run, zone, attempt, metadata, limit)

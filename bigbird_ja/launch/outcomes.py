@@ -6,15 +6,7 @@ from dataclasses import replace
 from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.rest import Kind, ServiceFault, advice
-from bigbird_ja.launch.state import (
-    CREATE_TIMEOUT,
-    Decision,
-    Ending,
-    Event,
-    Phase,
-    RunState,
-    View,
-)
+from bigbird_ja.launch.state import CREATE_TIMEOUT, Decision, Ending, Event, Phase, RunState, View
 
 # Patience in seconds, and counts: the same for every run.
 QUEUE_TIMEOUT = 6 * 3600.0  # a queued resource waits longer before another zone is asked

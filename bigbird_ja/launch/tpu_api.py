@@ -113,12 +113,7 @@ class TpuNodes:
         return [*tpus.values()]
 
     def create(
-        self,
-        run: LaunchedRun,
-        zone: str,
-        attempt: int,
-        metadata: Mapping[str, str],
-        limit: float,
+        self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
         """Ask for a TPU; the API knows no limit, which the machine's watcher keeps."""
         body = creation(run, zone, attempt, metadata, limit)

@@ -272,10 +272,7 @@ def run_layers(
         names = layer_parameter_names(config, layer)
 
         def of_layer(
-            hidden: tf.Tensor,
-            *weights: tf.Tensor,
-            layer: int = layer,
-            names: Sequence[str] = names,
+            hidden: tf.Tensor, *weights: tf.Tensor, layer: int = layer, names: Sequence[str] = names
         ) -> tf.Tensor:
             return run(layer, dict(zip(names, weights, strict=True)), hidden)
 

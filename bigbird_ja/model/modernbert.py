@@ -160,11 +160,7 @@ def _attend(
 
 
 def banded_attention(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    tokens: Tokens,
-    reach: int | None,
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens, reach: int | None
 ) -> tf.Tensor:
     """Compute `dense_attention` to keys at most `reach` tokens away; None is all keys.
 

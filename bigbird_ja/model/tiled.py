@@ -34,11 +34,7 @@ _UNSEEN = -1e9
 
 
 def tiled_attention(
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    tokens: Tokens,
-    random: RandomTiles,
+    query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens, random: RandomTiles
 ) -> tf.Tensor:
     """Compute the attention of one layer, over sequences rotated by one block.
 
@@ -179,11 +175,7 @@ def _biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]:
 
 
 def _forward(
-    random: RandomTiles,
-    query: tf.Tensor,
-    key: tf.Tensor,
-    value: tf.Tensor,
-    tokens: Tokens,
+    random: RandomTiles, query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens
 ) -> tuple[tf.Tensor, _Kept]:
     with tf.name_scope("scores"):
         keys = _views(random, key)
@@ -257,10 +249,7 @@ def _backward(
 
 
 def _to_keys(
-    random: RandomTiles,
-    weights: dict[str, tf.Tensor],
-    queries: tf.Tensor,
-    first: tf.Tensor,
+    random: RandomTiles, weights: dict[str, tf.Tensor], queries: tf.Tensor, first: tf.Tensor
 ) -> tf.Tensor:
     """Compute the gradient of keys (or values) from the weights by which each query used them.
 

@@ -26,13 +26,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from bigbird_ja.process import signals
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import (
-    CommandError,
-    Interrupted,
-    OutOfMemory,
-    StorageError,
-    classify,
-)
+from bigbird_ja.process.errors import CommandError, Interrupted, OutOfMemory, StorageError, classify
 
 if TYPE_CHECKING:
     import subprocess

@@ -114,10 +114,7 @@ def thin(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> Any
     return rows.T
 
 
-def _draw(
-    title: str,
-    draw: Callable[[Axes], None],
-) -> str:
+def _draw(title: str, draw: Callable[[Axes], None]) -> str:
     """Make a card of the page with what `draw` does to some axes."""
     os.environ["MPLBACKEND"] = "agg"  # a notebook's backend may be missing in this environment
     import matplotlib

@@ -30,9 +30,15 @@ DEFINITION = "tokenizer.json"
 _CONFIG, _PARTS = model_proto.PART_FILES
 _VOCABULARY, _ADDED = "vocab.txt", "added_tokens.json"
 _NAMES = (
-    DEFINITION, _CONFIG, _PARTS, _ADDED, _VOCABULARY, "vocab.json", "merges.txt",
+    DEFINITION,
+    _CONFIG,
+    _PARTS,
+    _ADDED,
+    _VOCABULARY,
+    "vocab.json",
+    "merges.txt",
     *model_proto.MODEL_NAMES,
-)  # fmt: skip
+)
 _MOST_BYTES = 256 << 20  # of all files together
 MECAB_CLASS = "BertJapaneseTokenizer"
 _DICTIONARIES = ("unidic_lite", "unidic", "ipadic")  # packages

@@ -54,10 +54,12 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str], ...]] = {
     "Model": (("pieces", 1, "MESSAGE"), ("trainer", 2, "BYTES"), ("normalizer", 3, "BYTES")),
     "Trainer": (("model_type", 3, "INT32"),),
     "Normalizer": (
-        ("name", 1, "STRING"), ("charsmap", 2, "BYTES"),
-        ("add_dummy_prefix", 3, "BOOL"), ("remove_extra_whitespaces", 4, "BOOL"),
+        ("name", 1, "STRING"),
+        ("charsmap", 2, "BYTES"),
+        ("add_dummy_prefix", 3, "BOOL"),
+        ("remove_extra_whitespaces", 4, "BOOL"),
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -74,10 +76,12 @@ def _class_of(message: str) -> Any:
         for field, number, kind in fields:
             is_message = kind == "MESSAGE"
             added.field.add(
-                name=field, number=number, type=getattr(kinds, f"TYPE_{kind}"),
+                name=field,
+                number=number,
+                type=getattr(kinds, f"TYPE_{kind}"),
                 label=kinds.LABEL_REPEATED if is_message else kinds.LABEL_OPTIONAL,
                 type_name=".bigbird_ja.Piece" if is_message else None,
-            )  # fmt: skip
+            )
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"bigbird_ja.{message}"))

@@ -33,9 +33,13 @@ def test_json_has_everything_that_is_declared_and_warnings(run):
     settings = ended.json["settings"]
     assert ended.status == 0 and settings.keys() == OPTIONS.keys()
     assert settings["model.num_layers"] == {
-        "value": 3, "source": "--set", "default": 12, "meaning": "Layers of the encoder.",
-        "unit": "layers", "allowed": "1 to 1000",
-    }  # fmt: skip
+        "value": 3,
+        "source": "--set",
+        "default": 12,
+        "meaning": "Layers of the encoder.",
+        "unit": "layers",
+        "allowed": "1 to 1000",
+    }
     assert settings["training.learning_rate"]["source"] == "preset base-4096"
     assert settings["model.vocab_size"]["value"] is None
     (warning,) = ended.json["warnings"]

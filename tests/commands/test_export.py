@@ -23,9 +23,13 @@ def test_a_folder_of_hugging_face_holds_no_path_of_this_machine(small_run, tmp_p
     pytest.importorskip("safetensors", reason="needs the huggingface extra")
     folder = tmp_path / "hf"
     ended = run(
-        "export", f"--model_dir={small_run.model_dir}", f"--data_dir={small_run.data_dir}",
-        f"--output_dir={folder}", "--license=cc-by-sa-4.0", "--json",
-    )  # fmt: skip
+        "export",
+        f"--model_dir={small_run.model_dir}",
+        f"--data_dir={small_run.data_dir}",
+        f"--output_dir={folder}",
+        "--license=cc-by-sa-4.0",
+        "--json",
+    )
     assert ended.status == 0, ended.stderr
     assert ended.json["parity"]["tokenizer"]["agrees"]
     card, corpus = (folder / "README.md").read_text("utf-8"), Path(small_run.corpus)

@@ -10,9 +10,12 @@ from tests.data import making
 from tests.text.test_model_proto import train
 
 SMALL = (
-    "--seq_length=128", "--max_predictions_per_seq=20", "--num_shards=4", "--num_workers=1",
+    "--seq_length=128",
+    "--max_predictions_per_seq=20",
+    "--num_shards=4",
+    "--num_workers=1",
     "--eval_fraction=0.1",
-)  # fmt: skip
+)
 
 
 @pytest.fixture
@@ -93,9 +96,11 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
     assert joined.json["shards"] == 5
     assert make_data(*places, "--part=1/2").json["fingerprint"] == joined.json["fingerprint"]
     for flags, why in (
-        (["--part=0/2"], "write I/N, from 1/N to N/N"), (["--part=3/2"], "write I/N"),
-        (["--part=x"], "write I/N"), (["--part=1/2", "--overwrite"], "--part and --overwrite"),
+        (["--part=0/2"], "write I/N, from 1/N to N/N"),
+        (["--part=3/2"], "write I/N"),
+        (["--part=x"], "write I/N"),
+        (["--part=1/2", "--overwrite"], "--part and --overwrite"),
         (["--runner=ray", "--overwrite"], "--runner ray and --overwrite"),
-    ):  # fmt: skip
+    ):
         refused = make_data(*places, *flags)
         assert refused.status == 2 and why in refused.stderr

@@ -115,10 +115,15 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_fir
 ):
     model = tmp_path / "model"
     ended = zygote.run(
-        "pretrain", "--json", f"--config={inputs[0]}", f"--data_dir={inputs[1]}",
-        f"--model_dir={model}", "--engine=estimator", *(f"--set=model.{s}" for s in settings),
+        "pretrain",
+        "--json",
+        f"--config={inputs[0]}",
+        f"--data_dir={inputs[1]}",
+        f"--model_dir={model}",
+        "--engine=estimator",
+        *(f"--set=model.{s}" for s in settings),
         limits=limits,
-    )  # fmt: skip
+    )
     assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
     assert "needs about" in ended.err and "training.global_batch_size" in ended.err
     assert "Traceback" not in ended.err and not model.exists()

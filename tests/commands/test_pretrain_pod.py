@@ -26,12 +26,29 @@ Start = Callable[..., list[Command]]
 def flags(tmp_path_factory):
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
     return [
-        "pretrain", "--config", str(config), "--data_dir", str(data), "--json",
-        "--num_train_steps", str(STEPS), "--mode", "train_and_eval",
-        "--set", "training.eval_every_steps=8", "--set", "model.hidden_dropout_prob=0",
-        "--set", "model.num_layers=1", "--set", "training.optimizer=muon",
-        "--set", "training.global_batch_size=8", "--engine", "pjrt",
-    ]  # fmt: skip
+        "pretrain",
+        "--config",
+        str(config),
+        "--data_dir",
+        str(data),
+        "--json",
+        "--num_train_steps",
+        str(STEPS),
+        "--mode",
+        "train_and_eval",
+        "--set",
+        "training.eval_every_steps=8",
+        "--set",
+        "model.hidden_dropout_prob=0",
+        "--set",
+        "model.num_layers=1",
+        "--set",
+        "training.optimizer=muon",
+        "--set",
+        "training.global_batch_size=8",
+        "--engine",
+        "pjrt",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +138,10 @@ def test_sigterm_to_one_saves_all_and_a_killed_one_ends_the_other(finished, star
     pods.wait(start(model), 0, 0)
     assert killing.digest(str(model)) == killing.digest(str(finished[0]))
     assert [e["reason"] for e in run_log.read_events(str(model)) if "reason" in e] == [
-        "interrupted", "stalled", "finished",
-    ]  # fmt: skip
+        "interrupted",
+        "stalled",
+        "finished",
+    ]
 
 
 @pytest.mark.nightly

@@ -12,9 +12,15 @@ from tests.launch import support
 def test_runs_and_their_tpus(tmp_path, fake_tpu):
     bucket = f"{tmp_path}/bucket"
     training = support.make_run(
-        bucket, "a", phase=Phase.RUNNING, has_stepped=True, preemptions=3, cost_usd=7.5,
-        saved_at=time.time(), best_step=10,
-    )  # fmt: skip
+        bucket,
+        "a",
+        phase=Phase.RUNNING,
+        has_stepped=True,
+        preemptions=3,
+        cost_usd=7.5,
+        saved_at=time.time(),
+        best_step=10,
+    )
     trainer.beat(training.model_dir, 400, "training")
     support.make_run(bucket, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP)
     tpus = support.client(fake_tpu)

@@ -11,9 +11,16 @@ from tests.data import making
 # newlines of all kinds, markers in any order, the names of special pieces, long runs.
 ODD_CHARACTERS = "ｱｲｳﾞﾟー。「」『』（）！？\u200f\u202e\u200d\x00\x07\r\n\u2028 　😀👨"
 ODD_TEXTS = (
-    "_NEWLINE__START_ARTICLE_", "_START_PARAGRAPH_\n_START_ARTICLE_\nあ", "[SEP][CLS][MASK]",
-    "<pad><s></s><unk>", "_START_SECTION_", "。" * 300, "\n\n\n", "あ" * 3000, "一文。" * 20_000,
-)  # fmt: skip
+    "_NEWLINE__START_ARTICLE_",
+    "_START_PARAGRAPH_\n_START_ARTICLE_\nあ",
+    "[SEP][CLS][MASK]",
+    "<pad><s></s><unk>",
+    "_START_SECTION_",
+    "。" * 300,
+    "\n\n\n",
+    "あ" * 3000,
+    "一文。" * 20_000,
+)
 HOSTILE = (
     st.text(max_size=60)
     | st.text(st.characters(min_codepoint=0x3000, max_codepoint=0x9FFF), max_size=80)

@@ -66,15 +66,25 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
 def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokenizer_path):
     output = str(tmp_path / "data")
     request = making.request(
-        sample_corpus, tokenizer_path, output, masking="static", dupe_factor=3, input_mask=True,
+        sample_corpus,
+        tokenizer_path,
+        output,
+        masking="static",
+        dupe_factor=3,
+        input_mask=True,
         nsp=True,
-    )  # fmt: skip
+    )
     manifest, _ = build.make_data(request)
     assert manifest.train.sequences % 3 == 0 and manifest.dupe_factor == 3
     lengths = {
-        "input_ids": 128, "input_mask": 128, "segment_ids": 128, "masked_lm_positions": 20,
-        "masked_lm_ids": 20, "next_sentence_labels": 1, "document_ids": 128,
-    }  # fmt: skip
+        "input_ids": 128,
+        "input_mask": 128,
+        "segment_ids": 128,
+        "masked_lm_positions": 20,
+        "masked_lm_ids": 20,
+        "next_sentence_labels": 1,
+        "document_ids": 128,
+    }
     features = {name: tf.io.FixedLenFeature([n], tf.int64) for name, n in lengths.items()}
     features["masked_lm_weights"] = tf.io.FixedLenFeature([20], tf.float32)
     files = [f"{output}/{shard.name}" for shard in manifest.train_shards]
@@ -111,6 +121,10 @@ def test_text_that_cannot_be_predicted_leaves_nothing(tmp_path, tokenizer_path, 
 
 def test_more_shards_than_records_are_fewer():
     for records, size, expected in (
-        (1, 9000, 1), (20, 9000, 2), (1600, 9000, 32), (80_000, 9000, 384), (10**9, 25_000, 8192),
-    ):  # fmt: skip
+        (1, 9000, 1),
+        (20, 9000, 2),
+        (1600, 9000, 32),
+        (80_000, 9000, 384),
+        (10**9, 25_000, 8192),
+    ):
         assert shards.choose_num_shards(records, size) == expected

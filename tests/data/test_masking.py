@@ -34,9 +34,12 @@ def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, prob):
     asked = rule if prob is None else dataclasses.replace(rule, prob=prob)
     ours = masking.mask(tokens, starts, epoch, record, 2**40 + 7, asked)
     theirs = masking.mask_arrays(
-        TENSORFLOW, *map(tf.constant, (tokens, starts, epoch, record)), 2**40 + 7, rule,
+        TENSORFLOW,
+        *map(tf.constant, (tokens, starts, epoch, record)),
+        2**40 + 7,
+        rule,
         None if prob is None else tf.constant(prob, tf.float64),
-    )  # fmt: skip
+    )
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         np.testing.assert_array_equal(value, theirs[name].numpy(), err_msg=name)
@@ -49,9 +52,11 @@ def test_targets_are_what_the_rule_says(data):
     length = data.draw(st.integers(4, 80))
     most = data.draw(st.integers(1, length))
     rule = dataclasses.replace(
-        RULE, unit=data.draw(st.sampled_from(UNITS)), max_predictions=most,
+        RULE,
+        unit=data.draw(st.sampled_from(UNITS)),
+        max_predictions=most,
         prob=data.draw(st.sampled_from([0.01, 0.15, 0.5])),
-    )  # fmt: skip
+    )
     tokens = np.array([data.draw(st.lists(st.integers(0, 40), min_size=length, max_size=length))])
     starts = np.array([data.draw(st.lists(st.booleans(), min_size=length, max_size=length))])
     made = masking.mask(tokens, starts, 0, 0, data.draw(st.integers(0, 2**64 - 1)), rule)

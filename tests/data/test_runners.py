@@ -22,10 +22,19 @@ pytestmark = pytest.mark.nightly
 def make_data(sample_corpus, tokenizer_path, tmp_path):
     """`make_data(folder, "--flag", ...)`: the command, started; a part is one process."""
     program = [
-        sys.executable, "-m", "bigbird_ja", "make-data", f"--input={sample_corpus}",
-        f"--tokenizer={tokenizer_path}", "--seq_length=128", "--num_shards=16", "--num_workers=1",
-        "--masking=static", "--dupe_factor=20", "--json",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "bigbird_ja",
+        "make-data",
+        f"--input={sample_corpus}",
+        f"--tokenizer={tokenizer_path}",
+        "--seq_length=128",
+        "--num_shards=16",
+        "--num_workers=1",
+        "--masking=static",
+        "--dupe_factor=20",
+        "--json",
+    ]
     # Ray gives up after half a minute, which a busy machine needs.
     patience = ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds")
     env = {**os.environ, **dict.fromkeys(patience, "200")}

@@ -44,12 +44,15 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
 
 def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
     collected = {
-        "loss": np.array([1.0, 2.0, 4.0]), "accuracy": np.array([1.0, 0.0, 0.0]),
-        "position": np.array([1, 2, 3]), "distance": np.array([1, 2, -1]),
-        "id": np.array([20, 21, 22]), "rows": np.arange(3),
+        "loss": np.array([1.0, 2.0, 4.0]),
+        "accuracy": np.array([1.0, 0.0, 0.0]),
+        "position": np.array([1, 2, 3]),
+        "distance": np.array([1, 2, -1]),
+        "id": np.array([20, 21, 22]),
+        "rows": np.arange(3),
         "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
         "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
-    }  # fmt: skip
+    }
     measured = masked_lm.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
     assert measured["masked_lm_loss"] == pytest.approx(7 / 3)
     assert measured["next_sentence_accuracy"] == pytest.approx(2 / 3)

@@ -16,11 +16,24 @@ pytestmark = pytest.mark.both
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 HARD = [
-    "", " ", "\n", "　全角の空白　", " 前  後 ", "タブ\tと\r\n改行", "ｶﾞｷﾞﾊﾟ ㌔①Ⅳ ＡＢＣ",
-    "か\u3099は\u309aウ\uff9e", "_NEWLINE__NEWLINE_ _START_ARTICLE_", "\n_START_ARTICLE_\n題\n",
-    "_START_SECTION", "絵文字😀👨‍👩‍👧𠮷", "—―……？！『』", "x" * 5000, "あ" * 3000, "― " * 50,
+    "",
+    " ",
+    "\n",
+    "　全角の空白　",
+    " 前  後 ",
+    "タブ\tと\r\n改行",
+    "ｶﾞｷﾞﾊﾟ ㌔①Ⅳ ＡＢＣ",
+    "か\u3099は\u309aウ\uff9e",
+    "_NEWLINE__NEWLINE_ _START_ARTICLE_",
+    "\n_START_ARTICLE_\n題\n",
+    "_START_SECTION",
+    "絵文字😀👨‍👩‍👧𠮷",
+    "—―……？！『』",
+    "x" * 5000,
+    "あ" * 3000,
+    "― " * 50,
     "\u200b\ufeff",
-]  # fmt: skip
+]
 
 
 def _exported(folder, tokenizer):

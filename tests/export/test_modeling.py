@@ -145,9 +145,12 @@ def test_a_folder_loads_with_its_own_code_and_without(trained, tmp_path):
     folder, _ = exported(trained, tmp_path / "hf")
     saved = tmp_path / "saved"
     done = subprocess.run(
-        [sys.executable, "-c", _LOAD, folder, str(saved)], capture_output=True, text=True,
-        cwd=tmp_path, env={**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
-    )  # fmt: skip
+        [sys.executable, "-c", _LOAD, folder, str(saved)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     assert (saved / "modeling_bigbird_ja.py").exists() and (saved / "pattern.py").exists()
     before = json.loads((tmp_path / "hf/config.json").read_text())

@@ -35,9 +35,14 @@ ZONES = "us-central1-a,us-central1-b"
 def write_manifest(directory, masking="dynamic"):
     """A small data set; the fake trainer reads its manifest only."""
     synthetic.write(
-        Path(directory), (3, 3, 3, 3), seq_length=512, max_predictions_per_seq=77, masking=masking,
-        mask_unit="subword", vocab_size=2000,
-    )  # fmt: skip
+        Path(directory),
+        (3, 3, 3, 3),
+        seq_length=512,
+        max_predictions_per_seq=77,
+        masking=masking,
+        mask_unit="subword",
+        vocab_size=2000,
+    )
     return directory
 
 
@@ -56,11 +61,18 @@ def rest(base, call_seconds=5.0, retry_seconds=1.0):
 def command(root, *more, steps=100):
     """`launch` with everything that a CPU and a directory need."""
     return [
-        "launch", "--name=run-1", "--project=p", f"--zones={ZONES}", f"--bucket={root}/bucket",
-        f"--data_dir={write_manifest(f'{root}/data')}", "--config=tiny-cpu",
-        f"--num_train_steps={steps}", "--poll_seconds=0.1", f"--vm_python={trainer.python(root)}",
+        "launch",
+        "--name=run-1",
+        "--project=p",
+        f"--zones={ZONES}",
+        f"--bucket={root}/bucket",
+        f"--data_dir={write_manifest(f'{root}/data')}",
+        "--config=tiny-cpu",
+        f"--num_train_steps={steps}",
+        "--poll_seconds=0.1",
+        f"--vm_python={trainer.python(root)}",
         *more,
-    ]  # fmt: skip
+    ]
 
 
 def environment(fake, **terms):

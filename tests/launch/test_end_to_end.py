@@ -17,10 +17,13 @@ from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
 SETTINGS = (
-    "--set=model.hidden_size=32", "--set=model.intermediate_size=64", "--set=data.seed=3",
-    "--set=checkpoints.save_every_steps=20", "--set=training.log_every_steps=5",
+    "--set=model.hidden_size=32",
+    "--set=model.intermediate_size=64",
+    "--set=data.seed=3",
+    "--set=checkpoints.save_every_steps=20",
+    "--set=training.log_every_steps=5",
     "--set=training.global_batch_size=4",
-)  # fmt: skip
+)
 
 
 def weights(model_dir, steps):

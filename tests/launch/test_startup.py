@@ -64,13 +64,20 @@ def start(root, script, *arguments, **environ):
         (root / name).mkdir(parents=True, exist_ok=True)
     (root / "script").write_text(script, encoding="utf-8")
     variables = {
-        "BIGBIRD_JA_VM_DIR": f"{root}/vm", "BIGBIRD_JA_VM_RUN_DIR": f"{root}/vm",
-        "BIGBIRD_JA_UNIT_DIR": f"{root}/vm", "PATH": f"{root}/bin:{os.environ['PATH']}", **environ,
-    }  # fmt: skip
+        "BIGBIRD_JA_VM_DIR": f"{root}/vm",
+        "BIGBIRD_JA_VM_RUN_DIR": f"{root}/vm",
+        "BIGBIRD_JA_UNIT_DIR": f"{root}/vm",
+        "PATH": f"{root}/bin:{os.environ['PATH']}",
+        **environ,
+    }
     return subprocess.Popen(
-        ["bash", root / "script", *arguments], env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        ["bash", root / "script", *arguments],
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def calls(root):

@@ -147,10 +147,18 @@ class Vm:
             (root / name).mkdir(parents=True)
         support.client(fake).create(support.vm_of("run-1"), "z", 1, {}, 3600.0)
         values = asdict(TERMS) | {
-            "attempt": 1, "limit": 1e6, "lease": 1e6, "ended": 1e6, "stalled": 1e6, "poll": 0.1,
-            "supervisor_dir": str(root / "supervisor"), "model_dir": str(root / "model"),
-            "delete": [f"{fake.url}{NODE}"], "metadata": fake.url, **terms,
-        }  # fmt: skip
+            "attempt": 1,
+            "limit": 1e6,
+            "lease": 1e6,
+            "ended": 1e6,
+            "stalled": 1e6,
+            "poll": 0.1,
+            "supervisor_dir": str(root / "supervisor"),
+            "model_dir": str(root / "model"),
+            "delete": [f"{fake.url}{NODE}"],
+            "metadata": fake.url,
+            **terms,
+        }
         self.terms = json.dumps(values)
 
     @contextlib.contextmanager

@@ -31,12 +31,16 @@ def _resolved(config, platform, chip):
 @pytest.mark.parametrize(
     ("platform", "chip", "auto", "named"),
     [
-        ("tpu", "v5e", "kernel", "kernel"), ("tpu", "v6e", "kernel", "kernel"),
-        ("tpu", "v5p", "xla", "kernel"), ("tpu", "v7x", "xla", "kernel"),
-        ("tpu", "v3", "xla", None), ("tpu", None, "xla", None), ("cuda", None, "xla", None),
+        ("tpu", "v5e", "kernel", "kernel"),
+        ("tpu", "v6e", "kernel", "kernel"),
+        ("tpu", "v5p", "xla", "kernel"),
+        ("tpu", "v7x", "xla", "kernel"),
+        ("tpu", "v3", "xla", None),
+        ("tpu", None, "xla", None),
+        ("cuda", None, "xla", None),
         ("cpu", None, "xla", "kernel"),  # interpreted
     ],
-)  # fmt: skip
+)
 def test_auto_takes_the_kernels_where_they_are_cheaper(versions, platform, chip, auto, named):
     config = _config()
     assert _resolved(config, platform, chip) == auto

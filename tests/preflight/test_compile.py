@@ -39,11 +39,13 @@ def _child(monkeypatch, code):
     ("code", "printed"),
     [
         ("import os; os.abort()", "crashed (SIGABRT)"),
-        ("import sys; sys.stderr.write('F0101 Check failed: x\\nstack\\n'); sys.exit(3)",
-         "crashed (status 3): F0101 Check failed: x"),
+        (
+            "import sys; sys.stderr.write('F0101 Check failed: x\\nstack\\n'); sys.exit(3)",
+            "crashed (status 3): F0101 Check failed: x",
+        ),
         (RESULT % {"error": "INTERNAL: odd\nmore"}, "refused: INTERNAL: odd"),
     ],
-)  # fmt: skip
+)
 def test_a_crash_is_one_clear_line(monkeypatch, code, printed):
     _child(monkeypatch, code)
     with pytest.raises(CommandError) as caught:

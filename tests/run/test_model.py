@@ -39,11 +39,21 @@ def _commands(run, out):
         "fill-mask": ["fill-mask", f"--model_dir={run.model_dir}", "--text=日本の[MASK]。"],
         "export": ["export", f"--model_dir={run.model_dir}", f"--output_dir={out}"],
         "evaluate": ["evaluate", f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"],
-        "pretrain": ["pretrain", f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}",
-                     "--num_train_steps=8"],
-        "init_from": ["pretrain", f"--init_from={run.model_dir}", f"--data_dir={run.data_dir}",
-                      "--num_train_steps=8", f"--model_dir={out}", *SETTINGS],
-    }  # fmt: skip
+        "pretrain": [
+            "pretrain",
+            f"--model_dir={run.model_dir}",
+            f"--data_dir={run.data_dir}",
+            "--num_train_steps=8",
+        ],
+        "init_from": [
+            "pretrain",
+            f"--init_from={run.model_dir}",
+            f"--data_dir={run.data_dir}",
+            "--num_train_steps=8",
+            f"--model_dir={out}",
+            *SETTINGS,
+        ],
+    }
 
 
 def _files(folder):

@@ -75,10 +75,17 @@ def test_lines_leave_out_what_a_kill_leaves_and_nothing_else():
 
 @pytest.mark.parametrize(
     "line",
-    [b"null", b"hello", b'{"step": "2"}', b'{"step": NaN}', b'{"step": 1}x', b"\xff\xfe",
-     b'{"step": 1, "x": ' + b"[" * 10_000],
+    [
+        b"null",
+        b"hello",
+        b'{"step": "2"}',
+        b'{"step": NaN}',
+        b'{"step": 1}x',
+        b"\xff\xfe",
+        b'{"step": 1, "x": ' + b"[" * 10_000,
+    ],
     ids=lambda value: str(value)[:20],
-)  # fmt: skip
+)
 def test_a_foreign_line_is_refused_by_its_number(line):
     with pytest.raises(BadInput, match=r"^x: line 2: "):
         decode_lines(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')

@@ -27,9 +27,13 @@ from bigbird_ja.storage.lease import (
 
 BUSY = "{owner} is at work here"
 ELSEWHERE = Holder(
-    host="far-away", machine="another boot", pid=7, started=1, id="other",
+    host="far-away",
+    machine="another boot",
+    pid=7,
+    started=1,
+    id="other",
     format_version=FORMAT_VERSION,
-)  # fmt: skip
+)
 
 
 class Time:
@@ -129,9 +133,14 @@ def test_lost_answers_and_a_failing_bucket_are_no_loss(bucket, fake_gcs, monkeyp
 
 @pytest.mark.parametrize(
     "content",
-    ["", "not json", "\xff\xfe", json.dumps({**dataclasses.asdict(ELSEWHERE), "pid": "7"}),
-     json.dumps({**dataclasses.asdict(ELSEWHERE), "format_version": ""})],
-)  # fmt: skip
+    [
+        "",
+        "not json",
+        "\xff\xfe",
+        json.dumps({**dataclasses.asdict(ELSEWHERE), "pid": "7"}),
+        json.dumps({**dataclasses.asdict(ELSEWHERE), "format_version": ""}),
+    ],
+)
 def test_what_is_no_lease_of_this_version_is_refused_and_left(path, content):
     storage.write_bytes(path, content.encode("latin-1"))
     with pytest.raises(BadInput, match=r"lock\.json.* not a lock file of ours.* then remove it"):

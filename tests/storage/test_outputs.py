@@ -58,11 +58,18 @@ def test_a_read_only_parent_is_found_before_work(tmp_path):
 @pytest.mark.parametrize(
     ("source", "output", "overlaps"),
     [
-        ("a", "a", True), ("a", "a/", True), ("a/b", "a", True), ("a", "a/b", True),
-        ("a", "./b/../a", True), ("a", "ab", False), ("a/b", "a/c", False),
-        ("gs://b/a", "gs://b", True), ("gs://b/a", "gs://b/ab", False), (None, "a", False),
+        ("a", "a", True),
+        ("a", "a/", True),
+        ("a/b", "a", True),
+        ("a", "a/b", True),
+        ("a", "./b/../a", True),
+        ("a", "ab", False),
+        ("a/b", "a/c", False),
+        ("gs://b/a", "gs://b", True),
+        ("gs://b/a", "gs://b/ab", False),
+        (None, "a", False),
     ],
-)  # fmt: skip
+)
 def test_overlap(source, output, overlaps, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()

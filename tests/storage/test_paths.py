@@ -11,10 +11,17 @@ from bigbird_ja.storage import paths
 
 @pytest.mark.parametrize(
     ("name", "printed"),
-    [("", "is empty"), ("a\nb", "control"), ("a\0b", "control"), ("/", "a folder: name a file"),
-     ("/nonexistent", "no such file"), ("s3://bucket/x", "neither gs://"),
-     ("gs://b/" + "x" * 1025, "too long"), ("gs:///x", "expected gs://bucket/name")],
-)  # fmt: skip
+    [
+        ("", "is empty"),
+        ("a\nb", "control"),
+        ("a\0b", "control"),
+        ("/", "a folder: name a file"),
+        ("/nonexistent", "no such file"),
+        ("s3://bucket/x", "neither gs://"),
+        ("gs://b/" + "x" * 1025, "too long"),
+        ("gs:///x", "expected gs://bucket/name"),
+    ],
+)
 def test_names_that_cannot_be_a_files(name, printed):
     with pytest.raises(BadInput, match=printed):
         paths.check_input_file(name, "--input")

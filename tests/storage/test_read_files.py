@@ -64,9 +64,16 @@ _STATE = msgspec.to_builtins(
 ) | {"format_version": FORMAT_VERSION}
 _EXIT = {"attempt": 3, "status": 71}
 _BEAT = {
-    "run": "r", "global_step": 5, "time": 1.7e9, "state": "training", "reason": None,
-    "tokens_per_second": 10.0, "host": "vm", "pid": 7, "num_train_steps": 9,
-}  # fmt: skip
+    "run": "r",
+    "global_step": 5,
+    "time": 1.7e9,
+    "state": "training",
+    "reason": None,
+    "tokens_per_second": 10.0,
+    "host": "vm",
+    "pid": 7,
+    "num_train_steps": 9,
+}
 _EVENT = {"event": "started", "time": 1.7e9, "host": "vm", "pid": 7, "global_step": 0}
 _STEP = {"step": 5, "time": 1.7e9, "loss": 2.0, "masked_lm_accuracy": 0.5}
 _EVALUATION = fake_run.evaluation(5)

@@ -145,8 +145,11 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", lines_of("一") + b'{"title": "x", "body": 1}\n',
-         "a.jsonl line 2: no string `text`: fields are title, body: name one with --text_field"),
+        (
+            "a.jsonl",
+            lines_of("一") + b'{"title": "x", "body": 1}\n',
+            "a.jsonl line 2: no string `text`: fields are title, body: name one with --text_field",
+        ),
         ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: no string `text`: it is no text"),
         ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
         ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: not JSON"),
@@ -159,7 +162,7 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),
         ("a.jsonl", lines_of("", " "), "the corpus is empty"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(tmp_path, name, content, message):
     with pytest.raises(BadInput, match=message):
         texts(write(tmp_path / name, content))
@@ -180,15 +183,17 @@ def test_what_names_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("source", "place", "weight"),
     [
-        ("a.jsonl=2", "a.jsonl", 2), ("a.jsonl=1e-3", "a.jsonl", 0.001),
-        ("news/*.txt.gz=3", "news/*.txt.gz", 3), ("gs://b/day=1/=2", "gs://b/day=1/", 2),
+        ("a.jsonl=2", "a.jsonl", 2),
+        ("a.jsonl=1e-3", "a.jsonl", 0.001),
+        ("news/*.txt.gz=3", "news/*.txt.gz", 3),
+        ("gs://b/day=1/=2", "gs://b/day=1/", 2),
         ("gs://b/day=1/x.parquet=2", "gs://b/day=1/x.parquet", 2),
         ("tfds:wiki40b/ja:train[:10%]=2", "tfds:wiki40b/ja:train[:10%]", 2),
         # A path may hold an equals sign itself.
         *((path, path, None) for path in ("a.jsonl", "lang=ja/a.jsonl", "gs://b/day=1/")),
         *((path, path, None) for path in ("somewhere/lang=ja", "=2", "")),
     ],
-)  # fmt: skip
+)
 def test_what_follows_the_last_equals_sign_is_a_weight(source, place, weight):
     assert split_weight(source) == (place, weight)
 

@@ -21,10 +21,17 @@ from bigbird_ja.text.corpus import open_corpus
 from testkit import tokenizer_folders
 
 HARD = (
-    "", " 前後に空白 ", "半角ｶﾞｷﾞ、全角ＡＢＣ、㌔①", "か\u3099き\u3099",
-    "改行\nと\r\nタブ\tと  二つの空白", "x" * 300, "|||IP_ADDRESS|||",
-    "絵文字😀👨‍👩‍👧と𠮷野家ヷ", "Deep learning isn't   new。", "_START_ARTICLE_\n題",
-)  # fmt: skip
+    "",
+    " 前後に空白 ",
+    "半角ｶﾞｷﾞ、全角ＡＢＣ、㌔①",
+    "か\u3099き\u3099",
+    "改行\nと\r\nタブ\tと  二つの空白",
+    "x" * 300,
+    "|||IP_ADDRESS|||",
+    "絵文字😀👨‍👩‍👧と𠮷野家ヷ",
+    "Deep learning isn't   new。",
+    "_START_ARTICLE_\n題",
+)
 
 
 HAS_MECAB = importlib.util.find_spec("fugashi") is not None
@@ -202,8 +209,11 @@ def test_special_pieces_go_by_name_and_never_come_out_of_text(kind, folders):
     spelt = "".join(ours.pieces[i] for i in core)
     assert not {*core} & {*ours.encode(f"東京{spelt}都 {spelt}")}
     assert ours.special.mask in ours.encode_with_masks("日本の[MASK]は東京")
-    unused = {i for i, piece in enumerate(theirs.convert_ids_to_tokens(range(len(theirs))))
-              if "unused" in piece}  # fmt: skip
+    unused = {
+        i
+        for i, piece in enumerate(theirs.convert_ids_to_tokens(range(len(theirs))))
+        if "unused" in piece
+    }
     assert unused <= {*ours.special_ids.values()}
 
 
@@ -214,13 +224,36 @@ WORDS = {
     "RoBERTa's BPE": ["▁雪浜火祭り", *IN_BPE[1:]],
     "WordPiece": list("雪浜火祭り（祭）は、毎年7月") + ["GPS", "GPS", "。", "\ufffd"],
     "Unigram with bytes": [
-        "▁雪浜火祭り", "(", "祭", ")は、", "毎年", "7", "月", "▁GPS", "▁GPS", "。", "𠮷"
+        "▁雪浜火祭り",
+        "(",
+        "祭",
+        ")は、",
+        "毎年",
+        "7",
+        "月",
+        "▁GPS",
+        "▁GPS",
+        "。",
+        "𠮷",
     ],
     "MeCab with WordPiece": [
-        "雪", "浜", "火祭り", "(", "祭", ")", "は", "、", "毎年", "7", "月", "GPS", "GPS", "。",
+        "雪",
+        "浜",
+        "火祭り",
+        "(",
+        "祭",
+        ")",
+        "は",
+        "、",
+        "毎年",
+        "7",
+        "月",
+        "GPS",
+        "GPS",
+        "。",
         "\ufffd",
     ],
-}  # fmt: skip
+}
 
 
 @each_kind(WORDS)

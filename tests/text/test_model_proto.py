@@ -22,14 +22,22 @@ KINDS = {
     "unigram with bytes": {"byte_fallback": True},
     "as in T5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
     "as in ALBERT": {
-        "pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3, "pad_piece": "<pad>",
-        "bos_piece": "[CLS]", "eos_piece": "[SEP]", "control_symbols": ["[MASK]"],
+        "pad_id": 0,
+        "unk_id": 1,
+        "bos_id": 2,
+        "eos_id": 3,
+        "pad_piece": "<pad>",
+        "bos_piece": "[CLS]",
+        "eos_piece": "[SEP]",
+        "control_symbols": ["[MASK]"],
     },
     "other names": {
-        "unk_piece": "[UNK]", "pad_id": 3, "pad_piece": "[PAD]",
+        "unk_piece": "[UNK]",
+        "pad_id": 3,
+        "pad_piece": "[PAD]",
         "user_defined_symbols": ["<mask>", "<cls>", "<sep>"],
     },
-}  # fmt: skip
+}
 
 
 def train(corpus, **options):

@@ -72,9 +72,26 @@ class Counting(str):
 
 @pytest.mark.parametrize(
     "unit",
-    ["（", "「」", "「\n」", "。", "\n", " \n", ".", "「あ。", "_NEWLINE_", " ", "」", "a. ",
-     "\u3000\n", "\n_START_SECTION_", "「_START_PARAGRAPH_」", "。」", "“a.” "],
-)  # fmt: skip
+    [
+        "（",
+        "「」",
+        "「\n」",
+        "。",
+        "\n",
+        " \n",
+        ".",
+        "「あ。",
+        "_NEWLINE_",
+        " ",
+        "」",
+        "a. ",
+        "\u3000\n",
+        "\n_START_SECTION_",
+        "「_START_PARAGRAPH_」",
+        "。」",
+        "“a.” ",
+    ],
+)
 def test_long_runs_are_read_in_linear_time(unit):
     text = Counting(unit * 20_000)
     assert "".join(sentences.split(text)) == text

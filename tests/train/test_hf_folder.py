@@ -23,21 +23,33 @@ transformers = pytest.importorskip("transformers", reason="needs the huggingface
 pytestmark = pytest.mark.both
 
 _COMMON = {
-    "vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
-    "intermediate_size": 48, "pad_token_id": 0,
-}  # fmt: skip
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 48,
+    "pad_token_id": 0,
+}
 _KINDS = {
     "bert": ("BertConfig", "BertForMaskedLM", {"max_position_embeddings": 64}),
     "roberta": (
-        "RobertaConfig", "RobertaForMaskedLM",
+        "RobertaConfig",
+        "RobertaForMaskedLM",
         {"max_position_embeddings": 66, "type_vocab_size": 1},
     ),
     "modernbert": (
-        "ModernBertConfig", "ModernBertForMaskedLM",
-        {"max_position_embeddings": 64, "local_attention": 16, "cls_token_id": 1, "bos_token_id": 1,
-         "sep_token_id": 2, "eos_token_id": 2},
+        "ModernBertConfig",
+        "ModernBertForMaskedLM",
+        {
+            "max_position_embeddings": 64,
+            "local_attention": 16,
+            "cls_token_id": 1,
+            "bos_token_id": 1,
+            "sep_token_id": 2,
+            "eos_token_id": 2,
+        },
     ),
-}  # fmt: skip
+}
 
 
 def made(kind, folder, more=None, **saving):
@@ -59,8 +71,10 @@ def adopted(folder, length=64):
     """A config for records of that length with the folder's settings."""
     settings = hf_folder.read_config(str(folder)).settings
     sets = {f"model.{key}": value for key, value in settings.items()} | {
-        "tokenize.vocab_size": 60, "make_data.seq_length": length, "training.dtype": "float32",
-    }  # fmt: skip
+        "tokenize.vocab_size": 60,
+        "make_data.seq_length": length,
+        "training.dtype": "float32",
+    }
     if settings["architecture"] == "bigbird":
         sets["model.block_size"] = 8
     config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
@@ -196,10 +210,18 @@ def test_what_is_not_supported_is_named(changed, message, tmp_path):
     ],
 )
 def test_public_variants_of_config_json_are_taken(published, tmp_path):
-    common = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert",
-              "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
-              "intermediate_size": 48, "norm_eps": 1e-05, "hidden_activation": "gelu",
-              "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}  # fmt: skip
+    common = {
+        "architectures": ["ModernBertForMaskedLM"],
+        "model_type": "modernbert",
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 48,
+        "norm_eps": 1e-05,
+        "hidden_activation": "gelu",
+        "global_rope_theta": 160000.0,
+        "local_rope_theta": 10000.0,
+    }
     (tmp_path / "config.json").write_text(json.dumps(common | published))
     model = adopted(tmp_path).model
     assert (model.num_layers, model.layer_norm_eps, model.hidden_act) == (3, 1e-5, "gelu")

@@ -15,11 +15,15 @@ RATE, DECAY = 1e-2, 0.1
 # What a layer's kernels are made of: kernel -> matrices side by side.
 KERNELS = {
     "bigbird": {
-        "attention/self/query": 1, "attention/self/key": 1, "attention/self/value": 1,
-        "attention/output/dense": 1, "intermediate/dense": 1, "output/dense": 1,
+        "attention/self/query": 1,
+        "attention/self/key": 1,
+        "attention/self/value": 1,
+        "attention/output/dense": 1,
+        "intermediate/dense": 1,
+        "output/dense": 1,
     },
     "modernbert": {"attention/Wqkv": 3, "attention/Wo": 1, "mlp/Wi": 2, "mlp/Wo": 1},
-}  # fmt: skip
+}
 
 
 def _config(architecture, optimizer="muon", **training):

@@ -9,9 +9,11 @@ from bigbird_ja.train.optimizer import learning_rate
 from tests.model.tiny import tiny_config
 
 NAMES = (
-    "bert/encoder/layer_0/output/dense/kernel", "bert/encoder/layer_0/output/dense/bias",
-    "bert/encoder/layer_0/output/LayerNorm/gamma", "cls/predictions/transform/gamma",
-)  # fmt: skip
+    "bert/encoder/layer_0/output/dense/kernel",
+    "bert/encoder/layer_0/output/dense/bias",
+    "bert/encoder/layer_0/output/LayerNorm/gamma",
+    "cls/predictions/transform/gamma",
+)
 DECAYED = {"adamw": NAMES[:1], "google": (NAMES[0], NAMES[3])}
 
 
@@ -57,10 +59,17 @@ def test_each_rule_trains_as_its_reference_does(rule):
     for step in range(200):
         at = tf.constant(step)
         params, slots = optimizer.update(
-            section, params, slots, {n: tf.constant(g) for n, g in _gradients(step).items()},
-            decayed=decayed, muons={}, global_step=at, learning_rate=learning_rate(section, at),
-            scale=tf.constant(0.5), keep=tf.constant(True),
-        )  # fmt: skip
+            section,
+            params,
+            slots,
+            {n: tf.constant(g) for n, g in _gradients(step).items()},
+            decayed=decayed,
+            muons={},
+            global_step=at,
+            learning_rate=learning_rate(section, at),
+            scale=tf.constant(0.5),
+            keep=tf.constant(True),
+        )
     rates = [1e-3 * (s / 40 if s < 40 else 1 - s / 200) for s in range(200)]
     expected = _reference(rule, start, rates)
     for name, value in params.items():

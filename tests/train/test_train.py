@@ -24,10 +24,14 @@ from bigbird_ja.train.train import train
 from testkit import synthetic
 
 SETTINGS = (
-    "training.num_train_steps=30", "training.log_every_steps=4", "training.eval_every_steps=20",
-    "checkpoints.save_every_steps=7", "checkpoints.save_every_minutes=0",
-    "checkpoints.keep_last=9", "training.warmup_steps=0",
-)  # fmt: skip
+    "training.num_train_steps=30",
+    "training.log_every_steps=4",
+    "training.eval_every_steps=20",
+    "checkpoints.save_every_steps=7",
+    "checkpoints.save_every_minutes=0",
+    "checkpoints.keep_last=9",
+    "training.warmup_steps=0",
+)
 
 
 class Numbers:
@@ -96,10 +100,16 @@ class Training:
         self._monkeypatch = monkeypatch
 
     def run(
-        self, *, ahead = 0, loop = 1, bad = None, evaluates = False,
-        stop_at = None, stop_in_evaluation = False,
-        instead = None
-    ):  # fmt: skip
+        self,
+        *,
+        ahead=0,
+        loop=1,
+        bad=None,
+        evaluates=False,
+        stop_at=None,
+        stop_in_evaluation=False,
+        instead=None,
+    ):
         stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
         steps = CheckpointStore(self.model_dir).steps()
         engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad)
@@ -120,10 +130,15 @@ class Training:
         self._monkeypatch.setattr(masked_lm, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         job = Job(
-            self.config, self.manifest, verify.fast_check(self.data)[1], self.data, self.model_dir,
-            Choice("numbers", "test", False, 1, "none"), evaluates=evaluates,
+            self.config,
+            self.manifest,
+            verify.fast_check(self.data)[1],
+            self.data,
+            self.model_dir,
+            Choice("numbers", "test", False, 1, "none"),
+            evaluates=evaluates,
             deps=Dependencies(mark=mark),
-        )  # fmt: skip
+        )
         try:
             train(job, RunDir(self.model_dir), stop)
         finally:
@@ -240,9 +255,12 @@ def test_an_evaluation_that_a_kill_prevented_is_made_first_after_the_restart(
         training.run(stop_at=start)
     for step in before:
         line = {
-            "step": step, "time": 1.0, "masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5,
+            "step": step,
+            "time": 1.0,
+            "masked_lm_loss": 1.0,
+            "masked_lm_accuracy": 0.5,
             "data_fingerprint": training.manifest.fingerprint,
-        }  # fmt: skip
+        }
         run_log.append_eval(training.model_dir, line)
     training.run(evaluates=True)
     assert training.evaluated[len(before) :] == expected

@@ -36,13 +36,22 @@ def test_a_batch_is_dealt_to_the_cores_in_their_order():
 
 def tiny():
     settings = [
-        "model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2",
-        "model.intermediate_size=32", "model.attention_type=original_full",
-        "model.vocab_size=50", "make_data.seq_length=16", "make_data.max_predictions_per_seq=2",
-        "make_data.masking=dynamic", "make_data.nsp=false", "training.global_batch_size=4",
-        "training.log_every_steps=2", "training.dtype=float32", "tpu.num_cores=2",
+        "model.hidden_size=32",
+        "model.num_layers=1",
+        "model.num_attention_heads=2",
+        "model.intermediate_size=32",
+        "model.attention_type=original_full",
+        "model.vocab_size=50",
+        "make_data.seq_length=16",
+        "make_data.max_predictions_per_seq=2",
+        "make_data.masking=dynamic",
+        "make_data.nsp=false",
+        "training.global_batch_size=4",
+        "training.log_every_steps=2",
+        "training.dtype=float32",
+        "tpu.num_cores=2",
         "training.warmup_steps=1",
-    ]  # fmt: skip
+    ]
     return fitted(None, settings)
 
 
@@ -53,11 +62,15 @@ def features(rows):
         return tf.constant(rng.integers(1, high, shape), tf.int32)
 
     return {
-        "input_ids": ids(50, rows, 16), "segment_ids": tf.zeros([rows, 16], tf.int32),
-        "document_ids": tf.ones([rows, 16], tf.int32), "masked_lm_positions": ids(16, rows, 2),
-        "masked_lm_ids": ids(50, rows, 2), "masked_lm_weights": tf.ones([rows, 2]),
-        "next_sentence_labels": tf.zeros([rows], tf.int32), REPLICA_ID: tf.constant([0]),
-    }  # fmt: skip
+        "input_ids": ids(50, rows, 16),
+        "segment_ids": tf.zeros([rows, 16], tf.int32),
+        "document_ids": tf.ones([rows, 16], tf.int32),
+        "masked_lm_positions": ids(16, rows, 2),
+        "masked_lm_ids": ids(50, rows, 2),
+        "masked_lm_weights": tf.ones([rows, 2]),
+        "next_sentence_labels": tf.zeros([rows], tf.int32),
+        REPLICA_ID: tf.constant([0]),
+    }
 
 
 def initial(config):

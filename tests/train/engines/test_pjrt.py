@@ -13,7 +13,9 @@ CASES = {
     "as it is": {},
     "accumulation, checkpointing, next sentence": {
         "settings": [
-            "training.gradient_accumulation_steps=2", "training.gradient_checkpointing=true", SHORT
+            "training.gradient_accumulation_steps=2",
+            "training.gradient_checkpointing=true",
+            SHORT,
         ],
         "data": {"nsp": True},
     },
@@ -23,12 +25,14 @@ CASES = {
     },
     "full, google, falling mask rate": {
         "settings": [
-            "model.attention_type=original_full", "training.update_rule=google",
-            "training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15",
+            "model.attention_type=original_full",
+            "training.update_rule=google",
+            "training.masked_lm_prob=0.3",
+            "training.final_masked_lm_prob=0.15",
         ]
     },
     "muon": {"settings": ["training.optimizer=muon", SHORT]},
-}  # fmt: skip
+}
 
 
 def check(devices, *cases):
