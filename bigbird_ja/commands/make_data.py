@@ -175,24 +175,23 @@ def _available_cores() -> int:
 
 
 def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
-    """Make all parts on a Ray cluster; `build.make_data` joins them.
+    """Make all parts on a Ray cluster, each where cores are free; `build.make_data` joins them.
 
-    Ray gives each part to a machine with cores to spare, and again to another one where the first
-    is lost; what it had finished is not made twice.
+    Where a machine is lost, another one makes what was not finished.
 
     Args:
         request: of `make_part`; its `num_workers` has no meaning here.
         num_workers: processes of a part; None: as many as the smallest machine has cores.
 
     Raises:
-        BadInput: Ray is not installed, or no machine has so many cores; as of `build.make_part`.
-        StorageError: there is no cluster; parts were lost more often than Ray tries again.
+        BadInput: no Ray, or no machine with so many cores; as of `build.make_part`.
+        StorageError: no cluster, or parts were lost more often than Ray tries again.
     """
-    import dataclasses
     import logging
+    from dataclasses import replace
 
     from bigbird_ja.data.build import make_part
-    from bigbird_ja.process.console import log, waiting
+    from bigbird_ja.process.console import log, shortened, waiting
     from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -204,25 +203,25 @@ def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
         with waiting("starting Ray, or joining its cluster"):
             ray.init(logging_level=logging.ERROR)
     except Exception as error:  # Ray's own kinds, or none
-        line = " ".join(str(error).split())[:300]
+        line = shortened(str(error), 300)
         raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
     try:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cores = [int(resources.get("CPU", 0)) for resources in nodes]
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]
         each = num_workers or max(1, min(filter(None, cores), default=1))
         count = sum(number // each for number in cores)
         if not count:
             raise BadInput(f"--num_workers {each}: no machine of the Ray cluster has so many cores")
         log(f"Ray: {count} parts of {each} processes on {len(cores)} machines")
         task = ray.remote(make_part).options(num_cpus=each, max_retries=5)
-        shared = ray.put(dataclasses.replace(request, num_workers=each))
+        shared = ray.put(replace(request, num_workers=each))
         ray.get([task.remote(shared, (number, count)) for number in range(count)])
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, CommandError):
             raise error.cause from None
         raise
     except ray.exceptions.RayError as error:
-        line = " ".join(str(error).split())[:300]
+        line = shortened(str(error), 300)
         raise StorageError(f"the Ray cluster: {line}: run the same command again") from error
     finally:
         ray.shutdown()

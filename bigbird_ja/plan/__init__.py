@@ -31,8 +31,6 @@ WIKI40B_JA_BYTES = 1.9e9
 BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: two characters
 
 
-# --- results of `preflight --output` ------------------------------------------------------------
-
 Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
 Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
 
@@ -82,9 +80,6 @@ def load_results(path: str) -> Results:
         raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
 
 
-# --- runs ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Overheads:
     """The costs of preemptions, apart from the TPU's price: seconds, and events per rented hour."""
@@ -130,9 +125,6 @@ def estimated_sequences(data: Data) -> tuple[int, str]:
         f" {BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of {data.seq_length}"
     )
     return math.ceil(WIKI40B_JA_BYTES / BYTES_PER_TOKEN / data.seq_length), assumption
-
-
-# --- rates --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -191,9 +183,6 @@ def _compiled_rate(step: _Step, rate: float, source: str) -> MachineRate:
     return MachineRate(rate, f"{source}, {basis}", step.get("fits", True))
 
 
-# --- hours --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RunTime:
     """Expected hours of one run."""
@@ -225,9 +214,6 @@ def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> 
     preemptions = rate * rented
     wall = rented + (preemptions + 1) * overheads.absent_seconds / SECONDS_PER_HOUR
     return RunTime(rented, wall, preemptions)
-
-
-# --- rows ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -290,28 +276,19 @@ def make_row(
     Args:
         runs: one after the other.
         machine: the TPU slice.
-        pricing: on_demand, spot, or the provider of a free machine, for which there is no date of
-            completion: its provider limits the hours per week.
+        pricing: on_demand, spot, or the provider of a free machine, who limits its hours per week,
+            so that there is no date of completion.
         zone: of that price.
         price: US dollars per hour, where it is known.
         free_note: of a free machine.
     """
-    rates = [rate_of(machine, run) for run in runs]
-    tokens = [run.tokens for run in runs]
-    hours = [
-        count / rate.tokens_per_second / SECONDS_PER_HOUR
-        for count, rate in zip(tokens, rates, strict=True)
-    ]
-    times = [
-        run_time(each, run.overheads, pricing == "spot")
-        for each, run in zip(hours, runs, strict=True)
-    ]
-
-    def total(name: str) -> float | None:
-        return None if None in times else sum(map(attrgetter(name), times))
-
-    rented, is_dated = total("rented_hours"), pricing in PRICINGS
-    odd = next((text for run in runs if (text := _indivisible(run, machine))), "")
+    rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
+    speeds = [rate.tokens_per_second * SECONDS_PER_HOUR for rate in rates]
+    hours = [count / speed for count, speed in zip(tokens, speeds, strict=True)]
+    is_spot = pricing == "spot"
+    times = [run_time(each, run.overheads, is_spot) for each, run in zip(hours, runs, strict=True)]
+    rented, is_dated = _total(times, "rented_hours"), pricing in PRICINGS
+    odd = next(filter(None, (_indivisible(run, machine) for run in runs)), "")
     fits = [rate.fits for rate in rates]
     doubts = (
         "does not fit" if False in fits else "",
@@ -329,13 +306,18 @@ def make_row(
         usd_per_hour=price,
         training_hours=sum(hours),
         hours=rented,
-        wall_hours=total("wall_hours") if is_dated else None,
-        preemptions=total("preemptions") if is_dated else None,
+        wall_hours=_total(times, "wall_hours") if is_dated else None,
+        preemptions=_total(times, "preemptions") if is_dated else None,
         cost_usd=None if price is None or rented is None else rented * price,
         fits=None if None in fits else all(fits),
         divides=not odd,
         note="; ".join(filter(None, doubts)),
     )
+
+
+def _total(times: Sequence[RunTime | None], name: str) -> float | None:
+    """Sum one figure of several runs; None where a run never ends."""
+    return None if None in times else sum(map(attrgetter(name), times))
 
 
 def _indivisible(run: Plan, machine: Accelerator) -> str:

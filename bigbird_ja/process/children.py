@@ -144,17 +144,14 @@ def run_tasks(
     initializer: Callable[..., None],
     arguments: tuple[Any, ...] = (),
 ) -> Generator[R]:
-    """Run `function(task)` in processes, or in this one for `num_workers=1`; `close` it at the end.
+    """Yield `function(task)` in the order of the tasks; `close` the generator at the end.
 
     Args:
         function: picklable, as are its arguments and results.
         tasks: taken from their iterator as needed.
-        num_workers: processes.
+        num_workers: processes; 1 is this one.
         initializer: called once in each process before its first task.
         arguments: of `initializer`.
-
-    Yields:
-        The results, in the order of the tasks.
 
     Raises:
         CommandError: a worker ended; on Linux a kill is what running out of memory looks like.
