@@ -9,13 +9,9 @@ from bigbird_ja.data import manifest as manifest_lib
 from tests.data import making
 from tests.text.test_model_proto import train
 
-SMALL = (
-    "--seq_length=128",
-    "--max_predictions_per_seq=20",
-    "--num_shards=4",
-    "--num_workers=1",
-    "--eval_fraction=0.1",
-)
+SMALL = """
+    --seq_length=128 --max_predictions_per_seq=20 --num_shards=4 --num_workers=1 --eval_fraction=0.1
+""".split()
 
 
 @pytest.fixture

@@ -25,30 +25,12 @@ Start = Callable[..., list[Command]]
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
     config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
-    return [
-        "pretrain",
-        "--config",
-        str(config),
-        "--data_dir",
-        str(data),
-        "--json",
-        "--num_train_steps",
-        str(STEPS),
-        "--mode",
-        "train_and_eval",
-        "--set",
-        "training.eval_every_steps=8",
-        "--set",
-        "model.hidden_dropout_prob=0",
-        "--set",
-        "model.num_layers=1",
-        "--set",
-        "training.optimizer=muon",
-        "--set",
-        "training.global_batch_size=8",
-        "--engine",
-        "pjrt",
-    ]
+    return f"""
+        pretrain --config {config} --data_dir {data} --json --num_train_steps {STEPS}
+        --mode train_and_eval --engine pjrt --set training.eval_every_steps=8
+        --set model.hidden_dropout_prob=0 --set model.num_layers=1
+        --set training.optimizer=muon --set training.global_batch_size=8
+    """.split()
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,11 @@ from testkit.fakes.service import in_background
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
-SETTINGS = (
-    "--set=model.hidden_size=32",
-    "--set=model.intermediate_size=64",
-    "--set=data.seed=3",
-    "--set=checkpoints.save_every_steps=20",
-    "--set=training.log_every_steps=5",
-    "--set=training.global_batch_size=4",
-)
+SETTINGS = """
+    --set=model.hidden_size=32 --set=model.intermediate_size=64 --set=data.seed=3
+    --set=checkpoints.save_every_steps=20 --set=training.log_every_steps=5
+    --set=training.global_batch_size=4
+""".split()
 
 
 def weights(model_dir, steps):

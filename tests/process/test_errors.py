@@ -21,20 +21,7 @@ def library_error(name, message):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "NOENT",
-        "EXIST",
-        "NOTEMPTY",
-        "ACCES",
-        "ROFS",
-        "LOOP",
-        "NAMETOOLONG",
-        "INVAL",
-        "ILSEQ",
-        "BUSY",
-        "MFILE",
-    ],
+    "name", "NOENT EXIST NOTEMPTY ACCES ROFS LOOP NAMETOOLONG INVAL ILSEQ BUSY MFILE".split()
 )
 def test_what_is_wrong_with_a_path_is_bad_input(name):
     end = classify(system_error(getattr(errno, f"E{name}")))

@@ -209,11 +209,8 @@ def test_special_pieces_go_by_name_and_never_come_out_of_text(kind, folders):
     spelt = "".join(ours.pieces[i] for i in core)
     assert not {*core} & {*ours.encode(f"東京{spelt}都 {spelt}")}
     assert ours.special.mask in ours.encode_with_masks("日本の[MASK]は東京")
-    unused = {
-        i
-        for i, piece in enumerate(theirs.convert_ids_to_tokens(range(len(theirs))))
-        if "unused" in piece
-    }
+    pieces = theirs.convert_ids_to_tokens(range(len(theirs)))
+    unused = {i for i, piece in enumerate(pieces) if "unused" in piece}
     assert unused <= {*ours.special_ids.values()}
 
 
@@ -223,36 +220,8 @@ WORDS = {
     "byte-level BPE": IN_BPE,
     "RoBERTa's BPE": ["▁雪浜火祭り", *IN_BPE[1:]],
     "WordPiece": list("雪浜火祭り（祭）は、毎年7月") + ["GPS", "GPS", "。", "\ufffd"],
-    "Unigram with bytes": [
-        "▁雪浜火祭り",
-        "(",
-        "祭",
-        ")は、",
-        "毎年",
-        "7",
-        "月",
-        "▁GPS",
-        "▁GPS",
-        "。",
-        "𠮷",
-    ],
-    "MeCab with WordPiece": [
-        "雪",
-        "浜",
-        "火祭り",
-        "(",
-        "祭",
-        ")",
-        "は",
-        "、",
-        "毎年",
-        "7",
-        "月",
-        "GPS",
-        "GPS",
-        "。",
-        "\ufffd",
-    ],
+    "Unigram with bytes": "▁雪浜火祭り ( 祭 )は、 毎年 7 月 ▁GPS ▁GPS 。 𠮷".split(),
+    "MeCab with WordPiece": "雪 浜 火祭り ( 祭 ) は 、 毎年 7 月 GPS GPS 。 \ufffd".split(),
 }
 
 

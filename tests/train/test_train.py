@@ -23,15 +23,11 @@ from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.train import train
 from testkit import synthetic
 
-SETTINGS = (
-    "training.num_train_steps=30",
-    "training.log_every_steps=4",
-    "training.eval_every_steps=20",
-    "checkpoints.save_every_steps=7",
-    "checkpoints.save_every_minutes=0",
-    "checkpoints.keep_last=9",
-    "training.warmup_steps=0",
-)
+SETTINGS = """
+    training.num_train_steps=30 training.log_every_steps=4 training.eval_every_steps=20
+    training.warmup_steps=0 checkpoints.save_every_steps=7 checkpoints.save_every_minutes=0
+    checkpoints.keep_last=9
+""".split()
 
 
 class Numbers:

@@ -35,23 +35,13 @@ def test_a_batch_is_dealt_to_the_cores_in_their_order():
 
 
 def tiny():
-    settings = [
-        "model.hidden_size=32",
-        "model.num_layers=1",
-        "model.num_attention_heads=2",
-        "model.intermediate_size=32",
-        "model.attention_type=original_full",
-        "model.vocab_size=50",
-        "make_data.seq_length=16",
-        "make_data.max_predictions_per_seq=2",
-        "make_data.masking=dynamic",
-        "make_data.nsp=false",
-        "training.global_batch_size=4",
-        "training.log_every_steps=2",
-        "training.dtype=float32",
-        "tpu.num_cores=2",
-        "training.warmup_steps=1",
-    ]
+    settings = """
+        model.hidden_size=32 model.num_layers=1 model.num_attention_heads=2 model.vocab_size=50
+        model.intermediate_size=32 model.attention_type=original_full
+        make_data.seq_length=16 make_data.max_predictions_per_seq=2 make_data.masking=dynamic
+        make_data.nsp=false training.global_batch_size=4 training.log_every_steps=2
+        training.dtype=float32 training.warmup_steps=1 tpu.num_cores=2
+    """.split()
     return fitted(None, settings)
 
 
