@@ -1,4 +1,4 @@
-"""Values that a declared type does not take, and the utmost that it takes: drawn from the type.
+"""Values that a declared type does not take, drawn from the type.
 
 A type is what `storage.decode` decodes into: a dataclass, `msgspec.Struct` or TypedDict. Cases
 are (name, changed object); a field that is added to a declaration is covered without a line here.
@@ -40,14 +40,6 @@ def wrong(kind, sample):
             if field.required and field.default is NODEFAULT:
                 name = field.encode_name
                 yield f"without {at}.{name}", changed(sample, (*path, name), GONE)
-
-
-def utmost(kind, sample):
-    """`sample` with one place at the edge of what `kind` takes there."""
-    for path, node in _places(inspect.type_info(kind), sample, ()):
-        at = ".".join(map(str, path))
-        for value in _utmost_values(node):
-            yield f"{at} is {value!r}", changed(sample, path, value)
 
 
 def changed(value, path, new):
@@ -98,21 +90,6 @@ def _wrong_values(node):
         yield float("nan")
         yield float("inf")
         yield 10**400
-
-
-def _utmost_values(node):
-    inner = _without_none(node)
-    if inner is not node:
-        yield None
-    for bound in ("ge", "le"):
-        if getattr(inner, bound, None) is not None:
-            yield getattr(inner, bound)
-    if isinstance(inner, inspect.StrType) and inner.pattern is None:
-        yield from ("", "<b>\u3042\U0001f600&\"'", "x" * 10_000)
-    if isinstance(inner, (inspect.ListType, inspect.VarTupleType)):
-        yield []
-    if isinstance(inner, inspect.DictType):
-        yield {}
 
 
 def _without_none(node):

@@ -1,4 +1,4 @@
-"""The page is whole, fetches nothing, and a real browser shows it."""
+"""The page is whole, and fetches nothing."""
 
 import dataclasses
 import math
@@ -8,7 +8,6 @@ import pytest
 
 from bigbird_ja.report import charts
 from bigbird_ja.report.page import collect, distinct, page
-from testkit import browser
 from tests.report import fake_run
 
 matplotlib = pytest.importorskip("matplotlib.image", reason="draws the charts")
@@ -86,27 +85,6 @@ def test_runs_are_named_by_where_they_differ(tmp_path):
         ([a, a], ["model"] * 2),
     ):
         assert [run.name for run in distinct(runs)] == names
-
-
-@pytest.mark.parametrize(
-    ("width", "colors", "drawn"),
-    [
-        (1280, "light", ((0x09, 0x69, 0xDA), (0xD1, 0x48, 0x0F))),
-        (390, "dark", ((0x58, 0xA6, 0xFF), (0xF0, 0x88, 0x3E))),
-    ],
-)
-def test_a_browser_draws_it(text, tmp_path, width, colors, drawn):
-    path, picture = tmp_path / "report.html", tmp_path / "report.png"
-    path.write_text(text, encoding="utf-8")
-    result = browser.render(path, picture, width, colors)
-    assert result["title"] == "bigbird-ja: first, <u> & $x$ 日本"
-    assert result["errors"] == [] and result["requests"] == [path.as_uri()]
-    assert result["pictures"] >= 6 and result["width"] == width  # nothing to scroll sideways
-    pixels = matplotlib.imread(picture)
-    # Both runs' colours are drawn: the first two of the style sheet.
-    for colour in drawn:
-        near = (abs(pixels[..., :3] * 255 - colour).max(axis=-1) < 4).sum()
-        assert near > 1000, f"{colour}: {near} pixels"
 
 
 def test_thinning_keeps_the_last_point_and_drops_what_is_not_finite():

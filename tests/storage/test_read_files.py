@@ -11,14 +11,10 @@ import msgspec
 import pytest
 
 from bigbird_ja import plan, run
-from bigbird_ja.commands import evaluate, status
-from bigbird_ja.export import model_card
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.report import charts
-from bigbird_ja.report.page import collect, page
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.storage.decode import FORMAT_VERSION
@@ -125,46 +121,3 @@ def test_what_the_type_does_not_take_is_one_line_that_names_the_file(name, tmp_p
             assert Path(reader.path).name in str(error), f"{what}: {error}"
             continue
         pytest.fail(f"{name}: {what} was taken")
-
-
-@pytest.mark.parametrize("name", ["heartbeat", "events", "metrics", "evaluations"])
-def test_a_report_of_the_utmost_that_the_type_takes(name, tmp_path, monkeypatch):
-    """What the declaration lets through, the page must be able to show."""
-    folder = fake_run.write(tmp_path / "r", steps=200)
-    reader = _READERS[name]
-    before = (folder / reader.path).read_bytes() if reader.path.endswith(".jsonl") else b""
-    lines = [_encoded(value) for _, value in declared.utmost(reader.kind, reader.sample)]
-    with monkeypatch.context() as patched:
-        patched.setattr(charts, "_draw", lambda title, *_: title)  # drawing takes a second
-        for line in lines:
-            reader.write(folder, before + line)
-            assert "</html>" in page([collect(str(folder), 1.8e9)], 1.8e9)
-    if before:
-        reader.write(folder, before + b"".join(line.strip() + b"\n" for line in lines))
-    assert "</html>" in page([collect(str(folder), 1.8e9)], 1.8e9)
-
-
-def test_evaluate_and_the_card_show_the_utmost_that_the_type_takes():
-    for what, value in declared.utmost(run.Evaluation, _EVALUATION):
-        assert "held-out sequences" in evaluate.as_text(value), what
-        assert "on held-out text" in model_card.results(None, value), what
-
-
-@pytest.mark.parametrize("name", ["state", "launched", "heartbeat", "events"])
-def test_status_shows_the_utmost_that_the_type_takes(name, tmp_path):
-    reader = _READERS[name]
-    for other in ("state", "launched", "heartbeat", "events"):
-        _write_for_status(other, _READERS[other].sample, tmp_path)
-    for what, value in declared.utmost(reader.kind, reader.sample):
-        if what.startswith("format_version"):
-            continue  # another format is refused
-        _write_for_status(name, value, tmp_path)
-        shown = status.read_status(str(tmp_path), "r", [], now=1.8e9)
-        status._print([shown], [], asked=False)
-        assert shown["name"] == "r", what
-
-
-def _write_for_status(name, value, bucket):
-    reader = _READERS[name]
-    folder = bucket if reader.path.startswith("r/") else bucket / "r" / "model"
-    reader.write(folder, _encoded(value))
