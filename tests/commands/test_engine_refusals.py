@@ -15,50 +15,16 @@ jax = pytest.importorskip("jax")
 
 TPU = (devices.TPU_FILES, {"jax", "libtpu"}, ["--use_tpu"])
 GPU = (devices.GPU_FILES, {"jax", "jax_cuda12_plugin"}, [])
-# As libtpu and XLA say it.
+BUSY, MISMATCH = "is in use by another process", "its driver and this jax do not match"
+# As libtpu and XLA say it, shortened.
 MESSAGES = [
-    (
-        TPU,
-        "The TPU is already in use by process with pid 4711. Not attempting to load libtpu.so in"
-        " this process.",
-        "the TPU is in use by another process",
-    ),
-    (
-        TPU,
-        "Unable to initialize backend 'tpu': ABORTED: Internal error when accessing libtpu"
-        ' multi-process lockfile. Run "$ sudo rm /tmp/libtpu_lockfile".',
-        "in use by another process",
-    ),
-    (
-        TPU,
-        "Unable to initialize backend 'tpu': UNKNOWN: TPU initialization failed:"
-        " open(/dev/vfio/0): Device or resource busy: Couldn't open iommu group /dev/vfio/0;"
-        " [/dev/vfio/0]",
-        "in use by another process",
-    ),
-    (
-        TPU,
-        "Unable to initialize backend 'tpu': INTERNAL: Failed to get global TPU topology.\n (set"
-        " JAX_PLATFORMS='' to automatically choose an available backend)",
-        "the TPU cannot be used",
-    ),
-    (
-        GPU,
-        "Unable to initialize backend 'cuda': INTERNAL: no supported devices found for platform"
-        " CUDA: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported display driver /"
-        " cuda driver combination",
-        "its driver and this jax do not match",
-    ),
-    (
-        GPU,
-        "Unable to load cuDNN: CUDA DRIVER VERSION IS INSUFFICIENT FOR CUDA RUNTIME VERSION",
-        "its driver and this jax do not match",
-    ),
-    (
-        GPU,
-        "Unable to initialize backend 'cuda': FAILED_PRECONDITION: No visible GPU devices.",
-        "the GPU cannot be used",
-    ),
+    (TPU, "The TPU is already in use by process with pid 4711. Not attempting to load it.", BUSY),
+    (TPU, "Internal error when accessing libtpu multi-process lockfile. Run ...", BUSY),
+    (TPU, "open(/dev/vfio/0): Device or resource busy: Couldn't open iommu group", BUSY),
+    (TPU, "INTERNAL: Failed to get global TPU topology.\n (set ...)", "the TPU cannot be used"),
+    (GPU, "CUDA: cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: system has unsupported ...", MISMATCH),
+    (GPU, "CUDA DRIVER VERSION IS INSUFFICIENT FOR CUDA RUNTIME VERSION", MISMATCH),
+    (GPU, "FAILED_PRECONDITION: No visible GPU devices.", "the GPU cannot be used"),
 ]
 MISSING = [
     (((), {"jax"}, ["--use_tpu"]), "this machine has no TPU"),

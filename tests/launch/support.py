@@ -61,15 +61,9 @@ def rest(base, call_seconds=5.0, retry_seconds=1.0):
 def command(root, *more, steps=100):
     """`launch` with everything that a CPU and a directory need."""
     return [
-        "launch",
-        "--name=run-1",
-        "--project=p",
-        f"--zones={ZONES}",
-        f"--bucket={root}/bucket",
+        *"launch --name=run-1 --project=p --config=tiny-cpu --poll_seconds=0.1".split(),
+        *(f"--zones={ZONES}", f"--bucket={root}/bucket", f"--num_train_steps={steps}"),
         f"--data_dir={write_manifest(f'{root}/data')}",
-        "--config=tiny-cpu",
-        f"--num_train_steps={steps}",
-        "--poll_seconds=0.1",
         f"--vm_python={trainer.python(root)}",
         *more,
     ]

@@ -22,41 +22,21 @@ torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 pytestmark = pytest.mark.both
 
-_COMMON = {
-    "vocab_size": 60,
-    "hidden_size": 32,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "pad_token_id": 0,
-}
+_SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+_COMMON = {**_SIZES, "intermediate_size": 48, "pad_token_id": 0}
+_ENDS = {"cls_token_id": 1, "bos_token_id": 1, "sep_token_id": 2, "eos_token_id": 2}
 _KINDS = {
-    "bert": ("BertConfig", "BertForMaskedLM", {"max_position_embeddings": 64}),
-    "roberta": (
-        "RobertaConfig",
-        "RobertaForMaskedLM",
-        {"max_position_embeddings": 66, "type_vocab_size": 1},
-    ),
-    "modernbert": (
-        "ModernBertConfig",
-        "ModernBertForMaskedLM",
-        {
-            "max_position_embeddings": 64,
-            "local_attention": 16,
-            "cls_token_id": 1,
-            "bos_token_id": 1,
-            "sep_token_id": 2,
-            "eos_token_id": 2,
-        },
-    ),
+    "bert": ("Bert", {"max_position_embeddings": 64}),
+    "roberta": ("Roberta", {"max_position_embeddings": 66, "type_vocab_size": 1}),
+    "modernbert": ("ModernBert", {"max_position_embeddings": 64, "local_attention": 16, **_ENDS}),
 }
 
 
 def made(kind, folder, more=None, **saving):
     """A model with none of its weights at a trivial first value, saved by transformers."""
-    config, model, sizes = _KINDS[kind]
-    settings = getattr(transformers, config)(**_COMMON, **sizes, **(more or {}))
-    theirs = getattr(transformers, model)(settings).eval()
+    name, sizes = _KINDS[kind]
+    settings = getattr(transformers, f"{name}Config")(**_COMMON, **sizes, **(more or {}))
+    theirs = getattr(transformers, f"{name}ForMaskedLM")(settings).eval()
     torch.manual_seed(3)
     with torch.no_grad():
         for parameter in theirs.parameters():
@@ -210,18 +190,9 @@ def test_what_is_not_supported_is_named(changed, message, tmp_path):
     ],
 )
 def test_public_variants_of_config_json_are_taken(published, tmp_path):
-    common = {
-        "architectures": ["ModernBertForMaskedLM"],
-        "model_type": "modernbert",
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "intermediate_size": 48,
-        "norm_eps": 1e-05,
-        "hidden_activation": "gelu",
-        "global_rope_theta": 160000.0,
-        "local_rope_theta": 10000.0,
-    }
+    kind = {"architectures": ["ModernBertForMaskedLM"], "model_type": "modernbert"}
+    common = _SIZES | kind | {"intermediate_size": 48, "norm_eps": 1e-05}
+    common |= {"hidden_activation": "gelu", "global_rope_theta": 16e4, "local_rope_theta": 1e4}
     (tmp_path / "config.json").write_text(json.dumps(common | published))
     model = adopted(tmp_path).model
     assert (model.num_layers, model.layer_norm_eps, model.hidden_act) == (3, 1e-5, "gelu")
