@@ -222,13 +222,9 @@ def train(
 
         sources = [folder.with_name(f"{run.folder}.first")]
         write_first_values(str(config), places[1].partition("=")[2], str(sources[0]))
-    trained = command(
-        "pretrain",
-        f"--config={config}",
-        *places,
-        *(f"--init_from={s}" for s in sources),
-        *(["--mode=train_and_eval"] if "evaluations" in bench else []),
-    )
+    more = ["--mode=train_and_eval"] if "evaluations" in bench else []
+    more += [f"--init_from={source}" for source in sources]
+    trained = command("pretrain", f"--config={config}", *places, *more)
     evaluated = command("evaluate", *places)
     asked = bench.get("probe")
     if asked:
