@@ -84,10 +84,12 @@ def cases(inputs):
         for file in _files_of(command, inputs):
             name = file.relative_to(inputs)
             for how, damage in _DAMAGES.items():
-                # Without its sidecar it is no checkpoint: the one before it is taken.
-                is_sidecar_gone = how == "missing" and file.match("model.ckpt-*.json")
+                # Without its sidecar it is no checkpoint: the one before it is taken. Text with
+                # another character is text.
+                is_other = how == "missing" and file.match("model.ckpt-*.json")
+                is_other = is_other or (how == "flipped" and file.name == "corpus.jsonl")
                 act = functools.partial(_damage, damage, name)
-                yield Case(command, f"{name} {how}", act, is_sidecar_gone)
+                yield Case(command, f"{name} {how}", act, is_other)
 
 
 def _damage(damage, name, inputs):
