@@ -57,14 +57,18 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     manifest, _ = verify.fast_check(args.data_dir, splits=("eval",))
     from bigbird_ja.run import log as run_log
 
+    steps = _steps(args)
+    # A checkpoint that was evaluated on this data before has a line in `eval.jsonl`.
+    lines = run_log.read_evaluations(args.model_dir) if steps != [None] else []
+    wanted = (manifest.fingerprint, args.max_batches)
+    before: dict[int | None, Mapping[str, Any]] = {
+        line["step"]: line
+        for line in lines
+        if (line.get("data_fingerprint"), line.get("max_batches")) == wanted
+    }
     results: list[Mapping[str, Any]] = []
-    for step in _steps(args):
-        # A checkpoint that was evaluated on this data before has a line in `eval.jsonl`.
-        wanted = (step, manifest.fingerprint, args.max_batches)
-        result: Mapping[str, Any] | None = None
-        for line in run_log.read_evaluations(args.model_dir) if step is not None else ():
-            if (line["step"], line.get("data_fingerprint"), line.get("max_batches")) == wanted:
-                result = line
+    for step in steps:
+        result = before.get(step)
         if result is None:
             result = _measure(_load(args, step, manifest), args, manifest)
         else:
