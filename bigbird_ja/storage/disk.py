@@ -1,7 +1,7 @@
 """Reads and writes files on disk: to a temporary name, synced, then renamed.
 
 A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
-per file being written, which no listing shows; `clean_temporary` removes it an hour later.
+per file being written, which no listing shows; `clean_temporary` removes it a day later.
 """
 
 import contextlib
@@ -21,7 +21,8 @@ from bigbird_ja.process import children
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_crc32c
 
-_ABANDONED_SECONDS = 3600.0  # since anything was written to a temporary file
+# Since anything was written to a temporary file, perhaps by a machine whose clock is hours off.
+_ABANDONED_SECONDS = 24 * 3600.0
 _BUFFER = 1 << 20
 
 

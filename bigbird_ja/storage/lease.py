@@ -2,14 +2,16 @@
 
 `make-data` holds one on its output, `pretrain` on MODEL_DIR, `launch` on the run that it watches.
 
-An owner is known to be gone when its process has ended (same machine), or when the file's token has
-not changed while we watched for `stale_seconds` on our own monotonic clock. Times in the file are
-for people: two machines' clocks need not agree. Taking over is a compare-and-swap, so of several
+An owner is known to be gone when its process is seen to have ended (same machine), or when the
+file's token has not changed while we watched for `stale_seconds` on our own monotonic clock: also
+that of a process which the system hides. Times in the file are for people: two machines' clocks
+need not agree. Taking over is a compare-and-swap, so of several
 that try one wins; an owner that lost the lease (its machine slept) learns of it from `renew` or
 `check`, and must not write any more.
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -57,15 +59,13 @@ class Holder:
         return f"process {self.pid} on host {self.host}"
 
     @property
-    def is_here(self) -> bool:
-        """Tells whether it ran where this process runs, so that its end can be detected."""
-        return self.machine == _machine()
+    def has_ended(self) -> bool | None:
+        """Tells whether it has ended, as a zombie has; None where that cannot be known.
 
-    @property
-    def has_ended(self) -> bool:
-        """Tells whether it is known to have ended; a zombie has. False for one elsewhere."""
-        if not self.is_here:
-            return False
+        So it is with a process elsewhere, and with one that the system hides (`hidepid`).
+        """
+        if self.machine != _machine():
+            return None
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -73,7 +73,7 @@ class Holder:
         except PermissionError:  # it runs, as another user
             pass
         state, started = _state_and_start(self.pid)
-        return state == "Z" or started != self.started
+        return state == "Z" or started != self.started if started and self.started else None
 
 
 def this_owner() -> Holder:
@@ -89,18 +89,24 @@ def this_owner() -> Holder:
 
 
 def _machine() -> str:
-    """Returns `BOOT.NAMESPACE`; without /proc, made from the host's name."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            boot = file.read()
+    """Returns `BOOT.NAMESPACE`.
+
+    Virtual machines cloned while they run share what the kernel knows of its boot, but no name or
+    network address: these are a part of it.
+    """
+    boot, namespace = socket.gethostname(), 0
+    with contextlib.suppress(OSError):  # no /proc, or no network
         namespace = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        boot, namespace = socket.gethostname(), 0
+        devices = sorted(glob.glob("/sys/class/net/*/device"))
+        addresses = [f"{os.path.dirname(device)}/address" for device in devices]
+        for path in ("/proc/sys/kernel/random/boot_id", *addresses):
+            with open(path, encoding="ascii") as file:
+                boot += file.read()
     return f"{hashlib.sha256(boot.encode()).hexdigest()[:12]}.{namespace}"
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:
-    """Reads fields 3 and 22 of /proc/PID/stat; ("", 0) where there is none."""
+    """Reads fields 3 and 22 of /proc/PID/stat; ("", 0) where it cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
@@ -229,8 +235,9 @@ class Lease:
             BadInput: it is alive.
         """
         refusal = BadInput(self._busy.replace("{owner}", holder.name))
-        if holder.is_here:
-            if holder.has_ended:
+        has_ended = holder.has_ended
+        if has_ended is not None:
+            if has_ended:
                 return True
             raise refusal
         self._log(

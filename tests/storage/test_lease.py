@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage import lease as lease_lib
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import (
     STALE_SECONDS,
@@ -210,6 +212,42 @@ def test_a_killed_owner_makes_room_at_once(path, fake_gcs):
     taken_from = lease.acquire()
     assert taken_from is not None and taken_from.pid == child.pid
     assert now.now == 1000.0 and "took over" in logged[-1]
+
+
+@pytest.mark.parametrize("hides", ["who asks", "who holds it"])
+def test_a_process_that_the_system_hides_is_judged_by_its_renewals(tmp_path, monkeypatch, hides):
+    path, now, stat = f"{tmp_path}/lock", Time(), f"/proc/{os.getpid()}/stat"
+
+    def hidden(name, *args, **how):
+        if name == stat:  # as of another user, where /proc is mounted with hidepid
+            raise FileNotFoundError(name)
+        return open(name, *args, **how)
+
+    with monkeypatch.context() as context:
+        if hides == "who holds it":
+            context.setattr(lease_lib, "open", hidden, raising=False)
+        owner = dataclasses.replace(this_owner(), id="other")
+    living, _ = make(path, now, owner)
+    living.acquire()
+    monkeypatch.setattr(lease_lib, "open", hidden, raising=False)
+    now.then = living.renew
+    with pytest.raises(BadInput, match=f"process {os.getpid()} "):
+        make(path, now)[0].acquire()
+    now.then = lambda: None
+    assert make(path, now)[0].acquire().id == "other", "silent for long enough"
+    assert now.now >= 1000.0 + STALE_SECONDS
+
+
+def test_a_clone_of_the_machine_is_another_machine(tmp_path, monkeypatch):
+    path, now = f"{tmp_path}/lock", Time()
+    with monkeypatch.context() as context:  # with the same kernel since the same boot
+        context.setattr(socket, "gethostname", lambda: "clone-2")
+        owner = dataclasses.replace(this_owner(), pid=4_000_000, id="other")
+    living, _ = make(path, now, owner)
+    living.acquire()
+    now.then = living.renew
+    with pytest.raises(BadInput, match="process 4000000 on host clone-2"):
+        make(path, now)[0].acquire()
 
 
 def test_a_thread_renews_while_the_block_runs_and_the_loser_notices(path):
