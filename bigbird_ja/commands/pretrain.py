@@ -43,6 +43,8 @@ def define_flags(flags: Flags) -> None:
     flags.path("data_dir", "Data set made by `make-data`, on disk or gs://.", required=True)
     flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.setting("training.num_train_steps")
+    flags.setting("training.learning_rate")
+    flags.setting("training.global_batch_size", "batch_size")
     flags.choice(
         "engine",
         ("auto", "estimator", "pjrt"),
@@ -82,6 +84,11 @@ def define_flags(flags: Flags) -> None:
     flags.switch(
         "overwrite",
         "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
+    )
+    flags.text(
+        "profile_steps",
+        "FIRST-LAST, such as 100-110: steps to profile, for TensorBoard's profile plug-in and"
+        " xprof, into MODEL_DIR/plugins/profile.",
     )
     flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
 
@@ -124,6 +131,11 @@ def _prepare_and_train(
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite)
     config, overrides, manifest, guard = _settings(args, run_dir, deps.log)
+    profiled = range(0)
+    if args.profile_steps is not None:
+        from bigbird_ja.train.profile import read_steps
+
+        profiled = read_steps(args.profile_steps, config.training.num_train_steps)
     with hosts.joined(args, config, manifest, stop, deps.log) as pod:
         from bigbird_ja.train.train import train  # this takes seconds
 
@@ -147,6 +159,7 @@ def _prepare_and_train(
             evaluates=args.mode == "train_and_eval",
             overwrite=args.overwrite,
             wandb=args.wandb and pod.is_writer,
+            profiled=profiled,
             deps=deps,
         )
         return train(job, run_dir, stop)

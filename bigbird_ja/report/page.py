@@ -3,7 +3,9 @@
 import datetime
 import html
 import importlib.resources
+import os
 import string
+import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -122,17 +124,18 @@ def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
     ]
 
 
-def page(runs: Sequence[RunLogs], now: float) -> str:
+def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:
     """Return the page.
 
     Args:
         runs: in the order of their colours.
         now: UNIX seconds, for the line that says when it was written.
+        folder: of the page, from which profiles are linked.
     """
     template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")
     written = datetime.datetime.fromtimestamp(now, datetime.timezone.utc)
     parts: dict[str, list[str]] = {
-        "cards": [_card(run, index) for index, run in enumerate(runs)],
+        "cards": [_card(run, index, folder) for index, run in enumerate(runs)],
         "training": _training(runs),
         "evaluation": _evaluation(runs),
         "examples": [_examples(run) for run in runs],
@@ -153,7 +156,7 @@ def _escape(value: Any) -> str:
     return html.escape(str(value))
 
 
-def _card(run: RunLogs, index: int) -> str:
+def _card(run: RunLogs, index: int, folder: str) -> str:
     """Show the numbers that one looks for first."""
 
     def number(value: Any, form: str) -> str:
@@ -182,8 +185,22 @@ def _card(run: RunLogs, index: int) -> str:
         f'<div class="card"><strong>{_escape(run.name)}</strong>'
         f'<span class="state {kind}">{_escape(state)}</span>'
         f'<div class="bar-track"><i class="b{index % NUM_COLOURS}" style="width:{share:.1%}"></i>'
-        f'</div><div class="facts">{cells}</div></div>'
+        f'</div><div class="facts">{cells}</div>{_profiles(run, folder)}</div>'
     )
+
+
+def _profiles(run: RunLogs, folder: str) -> str:
+    """Link the profiles; of a run or a page on a bucket, name them."""
+    texts = []
+    for event in run.events:
+        if event["event"] == "profiled":
+            fields: Mapping[str, Any] = event
+            text = f"profile of steps {_escape(fields['steps'])}"
+            if not storage.is_remote(run.model_dir) and not storage.is_remote(folder):
+                path = os.path.relpath(os.path.join(run.model_dir, fields["folder"]), folder or ".")
+                text = f'<a href="{_escape(urllib.parse.quote(path))}">{text}</a>'
+            texts.append(f'<p class="sub">{text} (tensorboard --logdir MODEL_DIR, or xprof)</p>')
+    return "".join(texts)
 
 
 def _state(run: RunLogs) -> tuple[str, str]:

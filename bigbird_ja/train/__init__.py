@@ -143,6 +143,7 @@ class Job:
     evaluates: bool = False  # --mode train_and_eval
     overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
+    profiled: range = range(0)  # steps of which a profile is recorded
     deps: Dependencies = field(default_factory=Dependencies)
 
 

@@ -30,6 +30,7 @@ from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train import Job, Resumption, StepResult
 from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog
 from bigbird_ja.train.engines import Engine, check, make_engine
+from bigbird_ja.train.profile import Profile
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.warm_start import FirstValues, load_warm_start
@@ -113,6 +114,15 @@ class Trainer:
         self.watchdog = Watchdog(self.config.training.stall_minutes * 60, self._stalled)
         self.evaluations = Evaluations(job, self.stop, self.watchdog.tick)
         self.periodic = Periodic(self._tasks(), self.deps.log, self.deps.monotonic)
+        self.profile = Profile(
+            job.profiled,
+            self.resumption.step,
+            job.engine.name,
+            job.model_dir,
+            self.scratch if self.pod.is_writer else None,
+            self.deps.log,
+            lambda **fields: self.recorder.event("profiled", **fields),
+        )
         self.logged = self.resumption.step  # the last step that was
         self.has_begun = False  # whether the engine accepted the run: then its files stay
 
@@ -150,7 +160,13 @@ class Trainer:
         named = verify.named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
-            with self.watchdog, self.periodic, named, contextlib.closing(engine):
+            with (
+                self.watchdog,
+                self.periodic,
+                named,
+                contextlib.closing(engine),
+                contextlib.closing(self.profile),
+            ):
                 self.deps.mark("compile")
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
@@ -176,16 +192,19 @@ class Trainer:
         self.saver.begin(start)
         self._evaluate_if_due(start, engine)
         self.recorder.began()
+        self.profile.at(start)
         self.deps.mark("step", start)
         while step < self.total and not self._stops(step):
             # Advance: by one step at least, and not beyond the next save, evaluation or stop.
-            limit = min(self.saver.next_due(step), self.evaluations.next_due(step))
+            parts = self.saver, self.evaluations, self.profile
+            limit = min(part.next_due(step) for part in parts)
             limit = self.pod.next_limit(step, limit, engine.ahead)
             result = engine.advance(limit)
             if result.step >= limit or self.saver.is_due(result.step):
                 result = result.then(engine.settle())  # the state is needed
             # Finite? Then log it.
             step = self._finish(result)
+            self.profile.at(step)
             # Save, in the background.
             if step >= self.total or self.saver.is_due(step):
                 self._save(step, engine)

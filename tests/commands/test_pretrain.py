@@ -5,13 +5,15 @@ import signal
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.cli import main
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters, read_variables
+from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.storage.ownership import MARK
 from testkit import command_line, engine_runs, killing
-from tests.commands.pretraining import STEPS, events, resumed_at_last
+from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
 
 pytestmark = pytest.mark.both
 
@@ -201,3 +203,30 @@ def test_static_data_of_any_unit_trains_without_a_warning(runs, tmp_path):
     assert not model.exists()
     ended = runs.zygote.run(*here, "--num_train_steps", "4")
     assert ended.status == 0, ended.err
+
+
+def test_a_profile_of_some_steps_is_found_by_the_profilers_and_has_their_ops(
+    runs, tmp_path, capsys
+):
+    from jax.profiler import ProfileData
+
+    start = [*runs.new(tmp_path), "--num_train_steps", "12", "--batch_size", "2"]
+    start += ["--learning_rate", "0.01"]
+    for wrong in ("9", "0-3", "8-7", "5-13", "a-b"):
+        refused([*start, "--profile_steps", wrong], capsys, f"--profile_steps {wrong}: ", "to 12 (")
+    ended = runs.zygote.run(*start, "--profile_steps", "7-9")
+    assert ended.status == 0, ended.err
+    model = tmp_path / "model"
+    config, _ = read_config(str(model / "config.yaml"))
+    assert (config.training.global_batch_size, config.training.learning_rate) == (2, 0.01)
+    (event,) = [e for e in run_log.read_events(str(model)) if e["event"] == "profiled"]
+    assert (event["steps"], event["global_step"]) == ("7-9", 9)
+    (path,) = model.glob("plugins/profile/*/*.xplane.pb")
+    assert str(path.parent) == str(model / event["folder"])
+    lines = [line for plane in ProfileData.from_file(str(path)).planes for line in plane.lines]
+    names = [event.name for line in lines for event in line.events]
+    ops = [name for name in names if "dot" in name or "MatMul" in name]
+    assert len(ops) >= 3 * 8 and len(ops) % 3 == 0  # products of each step
+    report = tmp_path / "report.html"
+    assert main.run_command_line(["report", f"--model_dir={model}", f"--output={report}"]) == 0
+    assert f'href="model/{event["folder"]}"' in report.read_text()

@@ -1,0 +1,138 @@
+"""Record a profile of some steps (`--profile_steps`) where TensorBoard and xprof look for it.
+
+That is MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb. The profilers write into a local folder; the
+files are copied from there, so that MODEL_DIR may be on a bucket. What fails here is logged and
+ends no run.
+"""
+
+import glob
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+
+FOLDER = "plugins/profile"
+_MOST_STEPS = 1000  # of a profile: a TPU's has some megabytes for each
+
+
+def read_steps(text: str, total: int) -> range:
+    """Read the value of `--profile_steps`, such as "100-110", both steps included.
+
+    Raises:
+        BadInput: another form, or steps that the run does not have.
+    """
+    match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= first <= last <= total or last - first >= _MOST_STEPS:
+        raise BadInput(
+            f"--profile_steps {text}: give the first and the last step, such as 100-110, from 1 to"
+            f" {total} (training.num_train_steps), and {_MOST_STEPS:,} steps at most"
+        )
+    return range(first, last + 1)
+
+
+class Profile:
+    """Profiles steps as they are made.
+
+    Args:
+        steps: to profile; none: does nothing.
+        step: the last that is finished.
+        engine: its name, which decides whose profiler it is.
+        model_dir: where the profile goes.
+        scratch: an empty local folder; None: this process does not profile.
+        log: for what was written, and for failures.
+        record: called with fields for events.jsonl.
+    """
+
+    def __init__(
+        self,
+        steps: range,
+        step: int,
+        engine: str,
+        model_dir: str,
+        scratch: str | None,
+        log: Callable[[str], None],
+        record: Callable[..., None],
+    ) -> None:
+        self._steps = range(max(steps.start, step + 1), steps.stop)
+        self._step, self._dir, self._log, self._record = step, model_dir, log, record
+        self._local = scratch and os.path.join(scratch, "profile")
+        self._is_exact = engine == "pjrt"  # and stops where it is told to
+        self._stop: Callable[[], Any] | None = None
+        self._is_over = self._local is None or not self._steps
+        self._begun = 0  # the first step of the profile
+        if steps and not self._steps:
+            log(f"--profile_steps: step {steps[-1]} is made already: nothing is profiled")
+
+    def next_due(self, step: int) -> int:
+        """Return the step after which the profile begins or ends; one that is far, if none is."""
+        ends = (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
+        return next((end for end in ends if end > step), 1 << 62)
+
+    def at(self, step: int) -> None:
+        """Begin or end the profile, where it is time after `step`; nothing else is under way.
+
+        TPUEstimator stops between device loops only: those that have such a step are profiled, if
+        the next one is as long as the last.
+        """
+        ahead = 1 if self._is_exact else max(step - self._step, 1)
+        self._step = step
+        if self._stop is not None and step >= self._steps[-1]:
+            self.close()
+        elif not self._is_over and self._stop is None and step + ahead >= self._steps.start:
+            self._try(self._begin)
+
+    def close(self) -> None:
+        """End the profile, if there is one, and write it. Never raises."""
+        if self._stop is not None:
+            self._is_over = True
+            self._try(self._write)
+            self._stop = None
+
+    def _begin(self) -> None:
+        assert self._local is not None
+        self._begun = self._step + 1
+        self._stop = (_jax_profiler if self._is_exact else _tensorflow_profiler)(self._local)
+
+    def _write(self) -> None:
+        assert self._stop is not None and self._local is not None
+        self._stop()
+        for path in glob.glob(f"{glob.escape(self._local)}/{FOLDER}/*/*"):
+            name = os.path.relpath(path, self._local)
+            target = storage.join(self._dir, name)
+            storage.make_directory(storage.directory_of(target))
+            storage.upload(path, target)
+            if name.endswith(".xplane.pb"):
+                steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)
+                self._record(steps=steps, folder=run)
+                self._log(f"profile of steps {steps}: {storage.join(self._dir, run)}")
+
+    def _try(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as failure:
+            self._is_over, self._stop = True, None
+            self._log(f"no profile: {failure}")
+
+
+def _jax_profiler(folder: str) -> Callable[[], Any]:
+    """Begin; returns what ends it. Calls of Python functions are left out: they would be most."""
+    import jax
+
+    options: dict[str, Any] = {}
+    if hasattr(jax.profiler, "ProfileOptions"):  # from jax 0.5 or so on
+        options["profiler_options"] = jax.profiler.ProfileOptions()
+        options["profiler_options"].python_tracer_level = 0
+    jax.profiler.start_trace(folder, **options)
+    return jax.profiler.stop_trace
+
+
+def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
+    """Begin; returns what ends it."""
+    import tensorflow as tf
+
+    tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions())
+    return tf.profiler.experimental.stop
