@@ -22,8 +22,9 @@ import numpy as np
 from bigbird_ja.data import manifest
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.evaluation.trained_model import load_model
+from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.params import POSITIONS, initial_parameters
+from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
 from bigbird_ja.run.model import write_variables

@@ -73,7 +73,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     initializer: Annotated[
         Literal["normal", "subspaces"],
         "subspaces: every head sees one neighbour from the first step (to learn in minutes).",
-        has(only_with=_BIGBIRD, by=_RUN),
+        has(modernbert="normal", by=_RUN),
     ] = "normal"
     layer_norm_eps: Annotated[
         float, "Added to the variance in layer norms.", has(0.0, 1.0, modernbert=1e-5, by=_STEP)

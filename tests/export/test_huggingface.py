@@ -12,8 +12,8 @@ from bigbird_ja.commands.fill_mask import fill_mask
 from bigbird_ja.evaluation.trained_model import load_model
 from bigbird_ja.export import formats, model_card, parity
 from bigbird_ja.model.bigbird import encode
+from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward, masked_lm_logits, next_sentence_logits
-from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.settings.values import varied
 from testkit.configs import with_data
 

@@ -3,13 +3,8 @@
 import numpy as np
 import pytest
 
-from bigbird_ja.model.params import (
-    count_parameters,
-    initial_parameters,
-    model_flops,
-    parameter_specs,
-    visible_pairs,
-)
+from bigbird_ja.model.first_values import initial_parameters
+from bigbird_ja.model.params import count_parameters, model_flops, parameter_specs, visible_pairs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.values import varied
@@ -125,7 +120,6 @@ def test_in_subspaces_positions_and_pieces_share_no_number_and_keep_their_size()
     [
         ("initializer=subspaces num_attention_heads=1", "needs 2 or more"),
         ("initializer=subspaces hidden_size=33 num_attention_heads=3", "an even part"),
-        ("initializer=subspaces architecture=modernbert", "model.initializer=subspaces"),
     ],
 )
 def test_first_values_that_the_shape_cannot_have_are_refused(settings, message):

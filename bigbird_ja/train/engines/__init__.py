@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.model import first_values, pattern
 from bigbird_ja.model import params as params_lib
-from bigbird_ja.model import pattern
 from bigbird_ja.model.params import count_parameters, count_state
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import STEP, read_checkpoint, slot_name
@@ -325,7 +325,7 @@ def first_state(
         for name in names
     ]
     if checkpoint is None:
-        params = params_lib.initial_parameters(config, data, config.training.seed)
+        params = first_values.initial_parameters(config, data, config.training.seed)
         params.update(warm_start.values if warm_start else {})
         zeros = {slot: np.zeros_like(params[name]) for slot, name in slots}
         return {**params, **zeros, STEP: np.int64(0)}
