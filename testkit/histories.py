@@ -29,6 +29,7 @@ FOREIGN = (  # labels of others' machines that have the run's name
     {},
     {"owner": "someone-else", "purpose": "serving"},
     {RUN_LABEL: "run", ID_LABEL: "id-of-a-colleague", ATTEMPT_LABEL: "3"},
+    {RUN_LABEL: "run", ID_LABEL: "id-1", ATTEMPT_LABEL: "1"},  # of a copy of the folder
 )
 WORDS = (
     *("stockout", "stockout", "internal", "unavailable", "lost", "slow", "stuck", "freeze"),

@@ -261,6 +261,7 @@ class SimulatedCloud:
             state,
             labels=node.labels,
             created=START + node.created,
+            run_dir=self.run.run_dir,
         )
 
     def create(self, run, zone, attempt, metadata, limit):
@@ -307,7 +308,7 @@ class SimulatedCloud:
         if word == "internal":
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
         # The services look whose it is before they delete it; that it was asked for is counted.
-        self.foreign_touched += tpu.run_id != self.run.run_id
+        self.foreign_touched += not tpu.belongs_to(self.run)
         there = [node for node in self.nodes if node.zone == tpu.zone]
         if not there:
             raise ServiceFault(Kind.NOT_FOUND, "nothing of that run has that name")

@@ -13,6 +13,7 @@ from typing import Any
 
 from absl import flags as absl_flags
 
+from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.launch.backends import connect_all, list_ours
 from bigbird_ja.launch.files import RunFiles, check_known, find_runs, read_run, watched_by
@@ -52,8 +53,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         names = [args.name] if args.bucket else []
         tpus = [tpu for tpu in tpus if tpu.run == args.name]
     runs = [read_status(args.bucket, name, tpus, now) for name in names]
-    shown = {run["run_id"] for run in runs}
-    _print(runs, [tpu for tpu in tpus if tpu.run_id not in shown], asked=bool(args.project))
+    shown = {(run["run_id"], storage.join(args.bucket, run["name"])) for run in runs}
+    strays = [tpu for tpu in tpus if (tpu.run_id, tpu.run_dir) not in shown]
+    _print(runs, strays, asked=bool(args.project))
     return {"runs": runs, "tpus": [tpu.to_json() for tpu in tpus]}
 
 
@@ -69,8 +71,9 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     launched = read_run(bucket, name) or LaunchedRun(bucket, name)
     files = RunFiles(launched)
     state, heartbeat = files.load_state() or RunState(), files.heartbeat()
-    mine = [tpu for tpu in tpus if tpu.belongs_to(launched.run_id)]
-    target, usd = launched.target_step, launched.usd_per_hour
+    mine = [tpu for tpu in tpus if tpu.belongs_to(launched)]
+    target, usd, copy_of = launched.target_step, launched.usd_per_hour, launched.copy_of
+    note = f"a copy of {copy_of}: `launch` says what serves" if copy_of else state.ending_message
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0
     has_ended = state.phase is Phase.ENDED
@@ -97,7 +100,7 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
         "watched_by": watched_by(launched.run_dir, now),  # None: no supervisor is alive
         "heartbeat_age": now - heartbeat.time if heartbeat else None,
         "ending": state.ending.value if state.ending and has_ended else None,
-        "message": state.ending_message,
+        "message": note,
     }
 
 

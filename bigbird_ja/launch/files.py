@@ -45,6 +45,8 @@ T = TypeVar("T")
 def read_run(bucket: str, name: str) -> LaunchedRun | None:
     """Read the record of a run; None where nothing was launched under that name.
 
+    Of a copied or moved folder it is the original's, with `copy_of` set.
+
     Raises:
         BadInput: the file is not as `launch` wrote it, or from another version of it.
     """
@@ -59,7 +61,8 @@ def read_run(bucket: str, name: str) -> LaunchedRun | None:
         values |= {"package": values["wheel"], "package_sha256": values.get("wheel_sha256", "")}
     flat = {**{key: value for part in parts for key, value in part.items()}, **values}
     run = decode.convert(flat, LaunchedRun, path, _ADVICE)
-    return replace(run, bucket=bucket, name=name)  # the folder may have been moved
+    origin = run.run_dir if run.run_dir != place.run_dir else ""
+    return replace(run, bucket=bucket, name=name, copy_of=origin)
 
 
 def find_runs(bucket: str) -> list[str]:

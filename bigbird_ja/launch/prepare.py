@@ -59,6 +59,12 @@ def make_record(
     zones = tuple(flags["zones"]) or table.usual_zones(kind, flags["pricing"])
     usd, price_warnings = _price(flags, table, zones)
     before = None if flags["dry_run"] else read_run(bucket, name)
+    if before and before.copy_of:
+        raise BadInput(
+            f"{before.run_dir} is a copy of the run {before.copy_of}: go on with that one, by its"
+            f" --bucket and --name; or remove {before.run_dir}/supervisor: the same command makes"
+            " the copy a run of its own then, from its checkpoint"
+        )
     most = flags["max_hours"]
     run = LaunchedRun(
         bucket,
@@ -173,7 +179,7 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
     for zone in run.zones:
         with contextlib.suppress(ServiceFault):  # the supervisor waits for a zone, or ends
             tpu = tpus.find(zone, run.name)
-            if tpu is not None and not tpu.belongs_to(run.run_id):
+            if tpu is not None and not tpu.belongs_to(run):
                 raise BadInput(
                     f"--name {run.name}: {tpu.resource} is not of this run ({tpu.owner}): choose"
                     " another --name"

@@ -48,6 +48,7 @@ class LaunchedRun:
     max_usd: Amount | None = None
     poll: Amount = 30.0  # between two looks
     lease: Amount = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
+    copy_of: str = ""  # BUCKET/NAME of the run of which this folder is a copy; set by reading
 
     @property
     def hosts(self) -> int:
@@ -111,9 +112,12 @@ class Tpu:
         """Return the id of the run that made it; empty where no run of ours did."""
         return self.labels.get(ID_LABEL, "")
 
-    def belongs_to(self, run_id: str) -> bool:
-        """Decide by the id alone whether a run may adopt, count or delete it."""
-        return bool(run_id) and self.run_id == run_id
+    def belongs_to(self, run: LaunchedRun) -> bool:
+        """Decide by id and place whether a run may adopt, count or delete it.
+
+        The id alone proves nothing: who copies or writes a folder on a bucket has it, too.
+        """
+        return bool(run.run_id) and (self.run_id, self.run_dir) == (run.run_id, run.run_dir)
 
     @property
     def owner(self) -> str:
@@ -187,6 +191,7 @@ def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
     if tpu is None:
         raise ServiceFault(Kind.NOT_FOUND, f"no {expected.name} in {expected.zone}")
     same_time = not expected.created or tpu.created == expected.created
-    if not tpu.belongs_to(expected.run_id) or not same_time:
+    is_same = (tpu.run_id, tpu.run_dir) == (expected.run_id, expected.run_dir)
+    if not is_same or not same_time:
         raise ServiceFault(Kind.NOT_FOUND, f"{tpu.resource} is another's now: {tpu.owner}")
     return tpu

@@ -304,6 +304,7 @@ class View:
             "not listed",
             labels=labels_of(run, state.attempt),
             created=state.incarnation,
+            run_dir=run.run_dir,
             is_queued=run.queued,
         )
         return [*self.seen.tpus, unseen]

@@ -208,7 +208,7 @@ class _Supervisor:
                 ours = self._ours(self._world.tpus.list(zone))
                 named = None if ours else self._world.tpus.find(zone, self._run.name)
                 self._asleep.pop(zone, None)
-                if named is not None and named.belongs_to(self._run.run_id):
+                if named is not None and named.belongs_to(self._run):
                     unlisted[zone] = ServiceFault(Kind.EXISTS, "there, and not listed")
                 elif named is not None:
                     taken.append(named)
@@ -220,7 +220,7 @@ class _Supervisor:
         return tpus, unlisted, taken
 
     def _ours(self, tpus: Sequence[Tpu]) -> list[Tpu]:
-        return [tpu for tpu in tpus if tpu.belongs_to(self._run.run_id)]
+        return [tpu for tpu in tpus if tpu.belongs_to(self._run)]
 
     def _look_at_operation(self) -> Operation | None:
         if not self._state.operation:

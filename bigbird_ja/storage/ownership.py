@@ -20,6 +20,7 @@ from there.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import threading
@@ -142,6 +143,12 @@ class Owned:
     def id(self) -> str:
         """Identifies the folder: 16 random hexadecimal digits, stored when it was marked."""
         return self._mark.id
+
+    @property
+    def place_id(self) -> str:
+        """Identifies the folder in its place: a copy has the same id, and not this."""
+        place = self.path if storage.is_remote(self.path) else os.path.realpath(self.path)
+        return hashlib.sha256(os.fsencode(f"{self.id} {place}")).hexdigest()[:16]
 
     @property
     def kind(self) -> str:

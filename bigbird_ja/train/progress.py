@@ -209,7 +209,7 @@ class WandbLog:
 
     Args:
         library: the wandb package.
-        run_id: of MODEL_DIR's mark.
+        run_id: of MODEL_DIR, in its place.
         name: for people, the last part of MODEL_DIR.
         settings: shown beside the curves; it holds no credentials.
         log: for failures.

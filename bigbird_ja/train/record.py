@@ -129,9 +129,8 @@ class Recorder:
         if self._job.wandb:
             name = storage.base_name(self._dir)
             settings = flatten(self._job.config, self._job.manifest)
-            self._wandb = WandbLog(
-                load_wandb(), self._run_dir.owned.id, name, settings, self._deps.log
-            )
+            run_id = self._run_dir.owned.place_id
+            self._wandb = WandbLog(load_wandb(), run_id, name, settings, self._deps.log)
 
     def began(self) -> None:
         """Note that the first step comes next."""

@@ -3,18 +3,21 @@
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.record import ID_LABEL, RUN_LABEL
+from bigbird_ja.launch.record import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.service import in_background
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
+
+ZONE = "us-central1-a"
 
 
 @pytest.fixture
@@ -145,6 +148,24 @@ def test_a_taken_name_is_refused_before_anything_is_written(root, fake_tpu, labe
     assert fake_tpu.machine("run-1") is machine and len(fake_tpu.created) == 1
     assert not [request for request in fake_tpu.requests if request.startswith("DELETE")]
     assert not os.path.exists(f"{root}/bucket")
+
+
+def test_a_copied_folder_is_not_the_run(root, fake_tpu):
+    place = f"{root}/bucket/run"
+    support.make_run(f"{root}/bucket", "run-1", cost_usd=3.0)
+    machine = support.vm_of("run-1", "id-run-1")
+    support.client(fake_tpu).create(machine, ZONE, 1, {RUN_DIR_KEY: f"{place}-1"}, 3600.0)
+    shutil.copytree(f"{place}-1", f"{place}-2")
+    launch = [*support.command(root), "--name=run-2"]
+    status, result = support.run(launch, fake_tpu)
+    assert status == 2 and f"{place}-2 is a copy of the run {place}-1: go on" in result["error"]
+    _, result = support.run(["status", f"--bucket={root}/bucket", "--project=p"], fake_tpu)
+    assert [len(shown["tpus"]) for shown in result["runs"]] == [1, 0]
+    assert [shown["message"][:6] for shown in result["runs"]] == ["", "a copy"]
+    shutil.rmtree(f"{place}-2/supervisor")  # a run of its own, by choice
+    status, result = support.run(launch, fake_tpu)
+    assert (status, result["global_step"], result["cost_usd"] < 3) == (0, 100, True)
+    assert [name.rpartition("/")[2] for name in fake_tpu.node_names()] == ["run-1"]
 
 
 # --- runs -----------------------------------------------------------------------------------------

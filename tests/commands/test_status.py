@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from bigbird_ja.launch.record import RUN_DIR_KEY
 from bigbird_ja.launch.state import Ending, Phase
 from testkit.fakes import trainer
 from tests.launch import support
@@ -24,7 +25,9 @@ def test_runs_and_their_tpus(tmp_path, fake_tpu):
     trainer.beat(training.model_dir, 400, "training")
     support.make_run(bucket, "b", phase=Phase.ENDED, ending=Ending.GAVE_UP)
     tpus = support.client(fake_tpu)
-    tpus.create(support.vm_of("a", "id-a"), "us-central1-a", 1, {}, 3600.0)
+    tpus.create(
+        support.vm_of("a", "id-a"), "us-central1-a", 1, {RUN_DIR_KEY: f"{bucket}/a"}, 3600.0
+    )
     tpus.create(support.vm_of("stray", "id-x"), "us-central1-a", 1, {}, 3600.0)
     flags = ["status", f"--bucket={bucket}", "--project=p"]
     status, result = support.run(flags, fake_tpu)

@@ -66,7 +66,7 @@ def test_what_0_1_0_launched_is_read(bucket):
     spec = '{"name": "run-1", "accelerator_type": "v2-8", "run_id": "id-1", "queued": false}'
     settings = '{"zones": ["z"], "run_id": "id-1", "usd_per_hour": 1.5, "hosts": 1, "lease": 60.0}'
     text = f'"data_dir": "d", "wheel": "w.whl", "spec": {spec}, "settings": {settings}'
-    place = '"bucket": "gs://moved", "name": "run-1", "project": "p", "format_version": "0.1.0"'
+    place = f'"bucket": "{bucket}", "name": "run-1", "project": "p", "format_version": "0.1.0"'
     storage.write_text(run.supervisor("launch.json"), f"{{{place}, {text}}}")
     read = read_run(bucket, "run-1")
     assert read == replace(

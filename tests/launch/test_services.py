@@ -59,7 +59,8 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
         assert caught.value.kind is Kind.EXISTS and len(service.list(ZONE)) == 1
         # Another run's machine, or another creation of its own, may have the name by now.
         of_another = replace(tpu, labels={**tpu.labels, ID_LABEL: "id-2"})
-        for expected in (of_another, replace(tpu, created=tpu.created - 60)):
+        of_a_copy = replace(tpu, run_dir="gs://b/run-2")
+        for expected in (of_another, of_a_copy, replace(tpu, created=tpu.created - 60)):
             with pytest.raises(ServiceFault) as caught:
                 service.delete(expected)
             assert caught.value.kind is Kind.NOT_FOUND and fake.node_names()

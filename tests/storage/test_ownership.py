@@ -30,6 +30,17 @@ def test_a_mark_keeps_its_id_and_its_kind(base):
     assert loaded is not None and loaded.kind == "run" and loaded.is_unchanged("report.html")
 
 
+def test_a_copy_has_the_id_and_another_place(tmp_path):
+    """Weights & Biases keeps a run by it: a copy that trains on is another."""
+    (tmp_path / "run-1").mkdir()
+    first = Owned.create(f"{tmp_path}/run-1", "run")
+    (tmp_path / "run-2").mkdir()
+    storage.write_bytes(f"{tmp_path}/run-2/{MARK}", storage.read_bytes(f"{first.path}/{MARK}"))
+    (tmp_path / "link").symlink_to(tmp_path / "run-1")
+    copy, same = (Owned.load(f"{tmp_path}/{name}") for name in ("run-2", "link"))
+    assert copy.id == first.id and copy.place_id != first.place_id == same.place_id
+
+
 def test_only_what_we_wrote_is_replaced(base):
     owned = Owned.create(base, "export")
     refused = pytest.raises(BadInput, match=r"README\.md: not what this program wrote, or changed")
