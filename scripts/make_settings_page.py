@@ -50,7 +50,7 @@ def _row(option: Option, flags: dict[str, list[str]]) -> str:
     if option.kind in (int, float) and not option.choices:
         values = f"{option.unit}, {values}" if option.unit else values
     notes = _notes(option, flags)
-    meaning = f"{option.help} *{notes}*" if notes else option.help
+    meaning = f"{option.meaning} *{notes}*" if notes else option.meaning
     cells = (f"`{option.name}`", meaning, f"{values} ({option.default_text})")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

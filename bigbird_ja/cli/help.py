@@ -63,10 +63,10 @@ def meaning(flag: flags.Flag) -> str:
         ", ".join(filter(None, (option.unit, allowed))),
         f"sets {option.setting}" if option.setting else "",
         f"with {either(option.needs)}" if option.needs else "",
-        "repeatable" if option.many and "repeatable" not in option.help else "",
+        "repeatable" if option.many and "repeatable" not in option.meaning else "",
     ]
     shown = "; ".join(filter(None, notes))
-    return " ".join(option.help.split()) + (f" [{shown}]" if shown else "")
+    return " ".join(option.meaning.split()) + (f" [{shown}]" if shown else "")
 
 
 def default_text(flag: flags.Flag) -> str:

@@ -43,7 +43,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
             "value": values[key],
             "source": sources.get(key, "default"),
             "default": option.default,
-            "meaning": option.help,
+            "meaning": option.meaning,
             "unit": option.unit,
             "allowed": option.allowed,
         }
@@ -72,6 +72,6 @@ def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
         text = "null" if value is None else yaml.safe_dump(value).split("\n")[0]
         if value is None and source == "default":
             source = option.none
-        about = textwrap.wrap(f"{option.help} ({source})", _WIDTH - 4)
+        about = textwrap.wrap(f"{option.meaning} ({source})", _WIDTH - 4)
         lines += [f"  # {line}" for line in about] + [f"  {option.name}: {text}"]
     return "\n".join(lines)

@@ -26,78 +26,77 @@ Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 _RUN = ("pretrain", "launch", "plan", "preflight")
 _FACT = has(by=("make-data", *_RUN), change="fixed")
-SeqLength = Annotated[
-    int, has(8, 1_000_000, "tokens"), "Length of a sequence, [CLS] and [SEP] included.", _FACT
-]
-Masking = Annotated[
-    Literal["dynamic", "static"],
-    "dynamic: targets are drawn while training, anew in each epoch; static: they are in the"
-    " records.",
-    _FACT,
-]
-Predictions = Annotated[
-    int, has(1, 1_000_000, "tokens"), "Most tokens to predict in a sequence.", _FACT
-]
-MaskRate = Annotated[float, has(0.0001, 0.9), "Share of the tokens to predict.", _FACT]
+SeqLength = Annotated[int, has(8, 1_000_000, "tokens"), _FACT]
+Masking = Annotated[Literal["dynamic", "static"], _FACT]
+Predictions = Annotated[int, has(1, 1_000_000, "tokens"), _FACT]
+MaskRate = Annotated[float, has(0.0001, 0.9), _FACT]
 MaskUnit = Annotated[
     Literal["subword", "whole_word", "span"],
-    "What is masked together: single pieces, words, or runs of words.",
     has(by=("make-data", "pretrain", "launch", "plan"), change="fixed"),
 ]
-Pairs = Annotated[bool, "Pairs of segments (A and B), for next-sentence prediction.", _FACT]
+Pairs = Annotated[bool, _FACT]
 
 
 class TokenizeConfig(Struct, frozen=True, kw_only=True):
     """Configure the training of the SentencePiece model."""
 
     vocab_size: Annotated[
-        int,
-        "Pieces of the vocabulary, special ones included.",
-        has(16, 10_000_000, "pieces", by=("tokenize", *_RUN), change="fixed"),
+        int, has(16, 10_000_000, "pieces", by=("tokenize", *_RUN), change="fixed")
     ] = 32_000
-    model_type: Annotated[Literal["unigram", "bpe"], "Kind of SentencePiece model."] = "unigram"
-    character_coverage: Annotated[
-        float, has(0.98, 1.0), "Share of the text's characters that get a piece of their own."
-    ] = 0.9995
-    max_sentence_length: Annotated[
-        int,
-        has(16, 2**31 - 1, "bytes"),
-        "Longest line to train on; longer ones are split, never dropped.",
-    ] = 16_384
-    max_sentences: Annotated[
-        int,
-        has(0, LONGEST_RUN, "lines"),
-        "Lines to train on, drawn from the whole corpus; 0 is all.",
-    ] = 2_000_000
+    """Pieces of the vocabulary, special ones included."""
+
+    model_type: Literal["unigram", "bpe"] = "unigram"
+    """Kind of SentencePiece model."""
+
+    character_coverage: Annotated[float, has(0.98, 1.0)] = 0.9995
+    """Share of the text's characters that get a piece of their own."""
+
+    max_sentence_length: Annotated[int, has(16, 2**31 - 1, "bytes")] = 16_384
+    """Longest line to train on; longer ones are split, never dropped."""
+
+    max_sentences: Annotated[int, has(0, LONGEST_RUN, "lines")] = 2_000_000
+    """Lines to train on, drawn from the whole corpus; 0 is all."""
 
 
 class MakeDataConfig(Struct, frozen=True, kw_only=True):
     """Configure how `make-data` makes records."""
 
     seq_length: SeqLength = 4096
+    """Length of a sequence, [CLS] and [SEP] included."""
+
     masking: Masking = "dynamic"
-    dupe_factor: Annotated[
-        int,
-        "Copies of each sequence, each with other masks.",
-        has(1, 1000, "copies", only_with="make_data.masking=static"),
-    ] = 10
+    """dynamic: targets are drawn while training, anew in each epoch; static: they are in the
+    records.
+    """
+
+    dupe_factor: Annotated[int, has(1, 1000, "copies", only_with="make_data.masking=static")] = 10
+    """Copies of each sequence, each with other masks."""
+
     max_predictions_per_seq: Annotated[
         Predictions | None, has(none="what seq_length and masked_lm_prob need")
     ] = None
+    """Most tokens to predict in a sequence."""
+
     masked_lm_prob: MaskRate = 0.15
+    """Share of the tokens to predict."""
+
     mask_unit: MaskUnit = "whole_word"
-    word_boundaries: Annotated[
-        Literal["script", "mecab"],
-        "Where words start: at changes of script, or by MeCab with unidic-lite (extra `words`).",
-    ] = "script"
+    """What is masked together: single pieces, words, or runs of words."""
+
+    word_boundaries: Literal["script", "mecab"] = "script"
+    """Where words start: at changes of script, or by MeCab with unidic-lite (extra `words`)."""
+
     nsp: Pairs = False
-    eval_fraction: Annotated[
-        float, has(0.0, 0.5), "Share of the documents held out for evaluation."
-    ] = 0.01
-    num_shards: Annotated[
-        int, has(0, 100_000, "files"), "Train shards; 0 chooses by size, a multiple of 32."
-    ] = 0
-    seed: Annotated[int, SEED, "Of shuffling, held-out documents and static masks."] = 12_345
+    """Pairs of segments (A and B), for next-sentence prediction."""
+
+    eval_fraction: Annotated[float, has(0.0, 0.5)] = 0.01
+    """Share of the documents held out for evaluation."""
+
+    num_shards: Annotated[int, has(0, 100_000, "files")] = 0
+    """Train shards; 0 chooses by size, a multiple of 32."""
+
+    seed: Annotated[int, SEED] = 12_345
+    """Of shuffling, held-out documents and static masks."""
 
 
 @dataclass(frozen=True, kw_only=True)

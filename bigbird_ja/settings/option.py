@@ -5,8 +5,13 @@ A setting is declared in its field of `settings.schema`, a flag that is no setti
 reference of all settings, the echo) is derived from that declaration.
 """
 
+import ast
 import difflib
+import functools
+import inspect
+import itertools
 import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Sequence
@@ -30,7 +35,7 @@ class Option:
     key: str  # section.name of a setting, or a flag's name
     kind: type  # int, float, bool or str
     default: Any
-    help: str
+    help: str = ""  # of a flag; a setting is explained below its field
     unit: str = ""
     low: float | None = None
     high: float | None = None
@@ -40,6 +45,7 @@ class Option:
     none: str = ""  # what None stands for, where None is a value
     filled: bool = False  # a text that cannot be empty
     # Of settings alone:
+    declared_in: type | None = None  # the struct of its field
     by: tuple[str, ...] = ()  # the commands that it has an effect in
     # What a MODEL_DIR accepts when it goes on: "free": another value; "logged": another value that
     # the command line sets, recorded as an event; "fixed": the same value.
@@ -69,6 +75,15 @@ class Option:
     def name(self) -> str:
         """Return the part of a setting's key after the dot, which is also its flag's name."""
         return self.key.rpartition(".")[2]
+
+    @property
+    def meaning(self) -> str:
+        """Return what it is for: a flag's help, or the text under the field of a setting."""
+        if self.declared_in is None:
+            return self.help
+        field = (self.setting or self.key).rpartition(".")[2]
+        texts = _texts_of_fields(self.declared_in.__module__)
+        return texts.get((self.declared_in.__name__, field), "")
 
     @property
     def conditions(self) -> list[tuple[str, list[str]]]:
@@ -168,8 +183,29 @@ def options_of(config_class: type) -> dict[str, Option]:
         for field in msgspec.structs.fields(kind):
             key = f"{section}.{field.name}"
             value, own = _declared(hints[field.name])
-            options[key] = Option(key, value, field.default, **{**common, **own})
+            about = {"declared_in": kind, **common, **own}
+            options[key] = Option(key, value, field.default, **about)
     return options
+
+
+@functools.cache
+def _texts_of_fields(module: str) -> dict[tuple[str, str], str]:
+    """Read the string literals under fields from a module's source: (class, field) -> one line."""
+    try:
+        classes = ast.parse(inspect.getsource(sys.modules[module])).body
+    except OSError:  # installed without its source
+        return {}
+    texts: dict[tuple[str, str], str] = {}
+    for declared_in in classes:
+        for field, below in itertools.pairwise(getattr(declared_in, "body", [])):
+            match declared_in, field, below:
+                case (
+                    ast.ClassDef(name=struct),
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[struct, name] = " ".join(text.split())
+    return texts
 
 
 def _declared(hint: Any) -> tuple[type, dict[str, Any]]:
@@ -183,12 +219,9 @@ def _declared(hint: Any) -> tuple[type, dict[str, Any]]:
         return hint, {}
     kind, declared = _declared(inner[0])
     for note in hint.__metadata__:
-        if isinstance(note, str):
-            declared["help"] = note
-        else:
-            bounds = {"low": note.ge, "high": note.le, "above": note.gt, "below": note.lt}
-            declared |= {name: bound for name, bound in bounds.items() if bound is not None}
-            declared |= note.extra or {}
+        bounds = {"low": note.ge, "high": note.le, "above": note.gt, "below": note.lt}
+        declared |= {name: bound for name, bound in bounds.items() if bound is not None}
+        declared |= note.extra or {}
     return kind, declared
 
 

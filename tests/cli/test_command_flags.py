@@ -44,7 +44,7 @@ ALL = [
 @pytest.mark.parametrize(("command", "flag"), ALL)
 def test_every_flag_is_declared_whole(command, flag):
     option = declared(flag)
-    assert option.help.endswith("."), "a sentence"
+    assert option.meaning.endswith("."), "a sentence"
     if option.kind in (int, float):
         assert option.allowed, "a range"
     if option.setting:

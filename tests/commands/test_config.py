@@ -20,7 +20,7 @@ def test_each_line_has_its_meaning_and_where_it_came_from(run):
     text = run("config", "tiny-cpu", "--set=model.num_layers=3").stdout
     assert all(len(line) < 80 for line in text.splitlines())
     text = " ".join(text.replace("\n  #", "").split())  # comments stand above their lines
-    assert [key for key, option in OPTIONS.items() if option.help not in text] == []
+    assert [key for key, option in OPTIONS.items() if option.meaning not in text] == []
     assert "Layers of the encoder. (--set) num_layers: 3" in text
     assert "they divide hidden_size. (preset tiny-cpu) num_attention_heads: 2" in text
     assert "(default) layer_norm_eps: 1.0e-12" in text

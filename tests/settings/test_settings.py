@@ -62,7 +62,7 @@ def completed(*sets, path=None, data=None):
 @pytest.mark.parametrize("key", OPTIONS)
 def test_every_setting_is_declared_whole(key):
     option = OPTIONS[key]
-    assert option.help.endswith(".") and option.kind in (int, float, bool, str)
+    assert option.meaning.endswith(".") and option.kind in (int, float, bool, str)
     if option.kind in (int, float):
         assert option.allowed, "a range"
     if option.default is None:
