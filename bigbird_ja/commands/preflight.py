@@ -52,6 +52,7 @@ def define_flags(flags: Flags) -> None:
     )
     flags.switch("search_batch", "Finds the largest batch per core that fits.")
     flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimised one.")
+    flags.path("profile", "MODEL_DIR of a run with --profile_steps: its ops beside these.")
     flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
 
 
@@ -59,7 +60,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
     from bigbird_ja.cli import command_flags
     from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate, figures
+    from bigbird_ja.preflight import estimate, figures, profile
     from bigbird_ja.process.console import log
     from bigbird_ja.settings import requested_data
     from bigbird_ja.settings.resolve import fit_to_data
@@ -71,16 +72,19 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     data = requested_data(config)
     config = fit_to_data(config, data, overrides)
     wanted = _targets(args, config, data)
+    measured = profile.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     results = []
     for target, batch in wanted:
-        result = estimate.examine(config, data, target, batch, args.dump_hlo)
+        result = estimate.examine(config, data, target, batch, args.dump_hlo, measured=measured)
         if args.search_batch:
             fits = functools.partial(estimate.examine, config, data, target, with_code=False)
             result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
         results.append(result)
         print(figures.describe(result, target.chip), "\n")
+        if "profile" in result:
+            print(profile.describe(result["profile"]), "\n")
     print(
         "Not in these figures: input, saving, logging; links between devices beyond what their\n"
         "bytes are priced at; and nothing was timed on a TPU (docs/design/preflight.md)"

@@ -1,13 +1,13 @@
 """Traces, compiles and counts a config's step for a chip or slice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import Chip
 from bigbird_ja.model import implementation
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.preflight import costs, figures, hlo, roofline
+from bigbird_ja.preflight import costs, figures, hlo, profile, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Shortage, Target, compile_for
 from bigbird_ja.preflight.compile_child import Program
 from bigbird_ja.process.console import waiting
@@ -75,6 +75,7 @@ def examine(
     batch: int,
     dump_dir: str | None = None,
     with_code: bool = True,
+    measured: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return one target's results, with the keys of `--json`.
 
@@ -87,6 +88,7 @@ def examine(
         batch: sequences per device and micro-batch.
         dump_dir: keeps HLO, in and out.
         with_code: counts machine code too, where it can be had.
+        measured: seconds of each op, as of `profile.op_seconds`, to set beside.
 
     Raises:
         BadInput: shapes that the step refuses; the extra is not installed.
@@ -100,7 +102,7 @@ def examine(
         step, compiled = _compile(resolved, data, target, batch, with_code)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
-    result = _figures(resolved, data, target, batch, compiled)
+    result = _figures(resolved, data, target, batch, compiled, measured)
     return result | {"lacking": implementation.lacking(config, data, "tpu", target.chip.name)}
 
 
@@ -115,7 +117,12 @@ def _compile(
 
 
 def _figures(
-    config: Config, data: Data, target: Target, batch: int, compiled: Program | Shortage
+    config: Config,
+    data: Data,
+    target: Target,
+    batch: int,
+    compiled: Program | Shortage,
+    measured: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     accumulated = config.training.gradient_accumulation_steps
     common: dict[str, Any] = {
@@ -148,7 +155,7 @@ def _figures(
     seconds = result["step_ms"] / 1e3
     result["mfu"] = result["model_flops"] / (seconds * target.chip.peak_flops)
     result["tokens_per_second_per_core"] = batch * accumulated * data.seq_length / seconds
-    result |= _by_code(module, priced, compiled, target.chip)
+    result |= _by_code(module, priced, compiled, target.chip, measured)
     return result | (_between_devices(target, result, priced) if target.is_slice else {})
 
 
@@ -170,7 +177,11 @@ def _priced(
 
 
 def _by_code(
-    module: hlo.Module, priced: list[costs.Cost], program: Program, chip: Chip
+    module: hlo.Module,
+    priced: list[costs.Cost],
+    program: Program,
+    chip: Chip,
+    measured: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """Return the figures by machine code, where there is any, and the costliest ops."""
     code = roofline.code_costs(module, priced, program.code, chip) if program.code else []
@@ -180,6 +191,8 @@ def _by_code(
         code = []
     elif code:
         result = figures.code_figures(code, roofline.step_time(module, code, chip))
+    if measured is not None:
+        result["profile"] = profile.compare(priced, code, measured, chip.clock_hz)
     return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(priced, code=code)}
 
 
