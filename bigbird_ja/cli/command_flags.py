@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
+from bigbird_ja.cli.other_flags import answer
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, in_words, near, suggestion
 
@@ -192,6 +193,8 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
             raise BadInput(
                 f"unknown flag --{error.flagname}: this command uses no settings"
             ) from error
+        if serves := answer(name, error.flagname.replace("-", "_")):
+            raise BadInput(f"no flag --{error.flagname}: {serves}") from error
         near = _near(args, error.flagname)
         raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
     except flags.Error as error:
@@ -199,8 +202,10 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     if args.help:
         return args
     positional = getattr(command, "POSITIONAL", "")
-    if positional and len(words) == 1 and not args[positional].present:
-        args[positional].parse(words[0])
+    if positional and words and not args[positional].present:
+        args[positional].parse(words.pop(0))
+        if words:
+            raise BadInput(f"unexpected argument {words[0]!r}{see}")
     elif words:
         raise _stray(args, words, see)
     _check_required(args, see)

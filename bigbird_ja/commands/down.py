@@ -21,6 +21,7 @@ from bigbird_ja.launch.record import Tpu
 from bigbird_ja.process.errors import BadInput, StorageError
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
+POSITIONAL = "name"
 
 
 def define_flags(flags: Flags) -> None:

@@ -5,7 +5,7 @@
 
 Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model), or a folder that `export` wrote;
 writes nothing. The text may be as long as the model takes; it needs at least one [MASK]. Starting
-takes a few seconds.
+takes 5 to 15 seconds.
 """
 
 from __future__ import annotations

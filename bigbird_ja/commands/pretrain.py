@@ -15,6 +15,7 @@ how much.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,8 @@ def _prepare_and_train(
     from bigbird_ja.train.engines import choose
     from bigbird_ja.train.run_dir import RunDir
 
+    if args.init_from:
+        _check_there(args.init_from)
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite)
@@ -174,6 +177,7 @@ def _settings(
     from bigbird_ja.data import verify
     from bigbird_ja.settings.resolve import Override, fit_to_data
     from bigbird_ja.settings.values import config_warnings, flatten
+    from bigbird_ja.train.engines import has_estimator
     from bigbird_ja.train.hf_folder import adopted_settings
 
     manifest, guard = verify.fast_check(args.data_dir)
@@ -186,6 +190,8 @@ def _settings(
         stated = flatten(so_far).items()
         adopted = [Override(key, value, settings_of_run, True) for key, value in stated] + adopted
     config, overrides = command_flags.resolve(args, adopted)
+    if args.engine == "pjrt" or (args.engine == "auto" and not has_estimator()):
+        _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
     log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")
     warnings = config_warnings(config)
@@ -196,6 +202,22 @@ def _settings(
     for warning in warnings:
         log(f"warning: {warning}")
     return config, overrides, manifest, guard
+
+
+def _check_there(path: str) -> None:
+    """Refuse at once, before anything heavy is imported, weights that are not there.
+
+    Raises:
+        BadInput: neither a file or folder, nor the prefix of a TensorFlow checkpoint.
+    """
+    from bigbird_ja.storage import is_remote
+    from bigbird_ja.text import hub_advice
+
+    if is_remote(path):
+        return
+    if not os.path.exists(path) and not os.path.exists(f"{path}.index"):
+        advice = hub_advice(path) or "check the path"
+        raise BadInput(f"--init_from {path}: no such folder or checkpoint: {advice}")
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

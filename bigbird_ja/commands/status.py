@@ -27,6 +27,7 @@ _HEADER = (
     *("TPU h", "$", "TPU", "watched by"),
 )
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT --name base-1"
+POSITIONAL = "name"
 
 
 def define_flags(flags: Flags) -> None:
@@ -43,10 +44,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
     tpus: list[Tpu] = []
     now = time.time()
+    names = find_runs(args.bucket) if args.bucket else []
     if args.project:
         tpus, now = list_ours(connect_all(args.project), args.project)
         tpus = [tpu for tpu in tpus if "-" in args.zones or tpu.zone in args.zones]
-    names = find_runs(args.bucket) if args.bucket else []
     if args.name:
         if args.bucket:
             check_known(args.bucket, args.name)

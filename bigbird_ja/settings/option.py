@@ -27,6 +27,14 @@ INT64_MAX = 2**63 - 1
 LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 
+# What other trainers call our settings and flags.
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    **dict.fromkeys(("batch_size", "train_batch_size"), "global_batch_size"),
+    **dict.fromkeys(("steps", "max_steps", "epochs", "num_train_epochs"), "num_train_steps"),
+    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "seq_length"),
+}
+
 
 @dataclass(frozen=True)
 class Option:
@@ -256,7 +264,9 @@ def near(name: str, known: Iterable[str]) -> list[str]:
     by_name: dict[str, list[str]] = {}
     for key in known:
         by_name.setdefault(key.rpartition(".")[2], []).append(key)
-    close = difflib.get_close_matches(name.rpartition(".")[2], by_name)
+    name = name.rpartition(".")[2]
+    meant = _ELSEWHERE.get(name, "")
+    close = [meant] if meant in by_name else difflib.get_close_matches(name, by_name)
     return [key for one in close for key in by_name[one]][:2]
 
 

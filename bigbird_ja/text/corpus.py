@@ -23,6 +23,7 @@ from typing import Any
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
 from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
+from bigbird_ja.text.stored import size_of
 
 WEIGHT = Option(
     "weight",
@@ -172,7 +173,7 @@ def open_corpus(
         tfds_data_dir: where TFDS data sets lie prepared.
         txt_documents: what a document in a .txt file is, of `file_source.TXT_DOCUMENTS`; what
             `auto` takes is logged.
-        text_field: the field or column of text in .jsonl, parquet and Arrow files.
+        text_field: the field or column of text in .jsonl, .csv, parquet and Arrow files.
         takes_weights: whether a weight can be written after a source, as in `news.jsonl=0.5`.
 
     Raises:
@@ -192,7 +193,9 @@ def open_corpus(
             parts.append(Input(place, open_files(place, txt_documents, text_field), weight))
     _check_used(parts, tfds_data_dir, txt_documents, text_field)
     if not any(_has_text(source) for part in parts for source in part.opened):
-        raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
+        files = [s for part in parts for s in part.opened if isinstance(s, FileSource)]
+        why = "the corpus" if any(size_of(file.path) for file in files) else "every file"
+        raise BadInput(f"no text in {', '.join(sources)}: {why} is empty")
     return Corpus(parts)
 
 

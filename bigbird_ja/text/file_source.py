@@ -3,7 +3,8 @@ r"""Read documents out of one file of lines or of rows, in constant memory.
 `.jsonl`: one object with a string `text` (or another field) per line; blank lines are skipped.
 `.txt`: by `txt_documents` a document is the whole file, or what stands between blank lines, or a
 line; line breaks inside one are kept as "\\n". Line breaks may be \\n, \\r\\n or \\r, mixed.
-Both also as `.gz` or `.zst`.
+`.csv`, `.tsv`: a column that the first row names, quoted as RFC 4180 has it.
+These also as `.gz` or `.zst`, and all files in a `.zip`.
 
 `.parquet`, `.arrow`, `.feather`, and data sets that Hugging Face's `datasets` saved on disk: a
 column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
@@ -11,28 +12,35 @@ column of text, read by pyarrow (extra `arrow`), one group of rows at a time.
 A record without text is an empty document: `make-data` counts and leaves it out.
 """
 
+import contextlib
+import csv
 import dataclasses
-import gzip
 import hashlib
 import io
 import json
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import log, shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
-
-ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
-SUFFIXES = (
-    *(kind + packed for kind in (".jsonl", ".txt") for packed in ("", ".gz", ".zst")),
-    *ARROW_SUFFIXES,
+from bigbird_ja.text.columns import read_rows
+from bigbird_ja.text.stored import (
+    ARROW_SUFFIXES,
+    CONVERT,
+    SUFFIXES,
+    TABLES,
+    members,
+    open_stored,
+    open_unpacked,
+    size_of,
 )
+
+_OTHERS_ENCODINGS = ("euc_jp", "cp932")  # what is EUC-JP nearly always reads as CP932, too
 TEXT_FIELD = "text"
 # Of --txt_documents.
 AUTO, BY_FILE, BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("auto", "file", "blank_line", "line")
@@ -41,7 +49,6 @@ AUTO, BY_FILE, BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("auto", "file", "blank_lin
 MAX_DOCUMENT_BYTES = 64 << 20
 _CHUNK = 1 << 20
 _WHITE = " \t\u3000"  # an ideographic space is white space, too
-_ROWS = 256
 # A larger .txt file holds more than one document: the longest novels have 5 MB.
 _LONGEST_BOOK = 8 << 20
 
@@ -69,6 +76,10 @@ class FileSource:
         """Tell whether it has columns."""
         return self.path.endswith(ARROW_SUFFIXES)
 
+    @property
+    def _comma(self) -> str:
+        return next((comma for end, comma in TABLES.items() if self.path.endswith(end)), "")
+
     def texts(self) -> Iterator[str]:
         """Yield the documents in order.
 
@@ -76,7 +87,10 @@ class FileSource:
             BadInput: naming the file, and the line or the column.
         """
         if self.is_arrow:
-            yield from _rows(self.path, self.text_field)
+            yield from read_rows(self.path, self.text_field)
+            return
+        if comma := self._comma:
+            yield from _cells(self.path, self.text_field, comma)
             return
         is_by_line = not self.is_text or self.txt_documents == BY_LINE
         is_whole = self.txt_documents == BY_FILE
@@ -93,29 +107,14 @@ class FileSource:
 
     def digest(self) -> bytes:
         """Hash how the file is read and its bytes: SHA-256."""
-        how = f"{'column' if self.is_arrow else 'jsonl'}={self.text_field}"
+        kind = "column" if self.is_arrow else f"table{self._comma}" if self._comma else "jsonl"
+        how = f"{kind}={self.text_field}"
         how = f"txt={self.txt_documents}" if self.is_text else how
         digest = hashlib.sha256(f"{how}\0".encode())
-        with storage.open_read(self.path) as stream:
+        with open_stored(self.path) as stream:
             while chunk := stream.read(_CHUNK):
                 digest.update(chunk)
         return digest.digest()
-
-
-def _open(path: str) -> IO[bytes]:
-    stream = storage.open_read(path)
-    if path.endswith(".zst"):
-        return cast("IO[bytes]", _import_pyarrow(path).CompressedInputStream(stream, "zstd"))
-    return cast("IO[bytes]", gzip.open(stream)) if path.endswith(".gz") else stream
-
-
-def _import_pyarrow(path: str) -> Any:
-    """Import pyarrow, which `path` needs."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise BadInput(f"{path} needs pyarrow: pip install 'bigbird-ja[arrow]'") from error
-    return pyarrow
 
 
 def _lines(path: str) -> Iterator[tuple[int, str]]:
@@ -126,7 +125,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
     """
     # Bytes that are not UTF-8 become lone surrogates, so that their line is known.
     with (
-        _open(path) as stream,
+        open_unpacked(path) as stream,
         io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
     ):
         number = 0
@@ -137,11 +136,25 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
             except UnicodeEncodeError as error:
                 byte = ord(line[error.start]) - 0xDC00
                 raise BadInput(
-                    f"{path} line {number}: not UTF-8 (byte 0x{byte:02x}): convert the file"
+                    f"{path} line {number}: not UTF-8 (byte 0x{byte:02x}): {_conversion(line)}"
                 ) from error
             if is_long:
                 _refuse_long(path, number, "line")
             yield number, line.removesuffix("\n")
+
+
+def _conversion(line: str) -> str:
+    """Say how to convert a file of which a line is not UTF-8."""
+    data = line.encode("utf-8", "surrogateescape")
+    looks = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+    for encoding in () if looks else _OTHERS_ENCODINGS:
+        with contextlib.suppress(UnicodeDecodeError):
+            data.decode(encoding)
+            looks = looks or encoding
+    if not looks:
+        return "convert the file to UTF-8"
+    name = looks.upper().replace("_", "-")
+    return f"it looks like {name}: iconv -f {name} -t UTF-8 FILE > NEW_FILE"
 
 
 def _read_line(path: str, text: io.TextIOWrapper) -> str:
@@ -188,7 +201,8 @@ def _text_of_json(content: str, field: str) -> str:
     try:
         value = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"not JSON: {getattr(error, 'msg', 'nested too deep')}") from error
+        why = getattr(error, "msg", "nested too deep")
+        raise BadInput(f"not JSON ({why}): {_instead(None, field)}") from error
     text = value.get(field, False) if isinstance(value, dict) else False
     if text is None:
         return ""
@@ -211,67 +225,26 @@ def _instead(value: Any, field: str) -> str:
     return "it is no text: correct the line, or name another field with --text_field"
 
 
-def _rows(path: str, field: str) -> Iterator[str]:
-    """Yield the texts of a column.
+def _cells(path: str, field: str, comma: str) -> Iterator[str]:
+    """Yield the texts of a column of a CSV or TSV file.
 
     Raises:
-        BadInput: not such a file, damaged, or without that column of text.
+        BadInput: no such column, a row of another length, or a quote that does not end.
     """
-    pyarrow = _import_pyarrow(path)
-    with _arrow_errors(pyarrow, path), storage.open_read(path) as stream:
-        for batch in _batches(pyarrow, stream, path, field):
-            batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are
-            column = batch.column(field)
-            for start in range(0, len(column), _ROWS):
-                for text in column.slice(start, _ROWS).to_pylist():
-                    yield text or ""
-
-
-@contextmanager
-def _arrow_errors(pyarrow: Any, path: str) -> Iterator[None]:
+    csv.field_size_limit(MAX_DOCUMENT_BYTES)
+    rows = csv.reader((f"{line}\n" for _, line in _lines(path)), delimiter=comma, strict=True)
+    header = next(rows, [field])  # of an empty file
+    if header.count(field) != 1:
+        there = shortened(", ".join(header[:20]), 300)
+        raise BadInput(f"{path}: no column {field}: name one of {there} with --text_field")
+    column = header.index(field)
     try:
-        yield
-    except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # not of the library
-            raise
-        why = shortened(str(error), 200)
-        raise BadInput(f"{path}: cannot be read ({why}): fetch or write it again") from error
-
-
-def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:
-    """Yield record batches with the column `field`, of any of the three forms of such a file."""
-    if path.endswith(".parquet"):
-        from pyarrow import parquet
-
-        file = parquet.ParquetFile(stream)
-        _check_column(pyarrow, file.schema_arrow, path, field)
-        yield from file.iter_batches(_ROWS, columns=[field])
-        return
-    is_file = stream.read(6) == b"ARROW1"
-    stream.seek(0)
-    if is_file:
-        reader = pyarrow.ipc.open_file(stream)
-        batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-    else:  # as `datasets` writes them
-        reader = batches = pyarrow.ipc.open_stream(stream)
-    _check_column(pyarrow, reader.schema, path, field)
-    for batch in batches:
-        yield batch.select([field])
-
-
-def _check_column(pyarrow: Any, schema: Any, path: str, field: str) -> None:
-    if schema.names.count(field) != 1:
-        raise BadInput(
-            f"{path}: no column {field}: name one of {', '.join(schema.names[:20])} with"
-            " --text_field"
-        )
-    kind = schema.field(field).type
-    if pyarrow.types.is_dictionary(kind):
-        kind = kind.value_type
-    if str(kind) not in ("string", "large_string", "string_view", "null"):
-        raise BadInput(
-            f"{path}: {field} holds no text but {kind}: name another column with --text_field"
-        )
+        for row in rows:
+            if row and len(row) != len(header):
+                raise csv.Error(f"{len(row)} columns, not {len(header)}")
+            yield row[column].removesuffix("\n") if row else ""
+    except csv.Error as error:
+        raise BadInput(f"{path} line {rows.line_num}: {error}: correct its quotes") from error
 
 
 def open_files(source: str, txt_documents: str, text_field: str) -> tuple[FileSource, ...]:
@@ -284,7 +257,7 @@ def open_files(source: str, txt_documents: str, text_field: str) -> tuple[FileSo
     texts = [file.path for file in files if file.is_text]
     if txt_documents != AUTO or not texts:
         return tuple(files)
-    if len(texts) > 1 and all(storage.stat(path).size <= _LONGEST_BOOK for path in texts):
+    if len(texts) > 1 and all(size_of(path) <= _LONGEST_BOOK for path in texts):
         taken, what = BY_FILE, f"each of {len(texts):,} .txt files is a document"
     else:
         taken, what = BLANK_LINE, "a blank line ends a document"
@@ -306,10 +279,11 @@ def _paths(source: str) -> list[str]:
         paths.check_input_file(path, "--input")
         storage.open_read(path).close()  # before anything is started
         if not path.endswith(SUFFIXES):
+            advice = next((f" ({a})" for end, a in CONVERT.items() if path.endswith(end)), "")
             raise BadInput(
-                f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds"
+                f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds{advice}"
             )
-    return found
+    return [one for path in found for one in (members(path) if path.endswith(".zip") else [path])]
 
 
 def _files_of_folder(folder: str) -> list[str]:

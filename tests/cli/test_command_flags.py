@@ -142,6 +142,31 @@ def test_stray_words_are_refused_but_for_the_one_that_a_command_takes():
         assert "unexpected argument" in refusal(*words)
 
 
+def test_the_word_beyond_the_one_that_a_command_takes_is_the_unexpected_one():
+    assert "unexpected argument 'training.lr'" in refusal("config", "tiny-cpu", "training.lr")
+    assert parse("down", "base-1", "--project=p").name == "base-1"
+    assert parse("status", "base-1", "--bucket=gs://b").name == "base-1"
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "answer"),
+    [
+        ("pretrain", "--resume", "no flag --resume: the same command again goes on"),
+        ("pretrain", "--use_gpu", "a GPU is used without a flag"),
+        ("pretrain", "--epochs=3", "no flag --epochs: training is counted in steps"),
+        ("pretrain", "--lr=1", "learning_rate"),
+        ("config", "--set=training.lr=1", "did you mean 'training.learning_rate'?"),
+        ("config", "--set=lr=1", "did you mean 'training.learning_rate'?"),
+        ("plan", "--mfu=0.5", "no flag --mfu: --preflight gives rates"),
+        ("launch", "--stall_minutes=1", "the usual value serves"),
+        ("report", "--watch", "run `report` again"),
+        ("evaluate", "--watch", "`pretrain --mode train_and_eval`"),
+    ],
+)
+def test_a_flag_that_went_or_is_known_from_elsewhere_is_answered(command, words, answer):
+    assert answer in refusal(command, *enough(command), words)
+
+
 def test_a_stray_word_names_the_flag_that_it_is_meant_for():
     assert "did you mean --input x.txt?" in refusal("tokenize", "x.txt")
     by_shell = refusal("tokenize", "--output_prefix=x", "--input", "a.txt", "b.txt", "c.txt")

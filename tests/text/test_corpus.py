@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import zipfile
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +66,33 @@ def test_no_character_of_a_text_is_lost(tmp_path_factory, content):
     assert "".join("".join(result).split()) == "".join(content.split())
     for text in result:
         assert text.strip() and all(line.strip(" \t\u3000") for line in text.split("\n"))
+
+
+@pytest.mark.parametrize(("name", "comma"), [("a.csv", ","), ("a.tsv", "\t"), ("a.csv.gz", ",")])
+def test_a_table_is_a_column_of_texts_quoted(tmp_path, name, comma):
+    rows = [f"id{comma}本文", f'1{comma}"一{comma}""二""\r\n三"', "", f"2{comma}", f"3{comma}四"]
+    content = ("\ufeff" + "\r\n".join(rows)).encode()
+    packed = gzip.compress(content, mtime=0) if name.endswith(".gz") else content
+    read = open_corpus([write(tmp_path / name, packed)], text_field="本文").texts()
+    assert [text for text in read if text] == [f'一{comma}"二"\n三', "四"]
+
+
+def test_an_archive_is_its_files_by_name(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/b.jsonl", lines_of("二"))
+        archive.writestr("x/a.txt", "一")
+        archive.writestr("x/c.csv.gz", gzip.compress("text\n三\n".encode(), mtime=0))
+        archive.writestr("x/README.md", "no text of the corpus")
+        archive.writestr("__MACOSX/x/._a.txt", "none either")
+    assert texts(str(tmp_path / "a.zip")) == ["一", "二", "三"]
+    digest = open_corpus([str(tmp_path / "a.zip")]).fingerprint
+    for name in ("x/b.jsonl", "x/a.txt", "x/c.csv.gz"):
+        zipfile.ZipFile(tmp_path / "a.zip").extract(name, tmp_path)
+    assert open_corpus([str(tmp_path / "x")]).fingerprint == digest
+    with zipfile.ZipFile(tmp_path / "none.zip", "w") as archive:
+        archive.writestr("a.md", "x")
+    with pytest.raises(BadInput, match="an archive without files of"):
+        texts(str(tmp_path / "none.zip"))
 
 
 def test_a_bucket_reads_like_a_disk_and_a_file_counts_once(bucket):
@@ -158,7 +186,16 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
         ("a.jsonl.gz", CUT_GZIP, "a.jsonl.gz: .*truncated"),
         ("a.jsonl.gz", b"plain", "a.jsonl.gz: damaged or truncated"),
-        ("a.txt", b"", "the corpus is empty"),
+        ("a.jsonl", b"text", r'not JSON .*: each line must be an object such as {"text"'),
+        ("a.txt", "日本語の文章です。\n".encode("cp932"), r"CP932: iconv -f CP932 -t UTF-8"),
+        ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "it looks like EUC-JP"),
+        ("a.txt", "日本語".encode("utf-16"), "it looks like UTF-16"),
+        ("a.json", b"[]", r"must end in .*jq -c '\.\[\]'"),
+        ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
+        ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
+        ("a.csv", b"id,body\n1,a\n", "no column text: name one of id, body with --text_field"),
+        ("a.zip", b"PK", "a.zip: no archive"),
+        ("a.txt", b"", "every file is empty"),
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),
         ("a.jsonl", lines_of("", " "), "the corpus is empty"),
     ],
