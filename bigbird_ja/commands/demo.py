@@ -45,7 +45,7 @@ def define_flags(flags: Flags) -> None:
     """Declares the command's flags."""
     folder = "Folder for everything that the demo makes; what is there is continued."
     flags.path("work_dir", folder, default="out/demo")
-    flags.integer("num_train_steps", 400, "Training steps.", unit="steps", low=80, high=10**9)
+    flags.integer("num_train_steps", 360, "Training steps.", unit="steps", low=80, high=10**9)
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
