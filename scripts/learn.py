@@ -12,9 +12,10 @@ trained at. So a further seed costs that seed alone. Start long benches from a c
 changes, and commit what they write there.
 
 Prints each seed's held-out loss and the difference from the run that a recipe starts `from` (else
-the first), paired by seed, with a 95 % confidence interval by Student's t; draws the curves. With
-`evaluations` these are of held-out records: the steps that a recipe takes to the first one's final
-loss are read off there, and below the table stand the losses of counted pieces and pairs of them.
+the first), paired by seed, with confidence intervals by Student's t that hold for all rows together
+(three seeds or more); draws the curves. With `evaluations` these are of held-out records: the steps
+that a recipe takes to the first one's final loss are read off there, and beside them stand the
+losses that counting reaches on the same predictions, the same for all seeds (`counted.py`).
 With --priced each run whose step costs more or less is trained once more for as many steps as the
 first run's money buys: cycles of a step of base-4096 with these settings on v5e (`preflight`,
 machine code if any), kept in WORK_DIR.
@@ -278,8 +279,12 @@ def relative_price(work: pathlib.Path, run: Run, first: Run) -> float:
     return cycles(work, run.recipe["price"]) / cycles(work, first.recipe["price"])
 
 
-def table(results: Mapping[Run, Mapping[str, Any]], has_goal: bool) -> str:
+def table(
+    results: Mapping[Run, Mapping[str, Any]], has_goal: bool, counted: Mapping[str, float]
+) -> str:
     """Write a row for each recipe at equal tokens and, where it was trained, at equal price.
+
+    Below stand the losses of counting.
 
     The goal is where the first one's curves end, if these are of held-out records.
     """
@@ -291,9 +296,17 @@ def table(results: Mapping[Run, Mapping[str, Any]], has_goal: bool) -> str:
     bases = {run.name: run.recipe.get("from", first[0]) for run in results}
     ends = [r["curve"][-1] for r in groups[first].values()] if has_goal else []
     goal = statistics.mean(loss for _, loss in ends) if ends else 0.0
+    compared = {
+        (name, priced): (
+            losses[name, priced],
+            losses.get((bases[name], priced)) or losses.get((bases[name], False), {}),
+        )
+        for name, priced in groups
+        if (name, priced) != first
+    }
+    differences = compare.differences(compared)
     rows = []
     for (name, priced), ours in groups.items():
-        base = losses.get((bases[name], priced)) or losses.get((bases[name], False), {})
         reached = [compare.steps_to(r["curve"], goal) for r in ours.values()] if has_goal else []
         known = [step for step in reached if step is not None]
         rows.append(
@@ -301,11 +314,12 @@ def table(results: Mapping[Run, Mapping[str, Any]], has_goal: bool) -> str:
                 name,
                 f"{next(iter(ours.values()))['steps']:,}",
                 " ".join(f"{losses[name, priced][seed]:.4f}" for seed in sorted(ours)),
-                compare.difference(losses[name, priced], base) if (name, priced) != first else "",
+                differences.get((name, priced), ""),
                 f"{statistics.mean(known) / ends[0][0]:.0%}" if len(known) == len(ours) else "",
                 " ".join(f"{r['recall']:.1%}" for r in ours.values() if r["recall"] is not None),
             )
         )
+    rows += [(f"counting: {name}", "", f"{loss:.4f}", "", "", "") for name, loss in counted.items()]
     titles = "run", "steps", "held-out loss by seed", "difference", "steps to goal", "far recall"
     return console.table(rows, titles)
 
@@ -340,20 +354,34 @@ def main() -> None:
     finished = {run: result for run, result in results.items() if result}
     if not finished:
         raise SystemExit(f"{work}: no run of {options.bench} is finished")
-    print(table(finished, "evaluations" in bench))
+    counted = counted_of(bench, work, path)
+    print(table(finished, "evaluations" in bench, counted))
     if published is None:
         print(f"{path.relative_to(ROOT)} is of another text and stays as it is")
     elif "picture" in bench and not options.steps:
         merged = {**published, **{run.title: result for run, result in finished.items()}}
         merged = {t: r for t, r in merged.items() if compare.recipe_of(t) in bench["runs"]}
         if text := text_of(bench):
-            compare.publish(path, text, merged)
+            compare.publish(path, text, merged, counted)
         drawn = {r.title: merged[r.title]["curve"] for r in runs_of(bench) if r.title in merged}
-        compare.draw(path.with_suffix(".png"), bench["about"], drawn)
+        compare.draw(path.with_suffix(".png"), bench["about"], drawn, counted)
         print(f"written: {path.relative_to(ROOT)}; drawn beside it")
-    if data and "evaluations" in bench:
-        print("counted on the train records, nats:", compare.counted_losses(data["data"]))
     print("trained at commits", *sorted({result["commit"] for result in finished.values()}))
+
+
+def counted_of(
+    bench: Mapping[str, Any], work: pathlib.Path, path: pathlib.Path
+) -> dict[str, float]:
+    """Return the losses of counting on WORK_DIR's data, else those that the repository holds."""
+    if "evaluations" not in bench:
+        return {}
+    if not (work / "data" / "manifest.json").exists():
+        return dict(compare.read_published(path, text_of(bench), "counted") or {})
+    from scripts import counted
+
+    found = counted.losses(str(work / "data"))
+    print(f"two-sided: w = {found.pop('w')}, s = {found.pop('s')}, chosen on train records")
+    return found
 
 
 def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
