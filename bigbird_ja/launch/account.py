@@ -23,10 +23,11 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     has_machine = state.phase in _MACHINE_PHASES
     is_unseen = state.zone in seen.unlisted and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
-    # A machine that was asked for when we were last seen may have been READY and gone since.
-    was_billing = state.billing or (seen.resumed and state.phase in _ASKED_FOR)
+    # A machine that was asked for before nobody watched may have been READY and gone since.
+    is_gap = seen.resumed or seen.elapsed > seen.watched
+    was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR)
     billed = seen.elapsed if was_billing or now_billing else 0.0
-    if seen.resumed and was_billing and not now_billing:
+    if is_gap and was_billing and not now_billing:
         billed = min(billed, _unwatched(state, seen))
     if is_unseen and state.machine_limit:
         billed = min(billed, max(0.0, state.machine_limit - state.machine_seconds))

@@ -127,12 +127,14 @@ class _Supervisor:
 
     def _observe(self, stop: bool) -> Observation:
         """Look once at the service, the bucket and the clocks."""
-        now, first = self._world.steady(), self._is_first
-        elapsed = max(0.0, now - self._now)
-        self._now, self._is_first = now, False
-        watched = 0.0 if first else min(elapsed, 2 * self._run.poll)
+        before, self._now = self._now, self._world.steady()
         self._keep_lock_and_lease()
         tpus, unlisted, taken = self._list()
+        # Read after the listing: what a machine cost while we were asleep before it is counted.
+        self._now = self._world.steady()
+        elapsed = max(0.0, self._now - before)
+        watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
+        self._is_first = False
         service_time = service_clock(self._world.tpus)
         self._watched += elapsed
         resumed = bool(self._away_since) and service_time is not None

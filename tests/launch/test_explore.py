@@ -1,0 +1,56 @@
+"""Every state within small bounds, and what is found when the code is broken on purpose."""
+
+import pytest
+
+from bigbird_ja.launch import decide, outcomes, supervise
+from bigbird_ja.launch.record import Tpu
+from bigbird_ja.launch.state import LONGEST
+from testkit.explore import INVARIANTS, Bounds, explore
+
+FOREIGN, LEASE, BUDGET, FINISHED, TWO = INVARIANTS
+ENDLESS = 10**6  # steps: the budget ends the run
+
+
+def _rents_for_longer_than_it_stored(self):
+    state, world = self._state, self._world
+    return world.tpus.create(self._run, state.zone, state.attempt, {}, LONGEST)
+
+
+@pytest.mark.parametrize("target", [600, ENDLESS], ids=["finishes", "budget ends it"])
+def test_every_invariant_holds_in_every_state(target):
+    found = explore(Bounds(faults=1, ticks=10, target_step=target))
+    print(f"{found.states:,} states, {found.edges:,} edges, {found.seconds:.0f} s")
+    assert found.traces == {}
+    assert found.states > 10_000
+
+
+@pytest.mark.parametrize(
+    ("invariant", "place", "name", "broken", "bounds"),
+    [
+        (FOREIGN, Tpu, "belongs_to", lambda self, run_id: True, Bounds()),
+        (
+            LEASE,
+            supervise._Supervisor,
+            "_create",
+            _rents_for_longer_than_it_stored,
+            Bounds(target_step=ENDLESS),
+        ),
+        (
+            BUDGET,
+            outcomes,
+            "longest_life",
+            lambda state, run: LONGEST,
+            Bounds(target_step=ENDLESS),
+        ),
+        (FINISHED, decide, "check_endings", lambda state, seen, run: None, Bounds(0)),
+        (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), Bounds()),
+    ],
+    ids=INVARIANTS,
+)
+def test_what_is_broken_is_found_with_its_shortest_trace(
+    invariant, place, name, broken, bounds, monkeypatch
+):
+    monkeypatch.setattr(place, name, broken)
+    found = explore(bounds, stop_at_first=True)
+    print("\n".join(found.traces.get(invariant, [])))
+    assert [*found.traces] == [invariant]
