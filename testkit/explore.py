@@ -24,7 +24,14 @@ from typing import Any
 import msgspec
 
 from bigbird_ja.launch import supervise
-from bigbird_ja.launch.record import LaunchedRun, Operation, check_still_there
+from bigbird_ja.launch.record import (
+    ATTEMPT_LABEL,
+    ID_LABEL,
+    RUN_LABEL,
+    LaunchedRun,
+    Operation,
+    check_still_there,
+)
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import LONGEST
 from bigbird_ja.launch.supervise import Detached, Stop, World
@@ -38,7 +45,10 @@ POLL = 300.0
 ZONES = ("zone-a", "zone-b")
 LOCK = "lock.json"
 SLACK = 60.0 + 30.0 + 1.0  # the watcher's turn, and the service's deletion
-FOREIGN = {"owner": "someone-else"}
+FOREIGN = {  # labels of others' machines that have the run's name
+    "another's": {"owner": "someone-else"},
+    "a copied folder's": {RUN_LABEL: "run", ID_LABEL: "id-1", ATTEMPT_LABEL: "1"},
+}
 INVARIANTS = (
     "nothing foreign is touched",
     "nothing outlives its lease",
@@ -310,7 +320,7 @@ class _Turn:
     def delete(self, tpu):
         def delete(word="ok"):
             there = check_still_there(cloud, tpu)
-            cloud.foreign_touched += there.labels == FOREIGN
+            cloud.foreign_touched += there.run_dir != self._system.bounds.run.run_dir
             cloud.delete_script = [word]
             return cloud.delete(tpu)
 
@@ -427,15 +437,20 @@ def _incidents(system):
                 new.cloud.nodes[n].dies_at = max(new.cloud.now, new.cloud.nodes[n].ready_at)
 
             yield _changed(system, f"preemption in {node.zone}", preempt)
-    for name in ZONES:
-        if name not in system.cloud.foreign and all(n.zone != name for n in system.cloud.nodes):
-            take = lambda new, name=name: new.cloud.foreign.update({name: FOREIGN})  # noqa: E731
-            yield _changed(system, f"another's machine in {name}", take)
-    lost = {"state": system.cloud.state, "last_heartbeat": system.cloud.last_heartbeat}
-    for name, value in lost.items():
-        if value is not None:
-            lose = lambda new, name=name: setattr(new.cloud, name, None)  # noqa: E731
-            yield _changed(system, f"{name} is lost", lose)
+    for zone in ZONES:
+        if zone not in system.cloud.foreign and all(n.zone != zone for n in system.cloud.nodes):
+            for whose, labels in FOREIGN.items():
+
+                def take(new, zone=zone, labels=labels):
+                    new.cloud.foreign[zone] = labels
+
+                yield _changed(system, f"{whose} machine in {zone}", take)
+    if system.cloud.last_heartbeat is not None:
+
+        def lose(new):
+            new.cloud.last_heartbeat = None
+
+        yield _changed(system, "heartbeat.json is lost", lose)
     if system.lock is not None:
         yield _changed(system, "the lock is lost", lambda new: setattr(new, "lock", None))
 
@@ -488,7 +503,7 @@ class Found:
 
     states: int = 0
     edges: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of processor time
     traces: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -497,9 +512,9 @@ def explore(bounds, stop_at_first=False, most_seconds=math.inf):
 
     Args:
         stop_at_first: at the first broken invariant.
-        most_seconds: after which it raises TimeoutError: nothing is proved then.
+        most_seconds: of processor time, after which it raises TimeoutError: nothing is proved then.
     """
-    found, began = Found(), time.monotonic()
+    found, began = Found(), time.process_time()
     storage, describe = lease_module.storage, supervise.describe
     supervise.describe = lambda event: ""  # for people, and slow
     first = begin(bounds)
@@ -522,13 +537,13 @@ def explore(bounds, stop_at_first=False, most_seconds=math.inf):
                         return found
                     if not broken:
                         following.append((key, new))
-                if time.monotonic() - began > most_seconds:
+                if time.process_time() - began > most_seconds:
                     raise TimeoutError(f"{len(parents):,} states in {most_seconds:.0f} s, and more")
             level = following
         return found
     finally:
         lease_module.storage, supervise.describe = storage, describe
-        found.states, found.seconds = len(parents), time.monotonic() - began
+        found.states, found.seconds = len(parents), time.process_time() - began
 
 
 def _trace(parents, key):

@@ -1,5 +1,7 @@
 """Every state within small bounds, and what is found when the code is broken on purpose."""
 
+from dataclasses import replace
+
 import pytest
 
 from bigbird_ja.launch import decide, outcomes, supervise
@@ -9,6 +11,7 @@ from testkit.explore import INVARIANTS, Bounds, explore
 
 FOREIGN, LEASE, BUDGET, FINISHED, TWO = INVARIANTS
 ENDLESS = 10**6  # steps: the budget ends the run
+ALONE = Bounds(processes=1)
 
 
 def _rents_for_longer_than_it_stored(self):
@@ -27,23 +30,23 @@ def test_every_invariant_holds_in_every_state(target):
 @pytest.mark.parametrize(
     ("invariant", "place", "name", "broken", "bounds"),
     [
-        (FOREIGN, Tpu, "belongs_to", lambda self, run_id: True, Bounds()),
+        (FOREIGN, Tpu, "belongs_to", lambda self, run: True, ALONE),
         (
             LEASE,
             supervise._Supervisor,
             "_create",
             _rents_for_longer_than_it_stored,
-            Bounds(target_step=ENDLESS),
+            replace(ALONE, target_step=ENDLESS),
         ),
         (
             BUDGET,
             outcomes,
             "longest_life",
             lambda state, run: LONGEST,
-            Bounds(target_step=ENDLESS),
+            replace(ALONE, target_step=ENDLESS),
         ),
-        (FINISHED, decide, "check_endings", lambda state, seen, run: None, Bounds(0)),
-        (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), Bounds()),
+        (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
+        (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), ALONE),
     ],
     ids=INVARIANTS,
 )
