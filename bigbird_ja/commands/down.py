@@ -57,10 +57,10 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     _check_unwatched(tpus, now)
     if listed and not tpus:
         where = ", ".join(sorted({f"{tpu.run} in {tpu.zone}" for tpu in listed}))
-        asked = [f"--{key} {args[key].value}" for key in ("name", "bucket") if args[key].value]
-        asked += [] if "-" in args.zones else [f"--zones {','.join(args.zones)}"]
+        filters = [f"--{key} {args[key].value}" for key in ("name", "bucket") if args[key].value]
+        filters += [] if "-" in args.zones else [f"--zones {','.join(args.zones)}"]
         raise BadInput(
-            f"{' '.join(asked)}: no such TPU is listed; runs with one: {where}: check the flags"
+            f"{' '.join(filters)}: no such TPU is listed; runs with one: {where}: check the flags"
         )
     if not tpus:
         print("nothing is left")

@@ -188,16 +188,16 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
         )
     if not owned.is_unchanged(RECORD):
         return False
-    there = decode.read_json(path, dict[str, Any])
-    if there == record:
+    recorded = decode.read_json(path, dict[str, Any])
+    if recorded == record:
         missing = set(owned.files) - set(storage.list_tree(output_dir))
         for name in changed if not missing else ():
             log(f"{name}: changed since it was exported")
         return not missing
     if overwrite:
         return False
-    keys = sorted(k for k in {*there, *record} if there.get(k) != record.get(k))
-    difference = ", ".join(f"{k}: {there.get(k)} -> {record.get(k)}" for k in keys[:4])
+    keys = sorted(k for k in {*recorded, *record} if recorded.get(k) != record.get(k))
+    difference = ", ".join(f"{k}: {recorded.get(k)} -> {record.get(k)}" for k in keys[:4])
     raise BadInput(
         f"{_FLAG} {output_dir} holds another export ({difference}): choose another one, or replace"
         " it with --overwrite"

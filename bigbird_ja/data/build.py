@@ -213,14 +213,14 @@ def _pack_blocks(
     numbers, skipped, trained = dict.fromkeys(SPLITS, 0), Counter[int](), set[int]()
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed, skipped)
     total = sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts)
-    there = work.shared_blocks() if work.part else set()
+    shared = work.shared_blocks() if work.part else set()
 
     def tasks() -> Iterator[blocks.Block]:
         for block in cut:
             numbers[block.split] += 1
             if block.split == "train":
                 trained.add(block.corpus)
-            if block.number % share[1] == share[0] and block.name not in there:
+            if block.number % share[1] == share[0] and block.name not in shared:
                 yield block
 
     packer = (request.tokenizer, spec, work.block, work.share_block)

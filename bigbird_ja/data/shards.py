@@ -58,9 +58,9 @@ class SplitPlan:
         """
         repeats = np.array([self._repeats(block) for block in self.blocks], np.int64)
         sizes = np.diff(self.ends, prepend=0)
-        there = [np.flatnonzero(repeats > copy) for copy in range(repeats.max(initial=0))]
-        blocks = np.concatenate(there)
-        numbers = np.repeat(np.arange(len(there)), [len(copy) for copy in there])
+        of_copy = [np.flatnonzero(repeats > copy) for copy in range(repeats.max(initial=0))]
+        blocks = np.concatenate(of_copy)
+        numbers = np.repeat(np.arange(len(of_copy)), [len(copy) for copy in of_copy])
         return np.cumsum(sizes[blocks]), numbers, (self.ends - sizes)[blocks]
 
     def located(

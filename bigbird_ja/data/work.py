@@ -265,9 +265,9 @@ def write_manifest(owned: Owned, manifest: Manifest) -> None:
 def _trust_shards(owned: Owned) -> None:
     """Makes the shards of a finished data set known as ours, by its manifest."""
     with contextlib.suppress(FileNotFoundError, BadInput):
-        there = manifest_lib.load(owned.path)
+        manifest = manifest_lib.load(owned.path)
         owned.trust(
-            manifest_lib.FILE_NAME, {s.name: Made(s.bytes, s.crc32c) for s in there.every_shard}
+            manifest_lib.FILE_NAME, {s.name: Made(s.bytes, s.crc32c) for s in manifest.every_shard}
         )
 
 

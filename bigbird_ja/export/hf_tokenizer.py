@@ -139,7 +139,7 @@ def _metaspace(prepend_scheme: str) -> dict[str, Any]:
 
 
 def _post_processor(ends: dict[str, int]) -> dict[str, Any]:
-    """Make the template that puts two pieces around a text; `ends` holds their ids."""
+    """Make the template that adds a first and a last piece to a text; `ends`: piece to id."""
 
     def part(kind: str, name: str, segment: int) -> dict[str, Any]:
         return {kind: {"id": name, "type_id": segment}}

@@ -10,7 +10,7 @@ folder): logits equal the trainer's. Attention takes memory in proportion to the
 Each block's keys are gathered for scaled-dot-product attention.
 
 `attention_mask` is 0 for padding and 1 for a token, as always. Several documents in one sequence
-are told apart by other numbers: tokens of different numbers do not see each other
+have a number each, 1, 2, ...: tokens of different numbers do not see each other
 (`document_numbers` makes them from `input_ids`). Encoders only: no cache, no cross-attention, no
 attention probabilities. Needs torch, transformers and numpy; imports nothing of bigbird-ja.
 """

@@ -124,10 +124,10 @@ DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
 
 def requested_data(config: Config, pad_id: int = 0) -> Data:
     """Describe the data set that `make-data` would make by a config, before there is one."""
-    asked = {name: getattr(config.make_data, name) for name in _SHARED}
-    asked["max_predictions_per_seq"] = predictions_of(config.make_data)
+    values = {name: getattr(config.make_data, name) for name in _SHARED}
+    values["max_predictions_per_seq"] = predictions_of(config.make_data)
     pieces = config.tokenize.vocab_size
-    return Data(**asked, vocab_size=pieces, special_ids={"pad": pad_id})
+    return Data(**values, vocab_size=pieces, special_ids={"pad": pad_id})
 
 
 def predictions_of(making: MakeDataConfig) -> int:

@@ -121,8 +121,7 @@ def echo_settings(
         config: the resolved config.
         overrides: what was set, in order.
         uses: the settings that the command uses; others take no effect.
-        run: the `config.yaml` of a run that goes on with its settings, which then stand in for a
-            preset's.
+        run: the `config.yaml` of a resumed run, whose settings then stand in for a preset's.
         data: of the run, where there is a data set.
     """
     final = flatten(config, data)

@@ -268,14 +268,14 @@ def open_files(source: str, txt_documents: str, text_field: str) -> tuple[FileSo
 def _paths(source: str) -> list[str]:
     is_remote = storage.is_remote(source)
     if source.endswith("/") if is_remote else os.path.isdir(source):
-        found = _files_of_folder(source.rstrip("/"))
+        files = _files_of_folder(source.rstrip("/"))
     elif (not is_remote and storage.exists(source)) or not any(c in source for c in "*?["):
-        found = [source]  # or a file whose name holds [ or *
+        files = [source]  # or a file whose name holds [ or *
     else:
-        found = storage.glob(source)
-        if not found:
+        files = storage.glob(source)
+        if not files:
             raise BadInput(f"no file matches {source}: check --input")
-    for path in found:
+    for path in files:
         paths.check_input_file(path, "--input")
         storage.open_read(path).close()  # before anything is started
         if not path.endswith(SUFFIXES):
@@ -283,7 +283,7 @@ def _paths(source: str) -> list[str]:
             raise BadInput(
                 f"{path}: the name must end in {', '.join(SUFFIXES)}, to say what it holds{advice}"
             )
-    return [one for path in found for one in (members(path) if path.endswith(".zip") else [path])]
+    return [one for path in files for one in (members(path) if path.endswith(".zip") else [path])]
 
 
 def _files_of_folder(folder: str) -> list[str]:

@@ -80,8 +80,8 @@ class FolderTokenizer(Tokenizer):
     def _special_ids(self) -> SpecialIds:
         """Find the pieces that play the parts: as the folder states them, else by usual names.
 
-        What begins and ends a sequence is what the tokenizer itself puts around a text, where it
-        puts something there.
+        A sequence begins and ends with the pieces that the tokenizer itself adds to a text, where
+        it adds any.
         """
         stated = self._files.parts()
         known = {piece: i for i, piece in enumerate(self._names)}
@@ -93,7 +93,7 @@ class FolderTokenizer(Tokenizer):
         for (part, other), end in zip(pairs, self._files.ends(), strict=True):
             if end is not None and not (0 <= end < len(self._names) and self._names[end]):
                 raise BadInput(
-                    f"{self._files.path(DEFINITION)}: its post_processor puts id {end} around a"
+                    f"{self._files.path(DEFINITION)}: its post_processor adds id {end} to a"
                     " text, and no piece has it: give a whole file"
                 )
             ids[part] = next((i for i in (end, ids[part], ids[other]) if i is not None), None)

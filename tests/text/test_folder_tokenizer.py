@@ -317,7 +317,7 @@ BAD = {
             "tokenizer.json",
             post_processor={"type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2]},
         ),
-        "puts id 99999 around a text",
+        "adds id 99999 to a text",
     ),
     "a template without its pieces": (
         "Unigram with bytes",
