@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import hashlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -55,6 +56,12 @@ def swallow():
         console.log(READY)
         time.sleep(60)
     return _forever()
+
+
+def take_over():
+    """A library that handles SIGTERM itself, as Ray does while it starts."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+    return wait()
 
 
 def in_destructor():

@@ -188,12 +188,14 @@ def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
         StorageError: no cluster, or parts were lost more often than Ray tries again.
     """
     import logging
+    import signal
     from dataclasses import replace
 
     from bigbird_ja.data.build import make_part
     from bigbird_ja.process.console import log, shortened, waiting
     from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 
+    handler = signal.getsignal(signal.SIGTERM)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -205,6 +207,8 @@ def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
     except Exception as error:  # Ray's own kinds, or none
         line = shortened(str(error), 300)
         raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # Ray has set its own
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]

@@ -8,6 +8,7 @@ import hashlib
 import io
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -167,10 +168,16 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
 def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
     import torch
 
+    if data.startswith(b"PK"):  # a zip archive, which PyTorch itself never compresses
+        entries = zipfile.ZipFile(io.BytesIO(data)).infolist()
+        if any(entry.compress_type for entry in entries):
+            raise ValueError("its entries are compressed")
     try:
         state = torch.load(io.BytesIO(data), "cpu", weights_only=True)
     except pickle.UnpicklingError as error:  # whose text advises to execute what the file says
         raise ValueError("it holds more than tensors") from error
+    if big := [name for name, value in state.items() if value.nbytes > len(data)]:
+        raise ValueError(f"{big[0]} is larger than the file")
     return {
         str(name): (value.float() if value.is_floating_point() else value).numpy()
         for name, value in state.items()

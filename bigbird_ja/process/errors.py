@@ -5,6 +5,7 @@ import errno
 import importlib.util
 import os
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -189,7 +190,9 @@ def classify(error: BaseException) -> CommandError | None:
         return OutOfMemory(f"out of memory on this machine: {what}")
     if isinstance(error, ModuleNotFoundError) and error.name in INSTALL:
         return BadInput(f"{error.name} is not installed here: {INSTALL[error.name]}")
-    if isinstance(error, SystemExit):  # a library's own parser of options
+    if isinstance(error, SystemExit):  # a library's own handler of signals, or parser of options
+        if error.code == signal.SIGTERM:
+            return Interrupted(interrupted("SIGTERM"))
         return BadInput("a library refused its options: see the lines above")
     if isinstance(error, OSError):
         return _classify_os_error(error)

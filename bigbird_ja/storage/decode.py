@@ -17,7 +17,7 @@ import yaml
 from msgspec import Meta
 
 from bigbird_ja import storage
-from bigbird_ja.process.console import printable
+from bigbird_ja.process.console import printable, shortened
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.storage import paths
 
@@ -96,6 +96,8 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
 def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
     """Reads a file that another program made: any failure within is the file's.
 
+    Also a panic of a library in Rust, which is no `Exception`.
+
     Args:
         path: the file, for the message.
         kind: what it should be, such as "a safetensors file".
@@ -103,16 +105,20 @@ def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
 
     Raises:
         BadInput: missing, or reading it failed, whatever the reader raised.
-        ImportError: for want of a package.
+        ImportError, MemoryError: for want of a package or of memory.
+        OSError: the disk's.
     """
     try:
         yield
-    except (CommandError, ImportError, MemoryError):
+    except (CommandError, ImportError, MemoryError, KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except FileNotFoundError as error:
         raise BadInput(f"{path}: missing: {advice}") from error
-    except Exception as error:
-        raise BadInput(f"{path}: not {kind} ({printable(str(error))}): {advice}") from error
+    except BaseException as error:
+        if getattr(error, "errno", None) is not None:  # libraries' own errors have none
+            raise
+        why = printable(shortened(str(error) or type(error).__name__, 200))
+        raise BadInput(f"{path}: not {kind} ({why}): {advice}") from error
 
 
 class _FormatVersion(msgspec.Struct):

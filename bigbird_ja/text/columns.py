@@ -1,14 +1,13 @@
 """Read columns of text out of parquet and Arrow files, one group of rows at a time."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import IO, Any
 
-from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text.stored import import_pyarrow, open_stored
 
-_ROWS = 256
+_ROWS = 256  # at a time, if they are no larger than this
+_BATCH_BYTES = 256 << 20
 
 
 def read_rows(path: str, field: str) -> Iterator[str]:
@@ -18,24 +17,11 @@ def read_rows(path: str, field: str) -> Iterator[str]:
         BadInput: not such a file, damaged, or without that column of text.
     """
     pyarrow = import_pyarrow(path)
-    with _arrow_errors(pyarrow, path), open_stored(path) as stream:
+    with open_stored(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are
-            column = batch.column(field)
-            for start in range(0, len(column), _ROWS):
-                for text in column.slice(start, _ROWS).to_pylist():
-                    yield text or ""
-
-
-@contextmanager
-def _arrow_errors(pyarrow: Any, path: str) -> Iterator[None]:
-    try:
-        yield
-    except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # not of the library
-            raise
-        why = shortened(str(error), 200)
-        raise BadInput(f"{path}: cannot be read ({why}): fetch or write it again") from error
+            for value in batch.column(field):  # one by one: all may be one long text
+                yield value.as_py() or ""
 
 
 def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:
@@ -45,7 +31,15 @@ def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator
 
         file = parquet.ParquetFile(stream)
         _check_column(pyarrow, file.schema_arrow, path, field)
-        yield from file.iter_batches(_ROWS, columns=[field])
+        repeated = parquet.ParquetFile(stream, read_dictionary=[field])
+        for group in range(file.num_row_groups):
+            where: dict[str, Any] = {"row_groups": [group], "columns": [field]}
+            # A text that is stored once can stand in every row, and rows are held in memory whole.
+            first = next(repeated.iter_batches(1, **where), None)
+            dictionary = getattr(first and first.column(field), "dictionary", ())
+            sizes = [text.as_buffer().size for text in dictionary if text.is_valid]
+            rows = _BATCH_BYTES // max([1, *sizes])
+            yield from file.iter_batches(max(1, min(_ROWS, rows)), **where)
         return
     is_file = stream.read(6) == b"ARROW1"
     stream.seek(0)

@@ -19,7 +19,6 @@ import hashlib
 import io
 import json
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +128,7 @@ def _lines(path: str) -> Iterator[tuple[int, str]]:
         io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape") as text,
     ):
         number = 0
-        while line := _read_line(path, text):
+        while line := text.readline(MAX_DOCUMENT_BYTES + 2):
             number += 1
             try:
                 is_long = len(line) > MAX_DOCUMENT_BYTES or len(line.encode()) > MAX_DOCUMENT_BYTES
@@ -155,17 +154,6 @@ def _conversion(line: str) -> str:
         return "convert the file to UTF-8"
     name = looks.upper().replace("_", "-")
     return f"it looks like {name}: iconv -f {name} -t UTF-8 FILE > NEW_FILE"
-
-
-def _read_line(path: str, text: io.TextIOWrapper) -> str:
-    try:
-        return text.readline(MAX_DOCUMENT_BYTES + 2)
-    except (EOFError, zlib.error, OSError) as error:
-        if getattr(error, "errno", None) is not None:  # the disk's, which the libraries' lack
-            raise
-        raise BadInput(
-            f"{path}: damaged or truncated ({error}): fetch or write it again"
-        ) from error
 
 
 def _runs(path: str, is_whole: bool) -> Iterator[tuple[int, str]]:

@@ -139,17 +139,16 @@ class FolderFiles:
         Raises:
             BadInput: it is damaged.
         """
-        try:
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                entries = archive.infolist()
-                if sum(entry.file_size for entry in entries) > _MOST_BYTES:
-                    raise BadInput(f"{source}: holds more than {_MOST_BYTES:,} bytes: no tokenizer")
-                content = {e.filename: archive.read(e) for e in entries if e.filename in _NAMES}
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-            raise BadInput(
-                f"{source}: a damaged archive of a tokenizer's files ({error}): restore it from a"
-                " copy"
-            ) from error
+        with (
+            decode.made_by_others(
+                source, "a whole archive of a tokenizer", "restore it from a copy"
+            ),
+            zipfile.ZipFile(io.BytesIO(data)) as archive,
+        ):
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > _MOST_BYTES:
+                raise BadInput(f"{source}: holds more than {_MOST_BYTES:,} bytes: no tokenizer")
+            content = {e.filename: archive.read(e) for e in entries if e.filename in _NAMES}
         return cls(content, source)
 
     def path(self, name: str) -> str:
@@ -243,7 +242,7 @@ def _template(processor: Mapping[str, Any], where: str) -> tuple[list[int], list
     """Return the ids that a post_processor puts before and after a single text."""
     before: list[int] = []
     after: list[int] = []
-    try:
+    with decode.made_by_others(where, "a tokenizer with a post_processor", "give a whole file"):
         for each in processor.get("processors", ()):  # of a Sequence
             outer, inner = _template(each, where), (before, after)
             before, after = outer[0] + inner[0], inner[1] + outer[1]
@@ -256,8 +255,6 @@ def _template(processor: Mapping[str, Any], where: str) -> tuple[list[int], list
             else:
                 name = part["SpecialToken"]["id"]
                 side += map(int, processor["special_tokens"][name]["ids"])
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise BadInput(f"{where}: its post_processor is damaged: give a whole file") from error
     return before, after
 
 

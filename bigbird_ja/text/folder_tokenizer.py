@@ -12,12 +12,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
-from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.folder_files import DEFINITION, FolderFiles
 from bigbird_ja.text.sentences import MASK
@@ -173,18 +174,19 @@ class FolderTokenizer(Tokenizer):
                 " 'bigbird-ja[huggingface]'"
             ) from error
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one core
-        try:
+        with self._reading():
             engine = tokenizers.Tokenizer.from_str(self._files.definition_json.decode("utf-8"))
-        except Exception as error:  # it raises no other type
-            reason = shortened(str(error), 200)
-            raise BadInput(
-                f"{self._files.path(DEFINITION)}: tokenizers {tokenizers.__version__}"
-                f" cannot read it ({reason}): give a whole file, or install a later version"
-            ) from error
-        self._add_to(engine, tokenizers.AddedToken)
-        engine.no_truncation()
-        engine.no_padding()
+            self._add_to(engine, tokenizers.AddedToken)
+            engine.no_truncation()
+            engine.no_padding()
         return engine
+
+    def _reading(self) -> AbstractContextManager[None]:
+        return decode.made_by_others(
+            self._files.path(DEFINITION),
+            "a tokenizer that the installed version of the package tokenizers can use",
+            "give a whole file, or install a later version",
+        )
 
     def _add_to(self, engine: Any, kind: Any) -> None:
         """Adds what other files of the folder add; transformers does so, too."""
@@ -209,7 +211,8 @@ class FolderTokenizer(Tokenizer):
         check_encodable(texts)
         self._engine.encode_special_tokens = True  # special pieces in a text are ordinary text
         prepared = [self._files.prepared(text) for text in texts]
-        encoded = self._engine.encode_batch_fast(prepared, add_special_tokens=False)
+        with self._reading():  # it may lack its own unknown piece, say
+            encoded = self._engine.encode_batch_fast(prepared, add_special_tokens=False)
         result = [np.array(each.ids, np.int32) for each in encoded]
         control, unknown = [getattr(self.special, part) for part in CORE], self.special.unk
         if unknown is not None:

@@ -8,6 +8,7 @@ from typing import IO, Any, cast
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
 
 ARROW_SUFFIXES = (".parquet", ".arrow", ".feather")
 TABLES = {
@@ -21,6 +22,7 @@ _PLAIN = (
     *ARROW_SUFFIXES,
 )
 SUFFIXES = (*_PLAIN, ".zip")
+_ADVICE = "fetch or write it again"
 _IN_ZIP = ".zip::"  # stands between an archive and the name of a file in it
 CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
@@ -33,31 +35,24 @@ CONVERT = {
 def open_stored(path: str) -> Iterator[IO[bytes]]:
     """Open a file, or one that lies in an archive, as it is stored."""
     archive, inside, member = path.partition(_IN_ZIP)
-    if not inside:
-        with storage.open_read(path) as stream:
-            yield stream
-        return
-    with _archive(f"{archive}.zip") as opened:
-        try:
-            inner = opened.open(member)
-        except (RuntimeError, NotImplementedError) as error:  # a password, or a rare method
-            raise BadInput(f"{path}: {error}: unpack it, and give the files") from error
-        with inner:
-            try:
+    advice = "unpack it, and give the files" if inside else _ADVICE
+    with decode.made_by_others(path, "a whole file of its kind", advice):
+        if inside:
+            with _archive(f"{archive}.zip") as opened, opened.open(member) as inner:
                 yield inner
-            except zipfile.BadZipFile as error:  # the checksum, at the end
-                raise BadInput(f"{path}: damaged ({error}): fetch or write it again") from error
+        else:
+            with storage.open_read(path) as stream:
+                yield stream
 
 
 @contextmanager
 def _archive(path: str) -> Iterator[zipfile.ZipFile]:
-    with storage.open_read(path) as stream:
-        try:
-            opened = zipfile.ZipFile(stream)
-        except zipfile.BadZipFile as error:
-            raise BadInput(f"{path}: no archive ({error}): fetch or write it again") from error
-        with opened:
-            yield opened
+    with (
+        decode.made_by_others(path, "an archive", _ADVICE),
+        storage.open_read(path) as stream,
+        zipfile.ZipFile(stream) as opened,
+    ):
+        yield opened
 
 
 @contextmanager

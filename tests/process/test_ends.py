@@ -99,6 +99,12 @@ def test_no_library_can_keep_ctrl_c_to_itself(what):
         assert not Path(path).exists(), "left behind"
 
 
+def test_a_library_that_takes_sigterm_over_leaves_it_an_interruption():
+    process = start("take_over", "--json")
+    until_ready(process)
+    assert json.loads(stop(process, signal.SIGTERM)[0])["reason"] == "interrupted"
+
+
 def test_the_signal_is_known_before_its_exception_arrives():
     # Not only once the listening thread had its turn: on a busy machine that comes too late.
     signals = CommandSignals(leave=lambda message: None)

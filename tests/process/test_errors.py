@@ -2,6 +2,7 @@
 
 import errno
 import os
+import signal
 import socket
 import ssl
 
@@ -52,6 +53,7 @@ def test_what_is_wrong_with_a_disk_or_a_connection_is_74(number, path):
         (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), 2),
         (ValueError("embedded null byte"), 2),
         (SystemExit(2), 2),
+        (SystemExit(signal.SIGTERM), 75),
         (KeyboardInterrupt("SIGHUP"), 75),
         (library_error("ResourceExhaustedError", "/d/f; No space left on device"), 74),
         (library_error("ResourceExhaustedError", "OOM when allocating tensor"), 71),

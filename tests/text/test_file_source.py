@@ -7,9 +7,11 @@ from array import array
 import pytest
 
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.text import columns
 from bigbird_ja.text.corpus import open_corpus
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
+parquet = pytest.importorskip("pyarrow.parquet", reason="needs the arrow extra")
 TEXTS = ["一つ目。", "二つ目。\n改行も。", *(f"文書{i}。" for i in range(600))]
 
 
@@ -18,8 +20,6 @@ def table(texts=TEXTS, field="text"):
 
 
 def write_parquet(path, content):
-    from pyarrow import parquet
-
     parquet.write_table(content, path, row_group_size=100)
 
 
@@ -58,7 +58,7 @@ def test_each_row_is_a_document_and_damage_is_one_line(tmp_path, name):
     data = path.read_bytes()
     for damaged in (data[: len(data) // 2], b"", b"not such a file at all"):
         path.write_bytes(damaged)
-        with pytest.raises(BadInput, match=r"cannot be read|no text in"):
+        with pytest.raises(BadInput, match=r"not a whole file|no text in"):
             texts(path)
     WRITERS[name](path, table(["", None, "x"], "body"))
     assert texts(path, text_field="body") == ["", "", "x"]
@@ -73,7 +73,7 @@ def test_damaged_text_is_refused_before_it_is_read(tmp_path):
         column = pyarrow.Array.from_buffers(pyarrow.string(), len(offsets) - 1, buffers)
         for name in ("a.arrow", "b.arrow"):
             WRITERS[name](tmp_path / name, pyarrow.table({"text": column}))
-            with pytest.raises(BadInput, match="cannot be read"):
+            with pytest.raises(BadInput, match="not a whole file"):
                 texts(tmp_path / name)
 
 
@@ -93,6 +93,18 @@ def test_large_and_repeated_strings_are_text(tmp_path):
         content = pyarrow.table({"text": pyarrow.array(TEXTS).cast(kind)})
         write_arrow(tmp_path / "a.arrow", content)
         assert texts(tmp_path / "a.arrow") == TEXTS
+
+
+def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
+    path, text = tmp_path / "a.parquet", "長" * 1_000_000  # of 3 MB
+    kept = pyarrow.DictionaryArray.from_arrays([0] * 400, [text])
+    table = pyarrow.table({"text": pyarrow.chunked_array([kept])})
+    parquet.write_table(table, path, dictionary_pagesize_limit=1 << 30)
+    monkeypatch.setattr(columns, "_BATCH_BYTES", 10 << 20)
+    before = pyarrow.default_memory_pool().max_memory()
+    assert path.stat().st_size < 1 << 20
+    assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 400_000_000
+    assert pyarrow.default_memory_pool().max_memory() - before < 100 << 20, "300 MB at once"
 
 
 def test_a_data_set_on_disk(tmp_path):
@@ -120,7 +132,7 @@ def test_zstd_lines_and_a_folder_of_everything(tmp_path):
     assert texts(folder / "a.jsonl.zst") == TEXTS
     assert texts(folder) == [*TEXTS, "q", "r", "p"]
     (folder / "a.jsonl.zst").write_bytes(packed[:-20])
-    with pytest.raises(BadInput, match="damaged or truncated"):
+    with pytest.raises(BadInput, match="not a whole file"):
         texts(folder / "a.jsonl.zst")
 
 

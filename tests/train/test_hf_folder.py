@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import zipfile
 from hashlib import sha256
 
 import numpy as np
@@ -153,6 +154,22 @@ def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
     with pytest.raises(BadInput, match="not a state dict of PyTorch's"):
         state_dict.read(str(tmp_path))
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("kind", ["compressed", "larger", "a list", "cut", "no tensors"])
+def test_a_hostile_state_dict_is_one_line(kind, tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    values = {"larger": torch.zeros(1).expand(10**12), "no tensors": "text"}
+    torch.save([1] if kind == "a list" else {"x": values.get(kind, torch.zeros(1000))}, path)
+    if kind == "compressed":  # a gigabyte of zeros in a megabyte
+        with zipfile.ZipFile(path) as plain, zipfile.ZipFile(tmp_path / "to", "w", 8) as packed:
+            for entry in plain.infolist():
+                packed.writestr(entry.filename, plain.read(entry))
+        (tmp_path / "to").rename(path)
+    if kind == "cut":
+        path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(BadInput, match=r"pytorch_model\.bin: not a state dict of PyTorch's"):
+        state_dict.read(str(tmp_path))
 
 
 @pytest.mark.parametrize(
