@@ -39,7 +39,6 @@ MOST_FRAGMENTS = 64
 # Keys that are for people: two data sets that differ in these alone are the same data.
 _NOT_CONTENT = ("created_by", "sources")
 _ADVICE = "make the data again"
-SHORTEST_SEQUENCE = 8
 OptionalSha256 = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]  # hex
 
 
@@ -273,8 +272,6 @@ def spec_of(
     Raises:
         BadInput: settings that no data can have.
     """
-    if config.seq_length < SHORTEST_SEQUENCE:
-        raise BadInput(f"--seq_length {config.seq_length}: at least {SHORTEST_SEQUENCE}")
     max_predictions = predictions_of(config)
     if max_predictions > config.seq_length:
         raise BadInput(

@@ -16,11 +16,14 @@ docstring"""
 
 
 class Kind:
+    field = 1
+    """What it is for."""
+
     def second(self):
         return 1
 '''
 
 
 def test_code_lines_leave_out_blank_lines_comments_and_docstrings():
-    assert size.code_lines(TEXT) == 7
+    assert size.code_lines(TEXT) == 8
     assert sorted(size.function_lengths(TEXT)) == [2, 6]
