@@ -30,6 +30,25 @@ def flat(layout, batch_size, num_batches):
     return list(itertools.chain.from_iterable(batches))
 
 
+def from_starts(layout, size, step, hosts, host):
+    """A host's part of the batches, by the places at which its readers begin."""
+
+    def read(start):
+        skip = start.skip
+        for epoch in itertools.count(start.window // layout.windows_per_epoch):
+            shards = order.reader_shards(layout, epoch, start.reader).tolist()
+            windows = order_oracle.window_records(layout, epoch, shards)
+            for j, records in enumerate(windows, epoch * layout.windows_per_epoch):
+                if j >= start.window:
+                    yield from ((epoch, record) for record in records[skip:])
+                    skip = 0
+
+    starts = order.starts_of_host(layout, size, step, hosts, host)
+    turns = itertools.cycle([read(start) for start in starts])
+    while True:
+        yield [next(next(turns)) for _ in range(size // hosts)]
+
+
 @settings(max_examples=60, deadline=None)
 @given(layouts(), st.integers(1, 9))
 def test_each_record_comes_once_per_epoch_in_its_epoch(layout, batch_size):
@@ -47,9 +66,16 @@ def test_any_number_of_hosts_resumes_at_any_step_with_the_same_global_batches(la
     whole = list(itertools.islice(order_oracle.batches(layout, size), step + 5))
     for hosts in (h for h in (1, 2, 4, 8) if layout.num_readers % h == size % h == 0):
         for host in range(hosts):
-            resumed = order_oracle.batches(layout, size, step, hosts, host)
+            resumed = from_starts(layout, size, step, hosts, host)
             parts = list(itertools.islice(resumed, 5))
             assert parts == [batch[host::hosts] for batch in whole[step:]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(layouts(), st.integers(0, 2**31 - 1))
+def test_shards_are_dealt_as_documented(layout, epoch):
+    dealt = [order.reader_shards(layout, epoch, r).tolist() for r in range(layout.num_readers)]
+    assert dealt == order_oracle.reader_shards(layout, epoch)
 
 
 def test_the_order_depends_on_epoch_and_seed():

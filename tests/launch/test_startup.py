@@ -110,6 +110,7 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_pat
     assert "KillMode=mixed" in unit  # SIGTERM goes to the script, which passes it on
     assert f"ExecStart=/bin/bash {tmp_path}/vm/startup.sh train" in unit
     assert (tmp_path / "vm/startup.sh").read_text(encoding="utf-8") == script
+    assert (tmp_path / "vm").stat().st_mode & 0o777 == 0o700  # other users of the machine
     assert (tmp_path / "vm/package/bigbird_ja/accelerators/prices.yaml").exists()
 
 

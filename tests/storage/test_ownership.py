@@ -112,6 +112,20 @@ def test_what_was_changed_is_not_removed(base):
     assert not owned.is_unchanged("d") and owned.remove(["d"]) == ["d"]
 
 
+def test_what_is_changed_between_the_look_and_the_removal_stays(base, monkeypatch):
+    owned, look = Owned.create(base, "data set"), Owned._current
+    owned.write("a", b"ours")
+
+    def look_too_early(self, name):
+        found = look(self, name)
+        storage.write_bytes(f"{base}/{name}", b"theirs")
+        return found
+
+    monkeypatch.setattr(Owned, "_current", look_too_early)
+    assert owned.remove(["a"]) == ["a"]
+    assert _content(base) == {"a": b"theirs"}
+
+
 def test_a_log_is_ours_whatever_it_holds(base):
     owned = Owned.create(base, "run")
     owned.note({"heartbeat.json": None, "events.jsonl": None})
