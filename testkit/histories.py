@@ -3,7 +3,8 @@
 Listing, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
 listings blink, clocks are wrong by hours, others' machines have the run's name; machines are
 preempted, hang, crash and go mute; the supervisor is killed, detached, overtaken by another, and
-comes back after minutes or days, or never. `verdict` says what a history has cost that it must not.
+comes back after minutes or days, or never, and finds its state lost. `verdict` says what a history
+has cost that it must not.
 """
 
 import math
@@ -116,6 +117,7 @@ class History:
         self._foreign = (rng.choice(ZONES), rng.choice(FOREIGN))
         self._turns, self._began, self._is_overtaken = 0, 0.0, False
         self._paused = 0.0
+        self._loses, self._is_lost = random.Random(f"{service}/{seed}/loss"), False
 
     def _trouble(self):
         rng = self._rng
@@ -159,6 +161,8 @@ class History:
             if stored and stored["phase"] == "ended" and not stored["billing"]:
                 self._paused += gap  # an ended run's hours stand still
             self.cloud.advance(self.cloud.now + gap)
+            if self._loses.random() < 0.2:
+                self.cloud.state, self._is_lost = None, True
         longest = LONGEST + self.record.lease + DAY
         self.cloud.advance(self.cloud.now + longest)
         return self.verdict(unending)
@@ -174,7 +178,9 @@ class History:
     def _session(self, may_sleep=True):
         """One supervisor, to its end, or until it is killed or detached; None then."""
         rng, self._turns = self._rng, 0
-        if self.cloud.state is None:  # nothing was stored yet: the run begins now
+        if self.cloud.state is None and not self.cloud.events:  # the run begins now
+            if self._is_lost:
+                return None  # as `launch` refuses it
             self._began = self.cloud.now
         how = rng.choice(["stays", "killed", "detached", *(["sleeps"] if may_sleep else [])])
         leaves_at = self.cloud.now + (

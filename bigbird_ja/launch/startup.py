@@ -24,7 +24,7 @@ from bigbird_ja.launch import watcher
 from bigbird_ja.launch.backends import MODULES, engine_on, service_of
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import RUN_DIR_KEY, LaunchedRun
-from bigbird_ja.launch.state import CREATE_TIMEOUT
+from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
@@ -107,15 +107,24 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
         The run with its package.
 
     Raises:
-        BadInput: the run exists with a config that its checkpoints do not accept.
+        BadInput: the run exists with a config that its checkpoints do not accept, or nothing says
+            what it has spent.
     """
     before = read_run(run.bucket, run.name)
-    RunFiles(run).prepare()
+    files, state = RunFiles(run), run.supervisor("state.json")
+    files.prepare()
     if before is not None and before.run_id != run.run_id:
         raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
     if before is None:
-        RunFiles(run).save_run()  # the run's id, by which its machines are known
-    elif storage.exists(run.config_path):
+        if not storage.exists(state):  # before the record: one without the other is a loss
+            files.save_state(RunState())
+        files.save_run()  # the run's id, by which its machines are known
+    elif files.load_state() is None:
+        raise BadInput(
+            f"{state} is lost, and so is what the run has spent: restore it from a copy, or remove"
+            f" {run.run_dir}/supervisor: then the same command counts anew, from the checkpoint"
+        )
+    if before is not None and storage.exists(run.config_path):
         different = changes(read_config(run.config_path), (config, data))
         changed = [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]
         if changed:
@@ -132,7 +141,7 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
             storage.make_directory(storage.directory_of(run.package))
             storage.write_bytes(run.package, content)
     storage.write_text(run.config_path, config_to_yaml(config, data))
-    RunFiles(run).save_run()
+    files.save_run()
     return run
 
 
