@@ -124,7 +124,7 @@ def test_the_last_of_file_set_and_flag_wins(tmp_path):
 
 def test_unknown_flags_name_near_ones_by_letters_and_meaning():
     assert "'--num_train_steps'" in refusal("pretrain", "--num_train_step=3")
-    assert "--set training.global_batch_size=..." in refusal("pretrain", "--batch_size=3")
+    assert "--set training.global_batch_size=..." in refusal("plan", "--batch_size=3")
     assert "--set" not in refusal("report", "--batch_size=3")
 
 
