@@ -108,7 +108,7 @@ def _plan(
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.settings import Data, requested_data
     from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_warnings
+    from bigbird_ja.settings.values import config_warnings, decided_by_data
 
     config, overrides = command_flags.resolve(args, config_name=name)
     for warning in config_warnings(config):
@@ -118,6 +118,8 @@ def _plan(
         data = manifest_lib.load(args.data_dir[number])
         where = storage.join(args.data_dir[number], "manifest.json")
         config = fit_to_data(config, data, overrides, where)
+        for line in decided_by_data(overrides, data):
+            log(line)
         sequences, assumption = sum(shard.records for shard in data.train_shards), None
     else:
         data = requested_data(config)

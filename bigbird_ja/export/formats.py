@@ -108,13 +108,15 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     for name, data in hf_tokenizer.files(model.tokenizer, most).items():
         _write(directory, name, data)
     _write(directory, "config.json", hf_tokenizer.to_json(model_config(model)))
+    width = model.config.model.hidden_size
+    for name, content in _sentence_modules(width).items():
+        _write(directory, name, hf_tokenizer.to_json(content))
     state = to_hugging_face(model.config.model, model.params)
     if model.config.model.architecture == "bigbird":
         for name in _CODE_FILES:
             _write(directory, name, _code(name))
         # transformers' classes all have a pooler, and warn where it is missing, though only
         # next-sentence prediction trains it.
-        width = model.config.model.hidden_size
         state.setdefault("bert.pooler.weight", np.eye(width, dtype=np.float32))
         state.setdefault("bert.pooler.bias", np.zeros(width, np.float32))
     path = os.path.join(directory, "model.safetensors")
@@ -125,6 +127,21 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     _write(directory, "parity_report.json", hf_tokenizer.to_json(report))
     _write(directory, "README.md", model_card.text(model, options, report).encode())
     return report
+
+
+def _sentence_modules(width: int) -> dict[str, Any]:
+    """Return what sentence-transformers reads: the encoder, then the mean of its tokens.
+
+    By the names that every version since 2 reads.
+    """
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds.items())
+    ]
+    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+    pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
+    return {"modules.json": modules, "1_Pooling/config.json": pooling}
 
 
 def _code(name: str) -> bytes:
@@ -138,7 +155,9 @@ def _code(name: str) -> bytes:
 
 
 def _write(directory: str, name: str, data: bytes) -> None:
-    with open(os.path.join(directory, name), "wb") as file:
+    path = os.path.join(directory, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
         file.write(data)
 
 

@@ -141,7 +141,18 @@ def echo_settings(
         shown = OPTIONS[key].default_text if whose == "default" else format_value(base)
         source = "the data" if by_data else override.source
         lines.append(f"  {key} = {format_value(final[key])}  ({whose} {shown}; from {source})")
+    lines += [f"  {line}" for line in decided_by_data(last.values(), data)] if data else []
     return "\n".join(lines) if lines else "  (all defaults)"
+
+
+def decided_by_data(overrides: Iterable[Override], data: Data) -> list[str]:
+    """Word what a preset or a file says and the data set decides otherwise, a line each."""
+    facts, said = data_entries(data), {o.key: o for o in overrides if not o.is_explicit}
+    return [
+        f"{key} = {format_value(facts[key])}  ({o.source} {format_value(o.value)}; from the data)"
+        for key, o in said.items()
+        if key in DATA_KEYS and o.value != facts[key]
+    ]
 
 
 def validate_config(config: Config) -> None:

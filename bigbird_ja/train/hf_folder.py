@@ -78,6 +78,7 @@ class FolderConfig:
     hidden_act: str | None = None
     hidden_activation: str | None = None
     classifier_activation: str | None = None
+    max_position_embeddings: decode.Count | None = None
     layer_types: list[str] | None = None
     rope_parameters: _Ropes | None = None  # transformers 5's names
     quantization_config: dict[str, Any] | None = None
@@ -164,6 +165,8 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
                 f" folder's tokenizer, by which the data was made, has ids up to {pieces - 1:,}:"
                 " the folder's files do not belong together"
             )
+        if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary: none is learnt
+            known.pop("max_position_embeddings", None)
         if theirs.vocab_size >= manifest.vocab_size:
             known["vocab_size"] = theirs.vocab_size
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
@@ -210,8 +213,8 @@ def _activations(config: FolderConfig) -> tuple[str, str]:
 
 
 def _of_layers(config: FolderConfig) -> dict[str, Any]:
-    """Return settings of a ModernBERT's layers by the names of transformers 5."""
-    values: dict[str, Any] = {}
+    """Return the length of a ModernBERT, and its layers' settings by transformers 5's names."""
+    values: dict[str, Any] = {"max_position_embeddings": config.max_position_embeddings or None}
     if config.layer_types:
         values["global_attn_every_n_layers"] = _global_every(config.layer_types)
     if ropes := config.rope_parameters:

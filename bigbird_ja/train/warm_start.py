@@ -131,7 +131,7 @@ def _warnings(model: Source, config: Config, lacking: dict[str, str], count: int
         lines.append(f"{len(lacking)} of {count} variables keep random first values: {named}")
     for name, theirs in model.settings.items():
         ours = getattr(config.model, name)
-        if theirs not in (None, ours):
+        if theirs not in (None, ours) and name != "max_position_embeddings":
             difference = f"the source has model.{name}={theirs}, this config {ours}"
             lines.append(f"{difference}: use the source's")
     return "".join(f"\nwarning: {line}" for line in lines)

@@ -183,7 +183,7 @@ def test_the_road(size, request, run_cli, tmp_path):
             break
     folder, data = tmp_path / "encoder", tmp_path / "data"
     tokenizer_folders.byte_level_bpe(folder, earlier[:60])
-    save_encoder("ModernBert", folder, local_attention=64, max_position_embeddings=size.length)
+    save_encoder("ModernBert", folder, local_attention=64, max_position_embeddings=4 * size.length)
     random = folder
     if size.encoder_steps:
         folder = trained_before(run_cli, tmp_path, folder, earlier, size)
@@ -233,6 +233,8 @@ def exports_and_fine_tunes(run_cli, model, data, folder, texts):
     asked = [f"--model_dir={folder}", "--text=この城は[MASK]である。", "--json"]
     assert len(checked(run_cli("fill-mask", *asked)).json["masks"]) == 1
     config = transformers.AutoConfig.from_pretrained(folder)
+    length = json.loads((data / "manifest.json").read_text())["seq_length"]
+    assert config.max_position_embeddings == 4 * length, "the source's, not the data's"
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     for part in ("pad", "cls", "sep"):
         assert getattr(config, f"{part}_token_id") == getattr(theirs, f"{part}_token_id")

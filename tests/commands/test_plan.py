@@ -52,6 +52,9 @@ def test_with_data(plan, tmp_path):
     assert ended.json["assumption"] is None and ended.json["steps_per_epoch"] == 12 / 4
     assert (ended.json["epochs"], ended.json["tokens"]) == (4, 12 * 4 * 512)
     assert " = 4.0 epochs of the data set (3 steps each)" in " ".join(ended.stderr.split())
+    ended = plan("--config=base-4096", f"--data_dir={data}")
+    said = "make_data.seq_length = 512  (preset base-4096 4096; from the data)"
+    assert said in ended.stderr, "no step is of 4,096 tokens"
 
 
 def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan, tmp_path):

@@ -232,6 +232,8 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
         "  training.masked_lm_prob = null  (preset 0.3; from the data)",
         "  training.final_masked_lm_prob = null  (preset 0.15; from the data)",
     ]
+    short = echo_settings(config, overrides, data=replace(DATA, seq_length=256))
+    assert "  make_data.seq_length = 256  (preset tiny-cpu 512; from the data)" in short
 
 
 @pytest.mark.parametrize("key", CONDITIONAL)
