@@ -2,11 +2,13 @@
 
     python docs/examples/benchmark.py guide/hf --data downstream --trust_remote_code
     python docs/examples/benchmark.py guide/hf --data downstream --random_weights
+    python docs/examples/benchmark.py --data downstream --without_model
     python docs/examples/benchmark.py --data downstream --overlap text.jsonl.gz
 
 Any Hugging Face folder is fine-tuned as finetune.py does, with the same settings for every model
 and from three seeds. Each score is kept in --output as it comes, so the same command goes on after
 an interruption, and the table that is printed has a row for each model that is kept there.
+--without_model (`pip install scikit-learn`) adds what no model is needed for: bag.py.
 
 Files of --data (.jsonl or .jsonl.gz; UTF-8; one object per line) and where they come from:
   jsts-{train,valid}: sentence1, sentence2, label 0.0 to 5.0          github.com/yahoojapan/JGLUE
@@ -34,41 +36,10 @@ from typing import Any
 import numpy as np
 import transformers
 from finetune import Example, Settings, check_code, fit, load, longest, of_each, predict, read_rows
+from measures import acceptability, accuracy, similarity
 
 MAX_TOKENS = 128  # of a text or pair, as in JGLUE's table
 JSICK_LABELS = ["contradiction", "entailment", "neutral"]
-Scores = dict[str, float]  # of one test file, by measure
-
-
-def ranks(values: np.ndarray) -> np.ndarray:
-    """Rank [N] values; ties share their mean rank."""
-    _, where, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[where]
-
-
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Pearson's correlation of [N] and [N]; 0 where one of them is constant."""
-    if np.ptp(one) == 0 or np.ptp(other) == 0:
-        return 0.0
-    return float(np.corrcoef(one, other)[0, 1])
-
-
-def similarity(answers: np.ndarray, targets: np.ndarray) -> Scores:
-    """Correlate the values (Pearson) and their ranks (Spearman)."""
-    return {
-        "Pearson": correlation(answers, targets),
-        "Spearman": correlation(ranks(answers), ranks(targets)),
-    }
-
-
-def accuracy(answers: np.ndarray, targets: np.ndarray) -> Scores:
-    """Return the share of the answers that are right."""
-    return {"accuracy": float(np.mean(answers == targets))}
-
-
-def acceptability(answers: np.ndarray, targets: np.ndarray) -> Scores:
-    """Return accuracy, and Matthews' correlation, which is Pearson's of two classes."""
-    return {**accuracy(answers, targets), "MCC": correlation(answers, targets)}
 
 
 def pair(row: Mapping[str, Any], encode: Any) -> list[Any]:
@@ -249,16 +220,58 @@ def overlap(data: Path, corpus: Path) -> str:
     return "\n".join(lines)
 
 
+def as_pair(one: str, other: str = "") -> tuple[str, str]:
+    """Return the texts themselves, where a model has their encoding."""
+    return one, other
+
+
+def score_bag(args: argparse.Namespace) -> dict[str, Any]:
+    """Measure answers by TF-IDF; return all that is kept."""
+    try:
+        import bag
+        import sklearn
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"--without_model: {error}: pip install scikit-learn") from None
+    results: dict[str, Any] = {}
+    for task_name in args.task or TASKS:
+        task = TASKS[task_name]
+        read = {f: read_rows(file_of(args.data, f)) for f in (task.train, *task.tests.values())}
+        rows = {f: [task.encodings(row, as_pair) for row in each] for f, each in read.items()}
+        targets = {f: [task.target(row) for row in each] for f, each in read.items()}
+        tests = [rows[file] for file in task.tests.values()]
+        found = bag.answers(rows[task.train], targets[task.train], tests)
+        for (test, file), by_method in zip(task.tests.items(), found, strict=True):
+            for method, answers in by_method.items():
+                name = f"TF-IDF, {method}"
+                results = kept(
+                    args.output, fixed_settings(args), name, f"scikit-learn {sklearn.__version__}"
+                )
+                scores = results["models"][name]["scores"].setdefault(task_name, {})
+                measured = task.measure(answers, np.array(targets[file]))
+                scores.setdefault("0", {})[test] = measured
+                keep(args.output, results)
+    return results
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """Return how every model is fine-tuned."""
+    return Settings(epochs=args.epochs, learning_rate=args.learning_rate, batch_size=32)
+
+
+def fixed_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the scores of --output have in common."""
+    return {key: value for key, value in asdict(settings_of(args)).items() if key != "seed"}
+
+
 def score(args: argparse.Namespace) -> dict[str, Any]:
     """Fine-tune and measure what is not kept yet; return all that is kept."""
     trust = check_code(args.model, args.trust_remote_code)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     most = min(MAX_TOKENS, longest(tokenizer, args.model, trust))
-    settings = Settings(epochs=args.epochs, learning_rate=args.learning_rate, batch_size=32)
+    settings = settings_of(args)
     name = args.name or Path(args.model).name
     name += " (random weights)" if args.random_weights else ""
-    fixed = {key: value for key, value in asdict(settings).items() if key != "seed"}
-    results = kept(args.output, fixed, name, fingerprint(args.model))
+    results = kept(args.output, fixed_settings(args), name, fingerprint(args.model))
     scores = results["models"][name]["scores"]
     todo = [
         (task, seed)
@@ -315,16 +328,17 @@ def main() -> None:
     )
     parser.add_argument("--trust_remote_code", action=argparse.BooleanOptionalAction)
     parser.add_argument("--random_weights", action="store_true", help="the same model, untrained")
+    parser.add_argument("--without_model", action="store_true", help="TF-IDF's rows")
     parser.add_argument("--json", action="store_true", help="the kept scores instead of the table")
     parser.add_argument("--overlap", type=Path, help="counts test texts that stand in this corpus")
     args = parser.parse_args()
     if args.overlap:
         print(overlap(args.data, args.overlap))
         return
-    if not args.model:
-        parser.error("name the FOLDER of a model")
+    if bool(args.model) == args.without_model:
+        parser.error("name the FOLDER of a model, or --without_model")
     transformers.logging.set_verbosity_error()
-    results = score(args)
+    results = score_bag(args) if args.without_model else score(args)
     print(json.dumps(results, ensure_ascii=False) if args.json else table(results["models"]))
 
 

@@ -159,6 +159,24 @@ def test_the_benchmark_goes_on_after_an_interruption_with_the_same_scores(
         example(*call)
 
 
+def test_rows_without_a_model_stand_beside_kept_ones(tmp_path, example):
+    pytest.importorskip("sklearn", reason="TF-IDF's rows need scikit-learn")
+    data = downstream(tmp_path / "data")
+    pairs = [
+        {"sentence1": "犬が走る", "sentence2": t, "label": i * 5.0}
+        for i, t in enumerate(["猫", "犬が走る"])
+    ]
+    for file in ("jsts-train", "jsts-valid"):
+        write_rows(data / f"{file}.jsonl", pairs * 3)
+    kept = tmp_path / "scores.json"
+    table = example(benchmark, "--data", data, "--output", kept, "--without_model")
+    assert "| TF-IDF, linear | 1.000" in table and "| TF-IDF, cosine | 1.000" in table
+    cosine = json.loads(kept.read_text("utf-8"))["models"]["TF-IDF, cosine"]["scores"]
+    assert set(cosine) == {"jsts", "jcommonsenseqa"}  # what classifies has to learn
+    with pytest.raises(SystemExit):
+        example(benchmark, "hf", "--data", data, "--without_model")
+
+
 def test_overlap_finds_texts_that_differ_in_width_and_spaces_alone(tmp_path, example):
     corpus = write_rows(tmp_path / "corpus.jsonl", [{"text": "その ３年\n間"}])
     printed = example(benchmark, "--data", downstream(tmp_path / "data"), "--overlap", corpus)
