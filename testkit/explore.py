@@ -23,8 +23,10 @@ from typing import Any
 import msgspec
 
 from bigbird_ja.launch import record, supervise
+from bigbird_ja.launch.account import recovered
 from bigbird_ja.launch.record import LaunchedRun, Operation
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import lease as lease_module
@@ -85,6 +87,7 @@ class Cloud(SimulatedCloud):
 
     lock: tuple[bytes, str] | None = None  # content and token
     tokens: int = 0
+    newest: dict[str, Any] = field(default_factory=dict)  # event
     two_for: float = 0.0  # seconds in which two machines were there
     allowed: dict[int, float] = field(default_factory=dict)  # seconds of life, by attempt
 
@@ -123,7 +126,7 @@ class Cloud(SimulatedCloud):
             return super().create(run, zone, attempt, metadata, limit)
         finally:
             if self.creations > before:  # as stored, whatever was asked for
-                self.allowed[attempt] = self.state.machine_limit if self.state else 0.0
+                self.allowed[attempt] = self.state.machine_limit
 
     def delete(self, tpu):
         there = record.check_still_there(self, tpu)
@@ -131,7 +134,13 @@ class Cloud(SimulatedCloud):
         return super().delete(tpu)
 
     def load_state(self):
-        return self.state
+        state = self.state or recovered([self.newest], "events")
+        if state is None:
+            raise StorageError("lost: refused by `launch`")
+        return state
+
+    def append_event(self, event):
+        self.newest = {"saved": event["saved"]}
 
     def save_state(self, state):
         self.state = state
@@ -299,7 +308,7 @@ class _Turn:
         cloud.script, cloud.delete_script = [word], [word]
         try:
             answer = getattr(cloud, name)(*arguments)
-        except (ServiceFault, FileNotFoundError) as error:
+        except (ServiceFault, StorageError, FileNotFoundError) as error:
             return error
         finally:
             cloud.script, cloud.delete_script = [], []
@@ -307,9 +316,6 @@ class _Turn:
 
     def steady(self):
         return self._act("steady") + self._process.offset
-
-    def append_event(self, event):
-        pass
 
     def _wait(self, seconds):
         """Waits for the next tick, while it takes the lock."""
@@ -356,7 +362,7 @@ def _incidents(cloud):
     for zone in {*ZONES} - {*cloud.foreign, *(node.zone for node in cloud.nodes)}:
         for whose, labels in FOREIGN.items():
             yield f"{whose} machine {zone}", lambda new, at={zone: labels}: new.foreign.update(at)
-    for name in ("last_heartbeat", "report", "lock"):
+    for name in ("state", "last_heartbeat", "report", "lock"):
         if getattr(cloud, name) is not None:
             yield f"{name} is lost", lambda new, name=name: setattr(new, name, None)
 
@@ -389,6 +395,7 @@ def begin(bounds):
     """The first state: the first supervisor runs, and nothing is rented."""
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
     cloud = Cloud(trainer, lease=bounds.run.lease, ended_patience=POLL, run=bounds.run)
+    cloud.state = RunState()  # as `launch` stores it
     processes = [Process("A", 0.0, "runs"), Process("B", -5 * 3600.0)][: bounds.processes]
     return System(bounds, cloud, processes, bounds.faults)
 
