@@ -29,6 +29,12 @@ _STORED = (
     *("project", "engine", "pricing", "queued", "service_account"),
     *("network", "subnetwork", "external_ip", "vm_python"),
 )
+_DEFAULT_ACCOUNT = (
+    "without --service_account the machine has the project's default account, which may do far"
+    " more: give it one that has roles/storage.objectUser on the bucket and may delete the machine:"
+    " roles/tpu.admin, or roles/compute.instanceAdmin.v1 for v5e and later (docs/cloud-setup.md has"
+    " a narrower one)"
+)
 
 
 # --- the record -----------------------------------------------------------------------------------
@@ -55,16 +61,11 @@ def make_record(
     """
     kind = flags["accelerator_type"]
     warnings = backends.check_rentable(kind, flags["engine"], flags["queued"])
+    warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
     zones = tuple(flags["zones"]) or table.usual_zones(kind, flags["pricing"])
     usd, price_warnings = _price(flags, table, zones)
-    before = None if flags["dry_run"] else read_run(bucket, name)
-    if before and before.copy_of:
-        raise BadInput(
-            f"{before.run_dir} is a copy of the run {before.copy_of}: go on with that one, by its"
-            f" --bucket and --name; or remove {before.run_dir}/supervisor: the same command makes"
-            " the copy a run of its own then, from its checkpoint"
-        )
+    before = None if flags["dry_run"] else _original(bucket, name)
     most = flags["max_hours"]
     run = LaunchedRun(
         bucket,
@@ -83,6 +84,22 @@ def make_record(
         **{flag: flags[flag] for flag in _STORED},
     )
     return replace(run, project=run.project or "MY-PROJECT"), [*warnings, *price_warnings]
+
+
+def _original(bucket: str, name: str) -> LaunchedRun | None:
+    """Read what was launched under the name before.
+
+    Raises:
+        BadInput: the folder is a copy of another run's.
+    """
+    run = read_run(bucket, name)
+    if run and run.copy_of:
+        raise BadInput(
+            f"{run.run_dir} is a copy of the run {run.copy_of}: go on with that one, by its"
+            f" --bucket and --name; or remove {run.run_dir}/supervisor: the same command makes the"
+            " copy a run of its own then, from its checkpoint"
+        )
+    return run
 
 
 def check_name(name: str) -> str:

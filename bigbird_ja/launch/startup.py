@@ -4,6 +4,7 @@ The zip has reproducible bytes and is kept on the bucket under its hash, so that
 later installs what the first start installed.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -107,8 +108,8 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
         The run with its package.
 
     Raises:
-        BadInput: the run exists with a config that its checkpoints do not accept, or nothing says
-            what it has spent.
+        BadInput: the run exists with a config that its checkpoints do not accept, nothing says what
+            it has spent, or its package is nobody's who launches here.
     """
     before = read_run(run.bucket, run.name)
     files, state = RunFiles(run), run.supervisor("state.json")
@@ -132,17 +133,43 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
                 f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
                 " it, or choose another --name"
             )
-    if before and not update_package and before.package and storage.exists(before.package):
-        run = replace(run, package=before.package, package_sha256=before.package_sha256)
-    else:
-        content = build_package()
-        run = with_package(run, content)
-        if not storage.exists(run.package):
-            storage.make_directory(storage.directory_of(run.package))
-            storage.write_bytes(run.package, content)
+    run = _store_package(run, None if update_package else before)
     storage.write_text(run.config_path, config_to_yaml(config, data))
-    files.save_run()
+    RunFiles(run).save_run()  # with its package
     return run
+
+
+def _store_package(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
+    """Note in a run the package that it keeps, or the installed one, which is stored.
+
+    Whoever writes to the bucket may have written `before`, and what it names runs on the machine:
+    a package is kept only if its hash is noted on this disk, as launched from here.
+
+    Raises:
+        BadInput: it is another.
+    """
+    content = build_package()
+    own = with_package(run, content)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    notes = Path(cache, "bigbird-ja", "launched")
+    kept = before.package_sha256 if before and before.package else own.package_sha256
+    if before and kept != own.package_sha256:
+        if not (re.fullmatch("[0-9a-f]{64}", kept) and (notes / kept).exists()):
+            raise BadInput(
+                f"{run.run_dir} has a package that was never launched from this machine, and that"
+                " anybody who writes to the bucket can have put there: --update_package gives the"
+                " run the installed code"
+            )
+        path = storage.join(run.bucket, "packages", f"{kept}.zip")
+        if storage.exists(path):
+            return replace(run, package=path, package_sha256=kept)
+    with contextlib.suppress(OSError):  # without a note a later version asks for --update_package
+        notes.mkdir(parents=True, exist_ok=True)
+        (notes / own.package_sha256).touch()
+    if not storage.exists(own.package):
+        storage.make_directory(storage.directory_of(own.package))
+        storage.write_bytes(own.package, content)
+    return own
 
 
 # --- the start-up script --------------------------------------------------------------------------

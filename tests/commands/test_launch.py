@@ -49,6 +49,9 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     script = node["metadata"]["startup-script"]
     assert "pretrain" in script and "@@" not in script.split("set -euo")[1]
     assert result["cost"]["usd_per_hour"] > 0
+    (warning,) = [text for text in result["warnings"] if "--service_account" in text]
+    assert "roles/storage.objectUser" in warning and "roles/tpu.admin" in warning
+    assert dry_run("--service_account=a@p.iam.gserviceaccount.com")[0]["warnings"] == []
     _, requests = dry_run("--queued")
     assert requests.keys() == {"CreateQueuedResource", "DeleteQueuedResource"}
     queued = requests["CreateQueuedResource"]["body"]

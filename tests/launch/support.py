@@ -84,7 +84,8 @@ def environment(fake, **terms):
         "terms": {"metadata": fake.url, "poll": 1.0, **terms},
     }
     variable = compute.EMULATOR_VARIABLE if is_compute else tpu_api.EMULATOR_VARIABLE
-    return {variable: fake.address, VM_VARIABLE: json.dumps(values)}
+    notes = {"XDG_CACHE_HOME": f"{fake.work_dir}.cache"}
+    return {**notes, variable: fake.address, VM_VARIABLE: json.dumps(values)}
 
 
 def run(arguments, *fakes):

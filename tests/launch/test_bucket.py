@@ -14,6 +14,8 @@ from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
+from bigbird_ja.settings import requested_data
+from bigbird_ja.settings.schema import Config
 
 
 def test_state_events_and_reports(bucket):
@@ -85,6 +87,23 @@ def test_the_package_is_reproducible_and_lies_under_its_hash():
     run = startup.with_package(LaunchedRun("gs://b", "run-1"), packed)
     assert run.package_sha256 == hashlib.sha256(packed).hexdigest()
     assert run.package == f"gs://b/packages/{run.package_sha256}.zip"
+
+
+def test_who_writes_to_the_bucket_does_not_choose_the_code_of_the_machine(
+    bucket, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
+    first = startup.store(run, *settings, False)
+    monkeypatch.setattr(startup, "build_package", lambda: b"a later version")
+    assert startup.store(run, *settings, False) == first  # it was launched from here
+    foreign = startup.with_package(first, b"malicious")
+    storage.write_bytes(foreign.package, b"malicious")
+    RunFiles(foreign).save_run()
+    with pytest.raises(BadInput, match="never launched from this machine"):
+        startup.store(run, *settings, False)
+    later = startup.with_package(run, b"a later version")
+    assert startup.store(run, *settings, True) == later == read_run(bucket, "run-1")
 
 
 def test_which_names_a_run_may_have():
