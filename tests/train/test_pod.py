@@ -6,12 +6,17 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bigbird_ja.process.errors import BadInput, Diverged, Stalled, StorageError
+from bigbird_ja.run import log as run_log
+from bigbird_ja.settings.schema import Config, TrainingConfig
+from bigbird_ja.train import Dependencies
 from bigbird_ja.train import pod as pod_lib
+from bigbird_ja.train.beside import Evaluations
 from bigbird_ja.train.pod import Pod
 from testkit import pods
 
@@ -88,6 +93,35 @@ def until(condition):
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def test_every_process_knows_which_evaluation_was_the_last(tmp_path, monkeypatch):
+    """Only the writer sees MODEL_DIR's disk; who does not know evaluates, and waits for nobody."""
+    monkeypatch.setattr("bigbird_ja.evaluation.masked_lm.evaluate_model", lambda *_, **__: None)
+    evaluations = []
+    for member in members(2):
+        folder = tmp_path / str(member.pod.index)
+        folder.mkdir()
+        here = SimpleNamespace(
+            config=Config(training=TrainingConfig(eval_every_steps=10, num_train_steps=50)),
+            manifest=SimpleNamespace(fingerprint="data"),
+            data_dir="",
+            model_dir=str(folder),
+            pod=member.pod,
+            evaluates=True,
+            init_from=None,
+            deps=Dependencies(),
+        )
+        if member.pod.is_writer:
+            scores = {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5}
+            about = {"step": 20, "time": 0.0, "data_fingerprint": "data"}
+            run_log.append_eval(str(folder), about | scores)
+        evaluations.append(Evaluations(here, threading.Event(), lambda: None))
+    for each in evaluations:
+        each.begin(25)
+        assert not each.is_due(25) and each.is_due(30)
+    assert evaluations[1].evaluate(30, None) is None
+    assert not evaluations[1].is_due(33) and evaluations[1].is_due(40)
 
 
 AHEAD = 3
