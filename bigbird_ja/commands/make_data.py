@@ -187,28 +187,13 @@ def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
         BadInput: no Ray, or no machine with so many cores; as of `build.make_part`.
         StorageError: no cluster, or parts were lost more often than Ray tries again.
     """
-    import logging
-    import signal
     from dataclasses import replace
 
     from bigbird_ja.data.build import make_part
-    from bigbird_ja.process.console import log, shortened, waiting
+    from bigbird_ja.process.console import log, shortened
     from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 
-    handler = signal.getsignal(signal.SIGTERM)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise BadInput("--runner ray needs Ray: pip install 'bigbird-ja[ray]'") from error
-    try:
-        with waiting("starting Ray, or joining its cluster"):
-            ray.init(logging_level=logging.ERROR)
-    except Exception as error:  # Ray's own kinds, or none
-        line = shortened(str(error), 300)
-        raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
-    finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray has set its own
+    ray = _start_ray()
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         cores = [int(node["Resources"].get("CPU", 0)) for node in nodes]
@@ -229,3 +214,33 @@ def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
         raise StorageError(f"the Ray cluster: {line}: run the same command again") from error
     finally:
         ray.shutdown()
+
+
+def _start_ray() -> Any:
+    """Start Ray, or join its cluster; return its module.
+
+    Raises:
+        BadInput: no Ray.
+        StorageError: no cluster.
+    """
+    import logging
+    import signal
+
+    from bigbird_ja.process.console import shortened, waiting
+    from bigbird_ja.process.errors import BadInput, StorageError
+
+    handler = signal.getsignal(signal.SIGTERM)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise BadInput("--runner ray needs Ray: pip install 'bigbird-ja[ray]'") from error
+    try:
+        with waiting("starting Ray, or joining its cluster"):
+            ray.init(logging_level=logging.ERROR)
+    except Exception as error:  # Ray's own kinds, or none
+        line = shortened(str(error), 300)
+        raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # Ray has set its own
+    return ray

@@ -55,13 +55,8 @@ def define_flags(flags: Flags) -> None:
     )
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
-    flags.integer(
-        "pod_wait_seconds",
-        300,
-        "How long processes that train together wait for each other at the start (docs/pods.md).",
-        low=1,
-        high=86_400,
-    )
+    wait = "How long processes that train together wait for each other at the start (docs/pods.md)."
+    flags.integer("pod_wait_seconds", 300, wait, low=1, high=86_400)
     flags.path(
         "init_from",
         "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
