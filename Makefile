@@ -17,7 +17,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 .PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs site clean \
 	probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults \
-	bench-bad-input bench-leaks bench-engine bench-startup $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-leaks bench-clock bench-engine bench-startup $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -86,6 +86,9 @@ bench-code: $(ALL) ## the train step by machine code on v5e and v6e, against the
 
 bench-length: $(ALL) ## cost against sequence length, BigBird and ModernBERT, v5e and v6e; draws the docs' plot
 	@$(BIN)/python -m scripts.bench_step --only tokens
+
+bench-clock: $(ALL) ## public programs priced by machine code against the times that real TPUs took; draws the docs' picture
+	@$(BIN)/python -m scripts.clock
 
 bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside the step, pjrt against estimator, restarts
 	@$(BIN)/python -m scripts.bench_engine --only loop,restart

@@ -43,6 +43,7 @@ class Code:
     # The share of bundles in loops whose trip count depends on data; they count once.
     unknown_share: float = 0.0
     matmuls: float = 0.0  # matrix products of 16 rows in one run: see `MATMUL_FLOPS`
+    steps: float = 0.0  # in which a kernel's grid fetches blocks from HBM
 
     @property
     def is_counted(self) -> bool:
@@ -73,8 +74,17 @@ def collect(directory: str) -> dict[str, Code]:
     for name, text in texts[_BUNDLES].items():
         times, unknown_share = bundle_runs(text)
         slots = fullness(texts[_UTILISATION].get(name, ""), times)
-        codes[name] = Code(sum(times), slots, unknown_share, _matmuls(text, times))
+        codes[name] = Code(
+            sum(times), slots, unknown_share, _matmuls(text, times), _grid_steps(text, times)
+        )
     return codes
+
+
+def _grid_steps(text: str, times: Sequence[float]) -> float:
+    """Count how often the loop runs that starts copies from HBM."""
+    bundles = (match[2] for line in text.splitlines() if (match := _BUNDLE_LINE.match(line)))
+    pairs = zip(bundles, times, strict=True)
+    return max((often for body, often in pairs if "= dma.hbm_to_vmem" in body), default=0.0)
 
 
 def _matmuls(text: str, times: Sequence[float]) -> float:
@@ -192,7 +202,7 @@ _DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}/]*)")
 _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (?:/\*[^*]*\*/)?(%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
 # More trips than this are not counted one by one; such a loop's trip count is unknown.
-_MOST_TRIPS = 1 << 17
+_MOST_TRIPS = 1 << 19
 # A predicate is evaluated in at most this many iterations, evenly spread.
 _SAMPLES = 4096
 

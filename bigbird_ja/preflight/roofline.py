@@ -34,6 +34,9 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
     "loads": ("VLOAD", "VSTORE"),
 }
 KERNEL = "tpu_custom_call"  # its target
+# What each step of a kernel's grid takes beside its bundles: it starts its copies, which are double
+# buffered, and waits for them. Calibrated by public timings: docs/lab/clock.md.
+STEP_SECONDS = 0.24e-6
 _PICKING = frozenset({"slice", "dynamic-slice", "gather"})
 _NAME = re.compile(r"%[\w.\-]+")
 _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_config=.*$)")
@@ -81,7 +84,9 @@ def code_costs(
         if listed and not flops:  # a kernel: the module does not say what it multiplies
             flops = listed.matmuls * MATMUL_FLOPS[chip.name]
         matrix = flops / chip.peak_flops * chip.clock_hz
-        bundles = None if listed is None else listed.cycles * cost.trips
+        is_kernel = op.attribute("custom_call_target") == KERNEL
+        copying = listed.steps * STEP_SECONDS * chip.clock_hz if listed and is_kernel else 0.0
+        bundles = None if listed is None else (listed.cycles + copying) * cost.trips
         limit = None if listed is None else bound_by(listed, hbm, matrix)
         priced.append(CodeCost(cost, bundles, hbm * cost.trips, matrix * cost.trips, limit))
     return priced

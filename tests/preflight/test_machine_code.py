@@ -30,6 +30,17 @@ def test_products_count_as_often_as_their_bundles_run(tmp_path):
     assert machine_code.collect(str(tmp_path))["op.1"].matmuls == 2 * 10 + 0.5
 
 
+def test_a_grid_has_as_many_steps_as_its_copies_from_hbm_are_started(tmp_path):
+    lines = _loop(PHI, 12)
+    start = "%2 = dma.hbm_to_vmem [thread:$0]  (!%p1_p1), %s1_s1, 1024"
+    lines[0] = lines[0].replace(" }", f"  ;;  {start} }}")  # of the first block
+    (tmp_path / "17-op.1-02-final_bundles.txt").write_text("\n".join(lines))
+    assert machine_code.collect(str(tmp_path))["op.1"].steps == 1
+    lines[2] = lines[2].replace(" }", f"  ;;  {start} }}")
+    (tmp_path / "17-op.1-02-final_bundles.txt").write_text("\n".join(lines))
+    assert machine_code.collect(str(tmp_path))["op.1"].steps == 10
+
+
 def _runs(lines):
     head = "= control target key start\nLB: loop body\n= control target key end\n"
     return machine_code.bundle_runs(head + "\n".join(lines))

@@ -124,6 +124,9 @@ def test_a_kernels_products_count_and_without_its_code_nothing_does():
     assert kernel.cycles == kernel.matrix_cycles == pytest.approx(at_peak)
     assert kernel.bound_by == "matrix unit"
     assert roofline.not_counted([kernel, after]) is None
+    # Each step of its grid starts copies and waits for them.
+    (copying, _) = roofline.code_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
+    assert copying.cycles == pytest.approx(5000 + 100 * roofline.STEP_SECONDS * V5E.clock_hz)
     (unknown, _) = roofline.code_costs(module, found, {"kernel": Code(9.0, {}, 0.5)}, V5E)
     assert "kernel, a kernel" in str(roofline.not_counted([after, unknown]))
 

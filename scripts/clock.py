@@ -1,0 +1,308 @@
+"""Compares the price of public programs with what real chips took: `make bench-clock`.
+
+    python -m scripts.clock            # compiles what docs/lab/clock.json lacks; table and picture
+    python -m scripts.clock --one NAME # one program of scripts/clock.yaml, as a line of JSON
+
+The programs, who timed them and when are in scripts/clock.yaml. Half of them calibrate the
+constants of the model (`roofline.STEP_SECONDS`, `DISPATCH_MS`), half judge it. A whole step is
+compiled for one chip with three layers and extrapolated to its depth: weights that a slice divides
+are gathered layer by layer beside the work (`_gathers`), Adam works on the chip's share.
+"""
+
+import argparse
+import atexit
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.preflight import compile_child, costs, hlo, machine_code, roofline
+from bigbird_ja.process.console import log
+from scripts import clock_programs
+from scripts.clock_programs import Spec
+
+PROGRAMS = Path(__file__).with_name("clock.yaml")
+CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
+PICTURE = Path("docs/images/clock.png")
+DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
+LAYERS = 3  # that a whole step is compiled with
+ADAM_BYTES = 28  # that a parameter's update reads and writes in HBM
+_VMEM = " --xla_tpu_scoped_vmem_limit_kib=98304"  # as recipes of whole steps set it
+BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
+
+
+def load() -> list[Spec]:
+    """Read the programs, each with the defaults of its group."""
+    groups = yaml.safe_load(PROGRAMS.read_text(encoding="utf-8"))
+    return [group["all"] | one for group in groups.values() for one in group["programs"]]
+
+
+# --- prices --------------------------------------------------------------------------------------
+
+
+@cache
+def _listings() -> Path:
+    """Make the folder for libtpu's listings, which it reads of once, when it is loaded."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    os.environ |= compile_child.ENVIRONMENT
+    os.environ["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(folder)}{_VMEM}"
+    return Path(folder)
+
+
+def _compiled(spec: Spec) -> dict[str, float]:
+    """Compile one program and price it: milliseconds on the chip, and what was counted of it."""
+    import jax
+    from jax.sharding import SingleDeviceSharding
+
+    chip, folder = CHIPS[spec["chip"]], _listings()
+    place = SingleDeviceSharding(compile_child.devices_of(chip.topology, {})[0])
+    if spec["kind"] == "step":
+        program, shapes = clock_programs.decoder(spec, LAYERS)
+    elif spec["kind"] == "matmul":
+        program, shapes = clock_programs.matmul(spec)
+    else:
+        program, shapes = clock_programs.attention(spec)
+    arrays = [jax.ShapeDtypeStruct(*each, sharding=place) for each in shapes]
+    for file in folder.iterdir():  # of the program before
+        file.unlink()
+    compiled = jax.jit(program).lower(*arrays).compile()
+    module = hlo.parse(compile_child.optimised(compiled, folder))
+    code = machine_code.collect(str(folder))
+    priced = roofline.code_costs(module, costs.costs(module), code, chip)
+    if problem := roofline.not_counted(priced):
+        raise ValueError(problem)
+    # A mask's blocks that stay empty are left out by data that no compiler knows.
+    share, saved = _blocks(spec), 0.0
+    for one in priced:
+        if one.cost.instruction.attribute("custom_call_target") == roofline.KERNEL:
+            saved += (1 - share) * one.cycles
+    time = roofline.step_time(module, priced, chip)
+    every = sum(one.cycles for one in priced) or 1.0
+    counted = sum(one.cycles for one in priced if one.bundle_cycles is not None)
+    cycles = max(time.cycles + time.waiting - saved, time.hbm)
+    steps = sum(listed.steps for listed in code.values())
+    result = {"coverage": counted / every, "grid_steps": steps}
+    if spec["kind"] == "step":  # the loops over layers, forward and backward, one trip of each
+        loops = [op for op in module.computations[module.entry] if op.opcode == "while"]
+        bodies = [op.attribute("body") for op in loops if costs.trip_count(module, op) == LAYERS]
+        runs = [
+            roofline.step_time(hlo.Module(body, module.computations), priced, chip)
+            for body in bodies
+        ]
+        layer = sum(run.cycles + run.waiting for run in runs) - saved / LAYERS
+        result |= {"layer_ms": layer / chip.clock_hz * 1e3, "loops": len(runs)}
+    return result | {"ms": cycles / chip.clock_hz * 1e3}
+
+
+def _blocks(spec: Spec) -> float:
+    """Return the share of a splash kernel's blocks that its mask does not leave out."""
+    if "block" not in spec:
+        return 1.0
+    count = max(spec["length"] // spec["block"], 1)
+    reach = -(-spec.get("window", spec["length"]) // spec["block"])
+    return sum(min(row, reach) + 1 for row in range(count)) / count / min(count, reach + 1)
+
+
+def predict(spec: Spec) -> dict[str, float]:
+    """Price a whole step on its slice, in milliseconds."""
+    few = _known_step(spec)
+    chip, layer = CHIPS[spec["chip"]], few["layer_ms"]
+    gathers = _gathers(spec)
+    update = _parameters(spec) / spec["chips"] * ADAM_BYTES / chip.hbm_bytes_per_second * 1e3
+    ends = few["ms"] - LAYERS * layer
+    ms = spec["layers"] * max(layer, gathers) + ends + update
+    return few | {"gathers_ms": gathers, "update_ms": update, "predicted_ms": ms}
+
+
+def _known_step(spec: Spec) -> dict[str, float]:
+    """Price a step of few layers; equal ones of other slices have that from the cache."""
+    told = [
+        "name",
+        "split",
+        "chips",
+        "layers",
+        "source",
+        "date",
+        "versions",
+        "measured_ms",
+        "tflops",
+    ]
+    key = json.dumps({name: value for name, value in spec.items() if name not in told})
+    if key not in _known():
+        _keep({key: _child(spec["name"])})
+    return dict(_known()[key])
+
+
+def _known() -> dict[str, Any]:
+    return dict(json.loads(CACHE.read_text())) if CACHE.exists() else {}
+
+
+def _keep(results: dict[str, Any]) -> None:
+    CACHE.write_text(json.dumps(_known() | results, indent=1) + "\n")
+
+
+def _layer_parameters(spec: Spec) -> int:
+    attention = 2 * spec["width"] * spec["size"] * (spec["heads"] + spec["kv_heads"])
+    return int(attention + 3 * spec["width"] * spec["mlp"])
+
+
+def _parameters(spec: Spec) -> int:
+    ends = 2 * spec["vocabulary"] * spec["width"]
+    return int(spec["layers"] * _layer_parameters(spec) + ends)
+
+
+def _gathers(spec: Spec) -> float:
+    """Count the milliseconds of a layer's links: weights gathered twice, gradients spread once."""
+    size = 3 * 2 * _layer_parameters(spec) * (spec["chips"] - 1) / spec["chips"]
+    return float(size / CHIPS[spec["chip"]].link_bytes_per_second * 1e3)
+
+
+def measured_ms(spec: Spec) -> float | None:
+    """Return the published time; where a rate was published, the time that follows from it."""
+    if "tflops" not in spec:
+        return spec.get("measured_ms")
+    tokens = spec["batch"] * spec["length"]
+    attention = 12 * spec["layers"] * spec["length"] * spec["heads"] * spec["size"]
+    flops = tokens * (6 * _parameters(spec) + attention)
+    return float(flops / spec["tflops"] / 1e9)
+
+
+def _child(name: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "scripts.clock", "--one", name]
+    environment = {**os.environ, **compile_child.ENVIRONMENT}
+    done = subprocess.run(command, capture_output=True, env=environment, check=False)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["ended"]
+        raise ValueError(lines[-1][:200])
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def fill(programs: list[Spec]) -> None:
+    """Price what the cache lacks; each result is written at once."""
+    for spec in programs:
+        name, is_step = spec["name"], spec["kind"] == "step"
+        if name not in _known():
+            try:
+                result: dict[str, Any] = predict(spec) if is_step else _compiled(spec)
+                result.setdefault("predicted_ms", result.get("ms", 0.0) + DISPATCH_MS)
+            except (ValueError, RuntimeError) as error:
+                result = {"error": str(error).splitlines()[0][:200]}
+            log(f"{name}: {result}")
+            _keep({name: result})
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """Sets a program's predicted time beside the published one, both in milliseconds."""
+
+    spec: Spec
+    predicted: float | None
+    measured: float | None
+
+    @property
+    def kind(self) -> str:
+        """Name what the error is stated for: steps, kernels, or XLA's own fusions."""
+        if self.spec["kind"] == "step":
+            return "whole steps"
+        is_xla = self.spec["kind"] == "matmul" and "tiles" not in self.spec
+        return "XLA's matmuls" if is_xla else "kernels"
+
+    @property
+    def ratio(self) -> float | None:
+        """Return published / predicted, where both are known."""
+        return self.measured / self.predicted if self.measured and self.predicted else None
+
+
+def report(programs: list[Spec], known: dict[str, Any]) -> None:
+    """Write table and errors into the page, draw the picture."""
+    rows = [
+        Row(spec, known.get(spec["name"], {}).get("predicted_ms"), measured_ms(spec))
+        for spec in programs
+    ]
+    lines = ["| program | half | predicted, ms | published, ms | published / predicted |"]
+    lines.append("|---|---|---|---|---|")
+    for row in rows:
+        cells = [f"{value:.4g}" if value else "" for value in (row.predicted, row.measured)]
+        cells[0] = cells[0] or known.get(row.spec["name"], {}).get("error", "not compiled yet")
+        ratio = f"{row.ratio:.2f}" if row.ratio else ""
+        name = f"[{row.spec['name']}]({row.spec['source']})"
+        lines.append(f"| {' | '.join((name, row.spec['split'], *cells, ratio))} |")
+    lines += ["", "| half | kind | programs | median error | worst |", "|---|---|---|---|---|"]
+    for half in ("calibrate", "judge"):
+        for kind in ("kernels", "XLA's matmuls", "whole steps"):
+            lines += _errors(half, kind, rows)
+    text = PAGE.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
+    draw(rows)
+
+
+def _errors(half: str, kind: str, rows: list[Row]) -> list[str]:
+    found = [row for row in rows if row.spec["split"] == half and row.kind == kind and row.ratio]
+    if not found:
+        return []
+    errors = {row.spec["name"]: abs(1 / (row.ratio or 1) - 1) for row in found}
+    worst = max(errors, key=lambda name: errors[name])
+    middle = statistics.median(errors.values())
+    return [f"| {half} | {kind} | {len(found)} | {middle:.0%} | {errors[worst]:.0%}: {worst} |"]
+
+
+def draw(rows: list[Row]) -> None:
+    """Draw predicted against published times, both axes logarithmic."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 6))
+    marks = {"kernels": "o", "XLA's matmuls": "s", "whole steps": "^"}
+    for half, colour in (("calibrate", "tab:gray"), ("judge", "tab:blue")):
+        for kind, mark in marks.items():
+            found = [r for r in rows if r.kind == kind and r.spec["split"] == half and r.ratio]
+            x, y = [row.predicted for row in found], [row.measured for row in found]
+            label = f"{kind}, {'calibrating' if half == 'calibrate' else 'judging'}"
+            if found:
+                axes.scatter(x, y, marker=mark, color=colour, label=label, alpha=0.8)
+    ends = (0.08, 5e4)
+    axes.plot(ends, ends, color="black", linewidth=0.8)
+    axes.fill_between(ends, [0.7 * e for e in ends], [1.3 * e for e in ends], alpha=0.12)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set_xlabel("predicted, milliseconds")
+    axes.set_ylabel("published, milliseconds")
+    axes.set_title("Public programs on real TPUs: line = equal, band = 30 %")
+    axes.legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(PICTURE, dpi=110)
+
+
+def main() -> None:
+    """Predicts, compares, draws."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one")
+    parser.add_argument("--only", default="", help="programs whose name contains this")
+    args = parser.parse_args()
+    programs = load()
+    if args.one:
+        (spec,) = (spec for spec in programs if spec["name"] == args.one)
+        print(json.dumps(_compiled(spec)))
+        return
+    fill([spec for spec in programs if args.only in spec["name"]])
+    report(programs, _known())
+
+
+if __name__ == "__main__":
+    main()
