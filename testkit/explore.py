@@ -120,14 +120,6 @@ class Cloud(SimulatedCloud):
         )
         return [name for name, is_broken in zip(INVARIANTS, checks, strict=True) if is_broken]
 
-    def create(self, run, zone, attempt, metadata, limit):
-        before = self.creations
-        try:
-            return super().create(run, zone, attempt, metadata, limit)
-        finally:
-            if self.creations > before:  # as stored, whatever was asked for
-                self.allowed[attempt] = self.state.machine_limit
-
     def delete(self, tpu):
         there = record.check_still_there(self, tpu)
         self.foreign_touched += there.run_dir != self.run.run_dir
@@ -143,7 +135,8 @@ class Cloud(SimulatedCloud):
         self.newest = {"saved": event["saved"]}
 
     def save_state(self, state):
-        self.state = state
+        self.state, known = state, self.allowed.get(state.attempt, 0.0)
+        self.allowed[state.attempt] = max(state.machine_limit, known)
 
     def _put(self, content):
         self.tokens = (self.tokens + 1) % 8

@@ -19,12 +19,20 @@ def _rents_for_longer_than_it_stored(self):
     return world.tpus.create(self._run, state.zone, state.attempt, {}, LONGEST)
 
 
-@pytest.mark.parametrize("target", [600, ENDLESS], ids=["finishes", "budget ends it"])
-def test_every_invariant_holds_in_every_state(target):
-    found = explore(Bounds(faults=1, ticks=10, target_step=target))
+@pytest.mark.parametrize(
+    ("bounds", "states"),
+    [
+        (Bounds(ticks=8), 10_000),
+        (Bounds(ticks=9, target_step=ENDLESS), 20_000),
+        (replace(ALONE, ticks=14, target_step=ENDLESS), 3_000),
+    ],
+    ids=["finishes", "budget ends it", "long"],
+)
+def test_every_invariant_holds_in_every_state(bounds, states):
+    found = explore(bounds)
     print(f"{found.states:,} states, {found.edges:,} edges, {found.seconds:.0f} s")
     assert found.traces == {}
-    assert found.states > 10_000
+    assert found.states > states
 
 
 @pytest.mark.parametrize(
