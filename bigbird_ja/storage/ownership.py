@@ -210,6 +210,20 @@ class Owned:
         self._recorded.update({n: v for n, v in self._mark.files.items() if n in gone})
         self._change(gone, versions)
 
+    def adopt(self, names: Iterable[str], logs: Iterable[str]) -> None:
+        """Takes files as they are for ours, which the caller has proved; logs change all the time.
+
+        Raises:
+            StorageError: as of `note`.
+        """
+        added: dict[str, Versions] = {_entry(name): None for name in logs}
+        for name in names:
+            path = storage.join(self.path, name)
+            info = storage.stat(path)
+            made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
+            added[_entry(name)] = (made,)
+        self._change(added=added)
+
     def forget(self, names: Iterable[str]) -> None:
         """Takes files off the list: from now on they are the user's.
 

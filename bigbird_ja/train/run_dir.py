@@ -18,7 +18,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run import EventRecord
+from bigbird_ja.run import EventRecord, adoption
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
@@ -51,6 +51,7 @@ class RunDir:
     Args:
         path: MODEL_DIR, on disk or gs://.
         overwrite: reads only the names of its files: the run in it is not continued.
+        adopts: marks a run that was copied without its mark, if its files prove whose it is.
 
     Attributes:
         files: what it holds, by name.
@@ -62,10 +63,14 @@ class RunDir:
             events cannot be read.
     """
 
-    def __init__(self, path: str, overwrite: bool = False) -> None:
+    def __init__(self, path: str, overwrite: bool = False, adopts: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
-        self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
+        if adoption.lost_its_mark(self.files):
+            if not adopts:
+                raise adoption.how_to_mark(path)
+            adoption.adopt(path, self.files, _KIND, _LOGS)
+        self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
         self._names: Collection[str] | None = None  # listed with the lock held
         self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
