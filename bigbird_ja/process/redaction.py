@@ -2,7 +2,7 @@
 
 `streams` applies it to all that Python writes to standard error, `streams.json_line` to records. It
 is the last net, and short: what leaves this machine is composed from values that the program knows,
-and environment variables are never printed. URLs lose user, password and query; what follows a name
+and environment variables are never printed. URLs lose passwords and queries; what follows a name
 such as `password` is masked; and so are a few well-known forms. What is masked is the value; the
 name stays, so that a message still tells what was wrong.
 """
@@ -54,8 +54,9 @@ _RULES = (
     rf"(?i)((?<![\w-])--?(?:pass\w*|token|api[_-]key|secret)\s+)(?!-){_VALUE}",
     rf"(\blogin\s+\S+\s+password\s+){_VALUE}",
     r"""((?<![\w-])(?:-[uU]\s*|--(?:proxy-)?user[\s=]+)["']?[^\s:"']+:)[^\s"']+""",
-    # Addresses: user and password, query, and all that follows the host of a webhook.
-    r"""(://)[^/\s?#"'<>]+(?=@)""",
+    # Addresses: user and password, or a token in place of a user; query; and all that follows the
+    # host of a webhook.
+    r"""(://)(?:[^/\s?#"'<>@]*:[^/\s?#"'<>]+|(?=[^/@\s]*\d)[^/\s?#"'<>:@]{16,})(?=@)""",
     r"""((?<![\w/:.-])[\w.-]{1,99}:)[^\s/@:"']+(?=@[\w-])""",
     r"""(?i)(://[^\s"'<>]{0,200}?hook[^\s"'<>/]*/)(?!\[redacted\])[^\s"'<>)]+""",
     r"(?i)(\bwandb\b[^\n]{0,80}?)(?<![\w-])[0-9a-f]{40}\b",
