@@ -277,7 +277,8 @@ def draw(rows: list[Row]) -> None:
             label = f"{kind}, {'calibrating' if half == 'calibrate' else 'judging'}"
             if found:
                 axes.scatter(x, y, marker=mark, color=colour, label=label, alpha=0.8)
-    ends = (0.08, 5e4)
+    shown = [value for row in rows if row.ratio for value in (row.predicted, row.measured) if value]
+    ends = (0.6 * min(shown), 1.7 * max(shown))
     axes.plot(ends, ends, color="black", linewidth=0.8)
     axes.fill_between(ends, [0.7 * e for e in ends], [1.3 * e for e in ends], alpha=0.12)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
