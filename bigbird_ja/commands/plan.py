@@ -73,7 +73,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     made = plan.make_rows(plans, listed, args.accelerator_type)
     chosen = plan.cheapest(made)
     print(_verdict(chosen))
-    print(_describe(plans, runs, made, f"{listed.describe_age(today)} ({listed.source})"))
+    print(_describe(plans, runs, made, listed.describe_age(today)))
     return {
         **(runs[0] if len(runs) == 1 else {**_sum(runs), "runs": runs}),
         "rows": [dataclasses.asdict(row) for row in made],
@@ -196,13 +196,16 @@ def _describe(
 ) -> str:
     """Describe the runs, a table of machines, and the assumptions."""
     overheads = plans[0].overheads
-    notes = [f"tokens/s by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
-    notes += [f"{text}: {names}" for text, names in _by(rows, "note").items()]
-    notes += [
-        f"spot: {overheads.preemptions_per_hour:g} preemptions per hour, each costs half of the"
-        f" {overheads.checkpoint_interval / 60:g} minutes between checkpoints and"
-        f" {overheads.restart_seconds / 60:g} minutes of restart",
-        "no row was timed on a rented machine yet",
+    lost = (overheads.checkpoint_interval / 2 + overheads.restart_seconds) / 60
+    by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
+    rented = [row for row in rows if not _is_free(row)]
+    pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if _is_free(row))
+    notes = [
+        f"tokens/s {'; '.join(by_source)}; no row was timed on a rented machine yet",
+        *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
+        f"spot: {overheads.preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
+        " minutes of work and restart",
+        *([f"limits: {', '.join(pages)}"] if pages else []),
         prices_age,
     ]
     about = [line for run in runs for line in _about(run, len(runs) > 1)]
@@ -254,8 +257,7 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
     """Group machines by the text of a field."""
     names: dict[str, dict[str, None]] = {}
     for row in rows:
-        is_lent = field == "note" and _is_free(row)
-        name = f"{row.pricing}'s {row.accelerator}" if is_lent else row.accelerator
-        if text := getattr(row, field):
-            names.setdefault(text, {})[name] = None
+        text = getattr(row, field) or ""
+        if text := text.partition("%, ")[2] or text:  # the share of the peak is each row's own
+            names.setdefault(text, {})[row.accelerator] = None
     return {text: ", ".join(machines) for text, machines in names.items()}
