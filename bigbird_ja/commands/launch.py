@@ -73,7 +73,11 @@ def _define_what(flags: command_flags.Flags) -> None:
         "As `pretrain --engine`. The VM installs jax and libtpu where they are needed and lacking."
     )
     flags.choice("engine", ("auto", "estimator", "pjrt"), engine)
-    flags.choice("pricing", ("spot", "on_demand"), "Spot TPUs are preempted, and cost a third.")
+    flags.choice(
+        "pricing",
+        ("spot", "on_demand"),
+        "Spot TPUs are preempted, and cost less: `plan` has both prices.",
+    )
     flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
     flags.switch(
         "dry_run", "Prints what would be rented, with --json each request for it; no more."

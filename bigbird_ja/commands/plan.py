@@ -174,20 +174,18 @@ def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _verdict(chosen: Row | None) -> str:
     """Say `cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`, and the command that rents it."""
-    from bigbird_ja import accelerators
-
     if chosen is None:
         return "no machine here is known to finish it"
     usd, pricing = chosen.cost_usd or 0.0, chosen.pricing.replace("_", " ")
     money = f"{usd:,.0f}" if usd >= 10 else f"{usd:,.2f}"
     text = (
-        f"cheapest: {chosen.accelerator} {pricing}, {money} dollars,"
+        f"cheapest: {_typed(chosen)} {pricing}, {money} dollars,"
         f" {chosen.wall_hours or 0.0:,.1f} h, {', '.join(filter(None, ('estimated', chosen.note)))}"
     )
-    machine = accelerators.launch_type(accelerators.find(chosen.accelerator))
     return (
         textwrap.fill(text, 79, subsequent_indent="  ") + "\n"
-        f"  launch --accelerator_type {machine} --pricing {chosen.pricing} --zones {chosen.zone}"
+        f"  launch --accelerator_type {_typed(chosen)} --pricing {chosen.pricing}"
+        f" --zones {chosen.zone}"
     )
 
 
@@ -201,7 +199,7 @@ def _describe(
     rented = [row for row in rows if not _is_free(row)]
     pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if _is_free(row))
     notes = [
-        f"tokens/s {'; '.join(by_source)}; no row was timed on a rented machine yet",
+        f"tokens/s {'; '.join(by_source)}; none was timed on a rented machine",
         *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
         f"spot: {overheads.preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
         " minutes of work and restart",
@@ -232,7 +230,7 @@ def _table(rows: Sequence[Row]) -> str:
     """Make a line for each machine, spot and on demand side by side; then free machines."""
     by_machine: dict[tuple[str, str], dict[str, Row]] = {}
     for row in sorted(rows, key=_is_free):
-        key = row.accelerator, row.pricing if _is_free(row) else ""
+        key = _typed(row), row.pricing if _is_free(row) else ""
         by_machine.setdefault(key, {})[row.pricing] = row
     cells = []
     for (name, provider), by_pricing in by_machine.items():
@@ -249,6 +247,13 @@ def _is_free(row: Row) -> bool:
     return row.pricing not in ("spot", "on_demand")
 
 
+def _typed(row: Row) -> str:
+    """Name a machine as `launch --accelerator_type` and Google have it."""
+    from bigbird_ja import accelerators
+
+    return accelerators.launch_type(accelerators.find(row.accelerator))
+
+
 def _money(row: Row | None) -> str:
     return "-" if row is None or row.cost_usd is None else f"{row.cost_usd:,.2f}"
 
@@ -259,5 +264,5 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
     for row in rows:
         text = getattr(row, field) or ""
         if text := text.partition("%, ")[2] or text:  # the share of the peak is each row's own
-            names.setdefault(text, {})[row.accelerator] = None
+            names.setdefault(text, {})[_typed(row)] = None
     return {text: ", ".join(machines) for text, machines in names.items()}
