@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 
 CALL_SECONDS = 30.0  # one request
@@ -139,7 +138,9 @@ def advice(fault: ServiceFault, project: str, zone: str, accelerator_type: str) 
             " roles/iam.serviceAccountUser on it (docs/cloud-setup.md has the command)"
         )
     if fault.kind is Kind.PERMISSION and "credentials" in lowered:
-        return f"no valid Google credentials ({answer}): gcloud auth application-default login"
+        return (
+            f"no valid Google credentials ({answer}): run `gcloud auth application-default login`"
+        )
     if fault.kind is Kind.PERMISSION:
         return (
             f"not allowed in project {project}, zone {zone} ({answer}): grant roles/tpu.admin"
@@ -294,8 +295,7 @@ def credentials() -> tuple[Any, str | None]:
         return google.auth.default(scopes=[SCOPE])
     except exceptions.GoogleAuthError as error:
         raise BadInput(
-            f"no Google credentials ({shortened(str(error), 200)}):"
-            " gcloud auth application-default login"
+            "no Google credentials: run `gcloud auth application-default login`"
         ) from error
 
 

@@ -275,7 +275,7 @@ def translate(error: Exception, path: str) -> Exception:
         return PermissionError(errno.EACCES, "permission denied (401 without credentials)", path)
     if isinstance(error, auth.DefaultCredentialsError):
         return Refused(
-            f"{path}: no Google Cloud credentials: run `gcloud auth application-default login`"
+            f"{path}: no Google credentials: run `gcloud auth application-default login`"
         )
     if isinstance(error, auth.GoogleAuthError):
         return PermissionError(
