@@ -15,10 +15,11 @@ from bigbird_ja.process.errors import BadInput
 _NAME = re.compile(r"%?([\w.\-]+)")  # of an event, which may be named by the whole instruction
 _MOST_BYTES = 2 << 30
 _SHOWN = 15
+INPUT = "input"  # an event of the pjrt engine: the host waits for the next batch
 
 
 def op_seconds(folder: str) -> dict[str, float]:
-    """Return the mean seconds of one run of each op, by HLO name, on one device.
+    """Return the mean seconds of one run of each op, by HLO name, on one device; and of `INPUT`.
 
     Args:
         folder: MODEL_DIR, or one with a profile in it; of several runs the newest counts.
@@ -40,12 +41,12 @@ def op_seconds(folder: str) -> dict[str, float]:
         raise BadInput(f"--profile {path}: no profile, or a damaged one") from error
     devices = [plane for plane in space.planes if plane.name.startswith("/device:TPU:")]
     times: dict[str, list[int]] = defaultdict(list)
-    for plane in devices[:1] or space.planes:
+    for plane in [p for p in space.planes if p not in devices[1:]]:
         for line in plane.lines:
-            if devices and line.name != "XLA Ops":
-                continue
+            is_device = (plane in devices and line.name == "XLA Ops") or not devices
             for event in line.events:
-                if match := _NAME.match(plane.event_metadata[event.metadata_id].name):
+                match = _NAME.match(plane.event_metadata[event.metadata_id].name)
+                if match and (is_device or match[1] == INPUT):
                     times[match[1]].append(event.duration_ps)
     return {name: sum(each) / len(each) / 1e12 for name, each in times.items()}
 
@@ -67,7 +68,8 @@ def compare(
     """
     groups: dict[str, dict[str, Any]] = {}
     matched = 0
-    for cost, predicted in zip(costs, code or costs, strict=True):
+    predictions: Sequence[Cost | CodeCost] = code or costs
+    for cost, predicted in zip(costs, predictions, strict=True):
         if (took := seconds.get(cost.instruction.name)) is None:
             continue
         matched += 1

@@ -3,11 +3,12 @@
 import datetime
 import html
 import importlib.resources
+import json
 import os
 import string
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bigbird_ja import __version__, storage
@@ -37,6 +38,7 @@ class RunLogs:
     events: list[EventRecord]
     heartbeat: HeartbeatRecord | None
     is_running: bool
+    measured: Mapping[str, Any] = field(default_factory=dict)  # by `doctor --measure`
 
     @property
     def step(self) -> int:
@@ -92,6 +94,7 @@ def collect(model_dir: str, now: float) -> RunLogs:
     if settings is None and not metrics and not events:
         raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
     heartbeat = run_log.read_heartbeat(model_dir)
+    measured = storage.join(model_dir, run_log.MEASURED)
     newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
     is_running = (
         heartbeat is not None
@@ -107,6 +110,7 @@ def collect(model_dir: str, now: float) -> RunLogs:
         events=events,
         heartbeat=heartbeat,
         is_running=is_running,
+        measured=json.loads(storage.read_bytes(measured)) if storage.exists(measured) else {},
     )
 
 
@@ -142,6 +146,7 @@ def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:
         "facts": [
             _table("Settings that are not defaults", runs, _changed_settings),
             _table("Environment", runs, _environment),
+            *([_table("Measured", runs, _measured)] if any(run.measured for run in runs) else []),
         ],
     }
     return string.Template(template.read_text(encoding="utf-8")).substitute(
@@ -309,6 +314,21 @@ def _environment(run: RunLogs) -> dict[str, Any]:
         **{key: value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }
+
+
+def _measured(run: RunLogs) -> dict[str, Any]:
+    """Return what `doctor --measure` found, and what was predicted, where it was."""
+    predicted, rows = run.measured.get("predicted", {}), {}
+    for key, value in run.measured.items():
+        if key not in ("model_dir", "predicted"):
+            text = f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
+            beside = predicted.get(key)
+            rows[key] = (
+                text
+                if not isinstance(beside, (int, float))
+                else f"{text} (predicted {beside:,.6g})"
+            )
+    return rows | ({"prediction": predicted["error"]} if "error" in predicted else {})
 
 
 def _changed_settings(run: RunLogs) -> dict[str, Any]:

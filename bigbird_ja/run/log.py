@@ -22,6 +22,7 @@ from bigbird_ja.process.streams import json_line
 from bigbird_ja.run import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.storage import decode
 
+MEASURED = "measured.json"  # of `doctor --measure`
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
 _SWAP_ATTEMPTS = 50
 

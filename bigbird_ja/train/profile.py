@@ -8,6 +8,8 @@ ends no run.
 import glob
 import os
 import re
+import resource
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -107,7 +109,7 @@ class Profile:
             storage.upload(path, target)
             if name.endswith(".xplane.pb"):
                 steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)
-                self._record(steps=steps, folder=run)
+                self._record(steps=steps, folder=run, memory_bytes=_peak_memory())
                 self._log(f"profile of steps {steps}: {storage.join(self._dir, run)}")
 
     def _try(self, act: Callable[[], None]) -> None:
@@ -136,3 +138,10 @@ def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
 
     tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions())
     return tf.profiler.experimental.stop
+
+
+def _peak_memory() -> int:
+    """Return the most bytes in use so far: of JAX's first device, or of this process on a host."""
+    if (jax := sys.modules.get("jax")) and (stats := jax.local_devices()[0].memory_stats()):
+        return int(stats["peak_bytes_in_use"])
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

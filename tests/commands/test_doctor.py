@@ -1,8 +1,14 @@
 """`doctor`: what a machine has, what it lacks, and whether it can train."""
 
+import json
+
+import pytest
+import yaml
+
 from bigbird_ja.launch import compute
 from bigbird_ja.train import engines
 from bigbird_ja.train.engines import devices
+from testkit import killing
 from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 
@@ -33,3 +39,29 @@ def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
     checks = named(ended)
     assert checks["engine pjrt"]["advice"].endswith("pip install 'bigbird-ja[cpu]'")
     assert "no Google credentials" in checks["credentials"]["observed"]
+
+
+@pytest.mark.timeout(900)  # six commands, each with its imports, and the TPU compiler
+def test_steps_are_measured_and_set_beside_what_was_predicted(tmp_path, run, monkeypatch):
+    monkeypatch.setitem(devices.CHIP_OF_KIND, "cpu", "v5e")
+    tiny = {section: killing.CONFIG[section] for section in ("model", "data", "training")}
+    made = {"seq_length": 128, "max_predictions_per_seq": 20}
+    tiny |= {"tokenize": {"vocab_size": 2100}, "make_data": made}
+    config, work = tmp_path / "tiny.yaml", tmp_path / "work"
+    config.write_text(yaml.safe_dump(tiny))
+    ended = run("doctor", "--json", "--measure", f"--measure_config={config}", f"--work_dir={work}")
+    assert ended.status == 0, ended.stderr
+    result = json.loads((work / "measured.json").read_text())
+    assert result.items() <= ended.json.items() and "credentials" not in result["machine"]
+    measured = result["runs"][str(config)]
+    assert measured["global_batch_size"] == 1  # four sequences on eight cores, at least one
+    for key in ("step_ms", "tokens_per_second", "memory_bytes", "input_wait_ms", "save_seconds"):
+        assert measured[key] > 0
+    run_dir = work / "tiny/run"
+    assert list(run_dir.glob(f"{measured['profile_folder']}/*.xplane.pb"))
+    assert json.loads((work / "tiny/data/manifest.json").read_text())["vocab_size"] == 2100
+    predicted = measured["predicted"]
+    assert 0 < predicted["step_ms"] < measured["step_ms"] and predicted["memory_bytes"] > 0
+    assert predicted["profile"]["ops"] > 100
+    page = (work / "measured.html").read_text()
+    assert "Measured" in page and "(predicted " in page and "profile of steps 41-45" in page

@@ -83,7 +83,7 @@ def test_it_is_short_python_that_replaces_no_package_and_dates_its_limits(name):
     notebook, code = read(name), cells(name, "code")
     assert notebook["nbformat"] == 4 and notebook["metadata"]["kernelspec"]["name"] == "python3"
     assert "kaggle" not in notebook["metadata"], "would pin an image without TPU (kaggle-cli#1197)"
-    assert len(code) == 6 and max(cell.count("\n") for cell in code) < 32
+    assert len(code) == 7 and max(cell.count("\n") for cell in code) < 32
     for cell in code:
         lines = [re.sub(r"^(\s*)!.*", r"\1pass", line) for line in cell.splitlines()]
         ast.parse("\n".join(lines))

@@ -25,7 +25,7 @@ TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 GPU_FILES = ("/dev/nvidia[0-9]*",)
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 # JAX's `device_kind` -> our name of the chip.
-_CHIPS = {
+CHIP_OF_KIND = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
     "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x",
 }  # fmt: skip
@@ -60,7 +60,7 @@ class Devices:
     @property
     def chip(self) -> str | None:
         """Name a TPU's chip; None for what is no TPU, or one that is not known."""
-        return _CHIPS.get(getattr(self.devices[0], "device_kind", ""))
+        return CHIP_OF_KIND.get(getattr(self.devices[0], "device_kind", ""))
 
     @property
     def peak_flops(self) -> float | None:

@@ -195,7 +195,8 @@ class PjrtEngine:
         }
 
     def _dispatch(self) -> None:
-        batch = next(self._input, None)
+        with jax.profiler.TraceAnnotation("input"):
+            batch = next(self._input, None)
         if batch is None:
             raise StorageError(
                 f"the input ended at step {self._dispatched}, before"
