@@ -17,13 +17,14 @@ loops and the scalar arithmetic that controls them (`Scalars`).
 
 from __future__ import annotations
 
-import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from bigbird_ja.preflight.scalars import Scalars
 
 # FLOP of one `vmatmul` of bfloat16: 16 rows with the 128 x 128 weights of a matrix unit, 256 x 256
 # on v6e and v7x; both cores of v5p, one device, run it.
@@ -193,166 +194,3 @@ def _branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], list[_Br
     for loop in open_loops:
         loop.end = len(bundles)
     return loops + open_loops, skips
-
-
-# --- scalars ------------------------------------------------------------------------------------
-
-_DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}/]*)")
-# A scalar without a register is kept in memory, one place for each.
-_STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (?:/\*[^*]*\*/)?(%s\w+)")
-_PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
-# More trips than this are not counted one by one; such a loop's trip count is unknown.
-_MOST_TRIPS = 1 << 19
-# A predicate is evaluated in at most this many iterations, evenly spread.
-_SAMPLES = 4096
-
-_COMPARE = {name: getattr(operator, name) for name in ("ge", "gt", "le", "lt", "eq", "ne")}
-# By operation, without the letter for scalars or predicates.
-_ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-    "nand": lambda a, b: 1 - (a & b),
-    "nor": lambda a, b: 1 - (a | b),
-    "shll": operator.lshift,
-    "shrl": lambda a, b: (a & 0xFFFFFFFF) >> b,
-    "shra": operator.rshift,
-    "min": min,
-    "max": max,
-}
-
-
-class Scalars:
-    """Computes scalars and predicates in one iteration of the loop that contains them.
-
-    They are in single assignment: each is computed from the number of the iteration, where it
-    follows from that.
-    """
-
-    def __init__(self, bundles: Iterable[str]) -> None:
-        """Note how the bundles define scalars and predicates."""
-        # Name -> operation, operands. A place in memory is one more name.
-        self._defined: dict[str, tuple[str, list[str]]] = {}
-        for part in (part for bundle in bundles for part in bundle.split(";;")):
-            part = part.lstrip()
-            if part.startswith(("%s", "%p")) and (match := _DEFINES.match(part)):
-                place = _PLACE.match(match[3])
-                if place and match[2] == "sld":
-                    self._defined[match[1]] = "smov", [place[1]]
-                else:
-                    operands = re.split(r"[,\s()]+", match[3].strip())
-                    self._defined[match[1]] = match[2], [word for word in operands if word]
-            elif " = sst " in part and (match := _STORES.search(part)):
-                # Of two stores it is unknown which one is read.
-                twice = match[1] in self._defined
-                self._defined[match[1]] = ("", []) if twice else ("smov", [match[2]])
-
-    def trips(self, predicate: str, negated: bool) -> int | None:
-        """Count how often a loop runs whose branch back is taken while the predicate holds."""
-        for iteration in range(_MOST_TRIPS):
-            value = self._value(predicate, iteration, {})
-            if value is None:
-                # The constant that a counter is compared with: most loops count from zero by one.
-                operation, operands = self._defined.get(predicate, ("", []))
-                is_compare = operation.startswith("scmp") and operands
-                bound = _literal(operands[-1]) if is_compare else None
-                return bound if bound and 0 < bound <= _MOST_TRIPS else None
-            if bool(value) == negated:
-                return iteration + 1
-        return None
-
-    def not_taken(self, predicate: str, negated: bool, trips: int) -> np.ndarray:
-        """Tell in which of the sampled iterations a branch is not taken.
-
-        In all of them where that is unknown, so that the count is never too small.
-        """
-        samples = min(trips, _SAMPLES)
-        ran = np.ones(samples, bool)
-        for sample in range(samples):
-            value = self._value(predicate, sample * trips // samples, {})
-            if value is None:
-                return np.ones(samples, bool)
-            ran[sample] = bool(value) == negated
-        return ran
-
-    def _value(self, name: str, iteration: int, known: dict[str, int | None]) -> int | None:
-        if not name.startswith(("%", "#")):
-            return _literal(name)
-        if name not in known:
-            known[name] = None  # a value that depends on itself other than as a counter is unknown
-            known[name] = self._compute(name, iteration, known)
-        return known[name]
-
-    def _compute(self, name: str, iteration: int, known: dict[str, int | None]) -> int | None:
-        operation, operands = self._defined.get(name, ("", []))
-        kind, _, suffix = operation.partition(".")
-        if kind == "sphi":
-            return self._counter(name, operands, iteration)
-        if kind == "smov":
-            return self._moved(operands, iteration, known)
-        # Behind a predicate, of which nothing reads the value where it does not hold.
-        values = [self._value(operand, iteration, known) for operand in operands[-2:]]
-        if len(values) == 1 and values[0] is not None and kind == "pneg":
-            return 1 - values[0]
-        if len(values) != 2 or values[0] is None or values[1] is None:
-            return None
-        if kind == "scmp":
-            compare = _COMPARE.get(suffix.partition(".")[0])
-            return int(compare(values[0], values[1])) if compare else None
-        compute = _ARITHMETIC.get(kind[1:])
-        return _signed(compute(values[0], values[1])) if compute else None
-
-    def _moved(
-        self, operands: list[str], iteration: int, known: dict[str, int | None]
-    ) -> int | None:
-        """Evaluate `smov a`, or `smov (p, a), b`: a where p holds, else b.
-
-        Of `smov (p), a` nothing reads the value where p does not hold.
-        """
-        if len(operands) <= 2:
-            return self._value(operands[-1], iteration, known)
-        if len(operands) != 3:
-            return None
-        predicate = self._value(operands[0].lstrip("!"), iteration, known)
-        if predicate is None:
-            return None
-        holds = bool(predicate) != operands[0].startswith("!")
-        return self._value(operands[1 if holds else 2], iteration, known)
-
-    def _counter(self, name: str, operands: list[str], iteration: int) -> int | None:
-        """Evaluate a value that starts at a constant and grows by a constant in each iteration."""
-        start = step = None
-        for operand in operands:
-            operation, inner = self._defined.get(self._origin(operand), ("", []))
-            if operation.startswith("sadd") and name in map(self._origin, inner):
-                step = next((_literal(o) for o in inner[-2:] if self._origin(o) != name), None)
-            else:
-                start = self._value(operand, 0, {name: None})
-        if start is None or step is None:
-            return None
-        return start + step * iteration
-
-    def _origin(self, name: str) -> str:
-        """Return the name of which this one is a copy, or which was kept in memory under it."""
-        for _ in range(len(self._defined)):
-            operation, operands = self._defined.get(name, ("", []))
-            if operation.partition(".")[0] != "smov" or len(operands) != 1:
-                break
-            name = operands[0]
-        return name
-
-
-def _literal(word: str) -> int | None:
-    try:
-        return _signed(int(word, 0))
-    except ValueError:
-        return None
-
-
-def _signed(value: int) -> int:
-    """Wrap to 32 bits."""
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value

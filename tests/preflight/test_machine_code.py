@@ -30,6 +30,10 @@ def test_products_count_as_often_as_their_bundles_run(tmp_path):
     assert machine_code.collect(str(tmp_path))["op.1"].matmuls == 2 * 10 + 0.5
 
 
+def test_a_loop_too_long_to_count_one_by_one_is_solved_for():
+    assert _runs(_loop(PHI, 262144))[0][2] == _runs(_loop(PHI, 1000))[0][2] + 262144 - 1000
+
+
 def test_a_grid_has_as_many_steps_as_its_copies_from_hbm_are_started(tmp_path):
     lines = _loop(PHI, 12)
     start = "%2 = dma.hbm_to_vmem [thread:$0]  (!%p1_p1), %s1_s1, 1024"
