@@ -168,6 +168,10 @@ class Owned:
         """Checks whether something of this name is there that is not what we wrote."""
         return not self.is_unchanged(name) and bool(self._there([name]))
 
+    def states(self, name: str, made: Made) -> bool:
+        """Checks that a version of a file is one that we wrote."""
+        return made in (self._versions(name, ()) or ())
+
     def trust(self, record: str, files: Mapping[str, Made]) -> None:
         """Knows further files as ours, which a record states that is itself unchanged."""
         if self.is_unchanged(record):

@@ -309,7 +309,11 @@ class RunDir:
 
     def remove_new_files(self) -> None:
         """Undo a new run that failed before step 1."""
-        self.owned.remove(name for name in self.owned.files if name not in self.files)
+        kept = f"{COMPILED}/" if self._had_programs else "/"
+        owned = Owned.load(self.path) or self.owned  # the engine notes programs, too
+        owned.remove(
+            name for name in owned.files if name not in self.files and not name.startswith(kept)
+        )
         for name in storage.list_files(self.path):
             if name.startswith("events.out.tfevents.") and name not in self.files:
                 storage.delete(self.join(name))

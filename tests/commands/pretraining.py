@@ -5,11 +5,20 @@ import shutil
 
 from bigbird_ja.cli import main
 from bigbird_ja.run import log as run_log
-from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.storage.ownership import Made, Owned
 from testkit.zygote import Ended
 
 STEPS = 30
 EVALUATES = ["--mode", "train_and_eval", "--set", "training.eval_every_steps=16"]
+
+
+def take_programs(finished, model):
+    """Begins MODEL_DIR with the programs that another run has compiled."""
+    model.mkdir()
+    names = [p for p in (finished / "compiled").rglob("*") if p.is_file()]
+    made = {str(p.relative_to(finished)): Made.of_file(str(p)) for p in names}
+    Owned.create(str(model), "run").note(made)
+    shutil.copytree(finished / "compiled", model / "compiled")
 
 
 class Runs:
@@ -42,8 +51,7 @@ class Runs:
         """The command for a new run, with the programs that another one has compiled."""
         model = directory / "model"
         if (self.finished / "compiled").exists():
-            shutil.copytree(self.finished / "compiled", model / "compiled")
-            Owned.create(str(model), "run")
+            take_programs(self.finished, model)
         return [*self.flags, "--model_dir", str(model)]
 
     def copied(self, directory):

@@ -1,6 +1,5 @@
 """`pretrain` by several processes as users run it: real processes, kills and signals."""
 
-import shutil
 import signal
 from collections.abc import Callable
 
@@ -8,11 +7,10 @@ import pytest
 
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.storage.ownership import Owned
 from testkit import killing, pods, synthetic
 from testkit.engine_runs import apart
 from testkit.zygote import Command
-from tests.commands.pretraining import events
+from tests.commands.pretraining import events, take_programs
 
 pytest.importorskip("jax", minversion="0.7")
 pytestmark = pytest.mark.timeout(900)  # two processes compile at the same time
@@ -97,8 +95,7 @@ def test_weights_and_evaluations_are_those_of_one_process(
 def test_sigterm_to_one_saves_all_and_a_killed_one_ends_the_other(finished, start, tmp_path):
     """Process 0, whose end takes JAX's service away, is killed as well; then the same bits."""
     model = tmp_path / "model"
-    shutil.copytree(finished[0] / "compiled", model / "compiled")
-    Owned.create(str(model), "run")
+    take_programs(finished[0], model)
     running = start(model, hang={1: ("step", 2)})
     hung(running, 1).send(signal.SIGTERM)
     running[0].wait_for(running[0].hung.with_name("err"), "SIGTERM in process 1")

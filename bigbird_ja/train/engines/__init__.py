@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bigbird_ja import storage
 from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.model import first_values, pattern
 from bigbird_ja.model import params as params_lib
@@ -25,7 +24,7 @@ from bigbird_ja.run.model import STEP, read_checkpoint, slot_name
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
-from bigbird_ja.train import COMPILED, Choice, Job, Resumption, Snapshot, StepResult
+from bigbird_ja.train import Choice, Job, Resumption, Snapshot, StepResult
 from bigbird_ja.train.engines import devices
 
 if TYPE_CHECKING:
@@ -292,9 +291,8 @@ def make_engine(
     if choice.devices is not None:
         from bigbird_ja.train.engines.pjrt import PjrtEngine
 
-        place = storage.join(job.model_dir, COMPILED)
         platform = choice.devices.platform
-        programs = devices.CompiledPrograms(place, scratch, platform, job.deps.log)
+        programs = devices.CompiledPrograms(job.model_dir, scratch, platform, job.deps.log)
         return PjrtEngine(config, job.manifest, state, read, choice.devices, programs)
     from bigbird_ja.train.engines.estimator import EstimatorEngine
 

@@ -19,6 +19,8 @@ from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.process.console import human_bytes, shortened
 from bigbird_ja.process.errors import BadInput, OutOfMemory, StorageError
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage.ownership import Made, Owned
+from bigbird_ja.train import COMPILED
 
 # A TPU VM shows its chips here: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
@@ -225,26 +227,30 @@ def _memory_limits() -> Iterator[int]:
 class CompiledPrograms:
     """Keep compiled programs for the next start on the same kind of machine.
 
-    JAX keeps and finds them itself, by all that they depend on, in a local folder. For a run on a
-    bucket that folder is downloaded before the first compilation and uploaded after it.
+    JAX keeps and finds them itself, by all that they depend on, in a local folder. What MODEL_DIR
+    has is copied there before the first compilation, and what is new is copied back after it. It is
+    native code: what is not as MODEL_DIR's mark states it is left alone.
 
     Args:
-        place: folder on disk or on gs://.
-        scratch: local folder, used where `place` is on a bucket.
+        model_dir: on disk or on gs://, with its mark.
+        scratch: local folder.
         platform: "cpu", "cuda" or "tpu".
         log: for what fails; a program that is not kept only costs time.
     """
 
-    def __init__(self, place: str, scratch: str, platform: str, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, model_dir: str, scratch: str, platform: str, log: Callable[[str], None]
+    ) -> None:
+        self._folder = COMPILED
         if platform == "cpu":  # its programs hold instructions that another CPU may not have
-            place = storage.join(place, f"cpu-{_cpu_features()}")
-        self._place, self._log = place, log
-        self._local = os.path.join(scratch, "compiled") if storage.is_remote(place) else place
+            self._folder = f"{COMPILED}/cpu-{_cpu_features()}"
+        self._model_dir, self._log = model_dir, log
+        self._local = os.path.join(scratch, COMPILED)
         self._platform = platform
         self._before: set[str] = set()
 
     def begin(self) -> None:
-        """Download what was kept, and set JAX's folder."""
+        """Copy what was kept, and set JAX's folder."""
         import jax
 
         if self._platform == "cpu" and jax.__version_info__ < (0, 7):
@@ -258,29 +264,35 @@ class CompiledPrograms:
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
     def keep(self) -> None:
-        """Upload what was compiled since to the bucket."""
-        if not storage.is_remote(self._place) or not os.path.isdir(self._local):
-            return
+        """Copy what was compiled since to MODEL_DIR."""
         with self._failures_logged():
+            owned = Owned.load(self._model_dir)
+            if owned is None or not os.path.isdir(self._local):
+                return
+            storage.make_directory(storage.join(self._model_dir, self._folder))
             new = sorted(set(os.listdir(self._local)) - self._before)
-            for name in new:
-                storage.upload(os.path.join(self._local, name), storage.join(self._place, name))
+            paths = {f"{self._folder}/{name}": os.path.join(self._local, name) for name in new}
+            owned.note({name: Made.of_file(path) for name, path in paths.items()})
+            for name, path in paths.items():
+                storage.upload(path, storage.join(self._model_dir, name))
             self._before |= set(new)
 
     def _fetch(self) -> None:
-        if not storage.is_remote(self._place):
-            return
         os.makedirs(self._local, exist_ok=True)
-        names = storage.list_files(self._place)
-        for name in map(storage.check_inside, names):
-            storage.download(storage.join(self._place, name), os.path.join(self._local, name))
-        self._before = set(names)
+        owned = Owned.load(self._model_dir)
+        for name in storage.list_files(storage.join(self._model_dir, self._folder)):
+            path = os.path.join(self._local, storage.check_inside(name))
+            storage.download(storage.join(self._model_dir, f"{self._folder}/{name}"), path)
+            if owned is None or not owned.states(f"{self._folder}/{name}", Made.of_file(path)):
+                os.unlink(path)
+            else:
+                self._before.add(name)
 
     @contextlib.contextmanager
     def _failures_logged(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, StorageError) as error:
+        except (OSError, StorageError, BadInput) as error:
             self._log(f"compiled programs are not kept this time: {error}")
 
 
