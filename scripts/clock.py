@@ -110,7 +110,7 @@ def _blocks(spec: Spec) -> float:
     if "block" not in spec:
         return 1.0
     count = max(spec["length"] // spec["block"], 1)
-    reach = -(-spec.get("window", spec["length"]) // spec["block"])
+    reach = -(-int(spec.get("window") or spec["length"]) // spec["block"])
     return sum(min(row, reach) + 1 for row in range(count)) / count / min(count, reach + 1)
 
 
@@ -273,7 +273,7 @@ def draw(rows: list[Row]) -> None:
     for half, colour in (("calibrate", "tab:gray"), ("judge", "tab:blue")):
         for kind, mark in marks.items():
             found = [r for r in rows if r.kind == kind and r.spec["split"] == half and r.ratio]
-            x, y = [row.predicted for row in found], [row.measured for row in found]
+            x, y = [row.predicted or 0.0 for row in found], [row.measured or 0.0 for row in found]
             label = f"{kind}, {'calibrating' if half == 'calibrate' else 'judging'}"
             if found:
                 axes.scatter(x, y, marker=mark, color=colour, label=label, alpha=0.8)

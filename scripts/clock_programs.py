@@ -99,7 +99,7 @@ def decoder(spec: Spec, layers: int) -> tuple[Any, list[Any]]:
         "o": (heads * size, width), "gate": (width, mlp), "up": (width, mlp), "down": (mlp, width),
     }  # fmt: skip
     names = list(shapes)
-    given = [((layers, *shapes[name]), "bfloat16") for name in names]
+    given: list[Any] = [((layers, *shapes[name]), "bfloat16") for name in names]
     given += [((vocabulary, width), "bfloat16"), ((width, vocabulary), "bfloat16")]
     given += [((batch, length), "int32")]
 
