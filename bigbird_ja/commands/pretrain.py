@@ -195,7 +195,7 @@ def _settings(
         _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
     log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")
-    warnings = config_warnings(config)
+    warnings = config_warnings(config, from_scratch=not args.init_from)
     if zone := config.tpu.zone:
         size = sum(shard.bytes for shard in manifest.train_shards)
         paths = [args.data_dir, args.model_dir]

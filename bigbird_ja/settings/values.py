@@ -211,8 +211,11 @@ def validate_on_data(config: Config, data: Data) -> None:
         )
 
 
-def config_warnings(config: Config) -> list[str]:
-    """Warn of settings that are legal but suspicious, one line each."""
+def config_warnings(config: Config, from_scratch: bool = True) -> list[str]:
+    """Warn of settings that are legal but suspicious, one line each.
+
+    A low rate is usual where training does not begin from scratch (`--init_from`).
+    """
     training = config.training
     lines = []
     if training.warmup_steps >= training.num_train_steps:
@@ -223,7 +226,7 @@ def config_warnings(config: Config) -> list[str]:
             f" {reached:.1%} of training.learning_rate at the end, and never decays"
         )
     rate, usual = training.learning_rate, _USUAL_RATE * math.sqrt(768 / config.model.hidden_size)
-    if not usual / _FAR_OFF < rate < usual * _FAR_OFF:
+    if rate >= usual * _FAR_OFF or (from_scratch and rate <= usual / _FAR_OFF):
         side = "above" if rate > usual else "below"
         lines.append(
             f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} what models of"

@@ -314,6 +314,12 @@ def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer):
     assert not warnings("5e-5") and not warnings("5e-3") and not warnings("0.02", width=96)
 
 
+def test_a_low_rate_is_right_where_training_goes_on_from_a_model():
+    low, high = (completed(f"training.learning_rate={rate}") for rate in ("1e-5", "0.02"))
+    assert not config_warnings(low, from_scratch=False)
+    assert config_warnings(high, from_scratch=False)
+
+
 def test_what_a_model_dir_accepts_a_change_of():
     old = completed(data=DATA)
     free = {
