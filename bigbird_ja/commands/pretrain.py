@@ -29,14 +29,17 @@ if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.data.verify import DataGuard
     from bigbird_ja.process.signals import StopRequest
+    from bigbird_ja.settings import Data
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
-    from bigbird_ja.train import Dependencies
+    from bigbird_ja.train import Choice, Dependencies
     from bigbird_ja.train.run_dir import RunDir
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
 SETTINGS = used_by("pretrain")
+_CORE_FLOPS = 50e9  # a second, of one core of a CPU: few reach as much with float32
+_LONG_DAYS = 30  # on a CPU, from which a run is warned of
 
 
 def define_flags(flags: Flags) -> None:
@@ -146,6 +149,8 @@ def _prepare_and_train(
         before = run_dir.engine_before()
         engine = choose(args.engine, args.use_tpu, config, before, pod.count)
         deps.log(str(engine))
+        if warning := cpu_warning(config, manifest, engine):
+            deps.log(f"warning: {warning}")
         if engine.name == "pjrt":
             _refuse_cores(overrides)
         job = Job(
@@ -203,6 +208,27 @@ def _settings(
     for warning in warnings:
         log(f"warning: {warning}")
     return config, overrides, manifest, guard
+
+
+def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
+    """Word what a CPU would take for the whole run, where that is over `_LONG_DAYS`."""
+    from bigbird_ja.model.params import model_flops
+    from bigbird_ja.process.console import human_time
+    from bigbird_ja.train.engines import devices
+
+    is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()
+    if engine.use_tpu or is_gpu:
+        return None
+    cores = (os.cpu_count() or 1) * engine.processes
+    step = model_flops(config, data, config.training.global_batch_size)
+    seconds = config.training.num_train_steps * step / (cores * _CORE_FLOPS)
+    if seconds < _LONG_DAYS * 86_400:
+        return None
+    return (
+        f"a model of this size on a CPU: about {human_time(seconds)} for"
+        f" {config.training.num_train_steps:,} steps ({cores} cores of {_CORE_FLOPS / 1e9:g}"
+        " GFLOP/s, assumed): `bigbird-ja plan` shows machines for it"
+    )
 
 
 def _check_there(path: str) -> None:

@@ -7,7 +7,10 @@ import os
 
 import pytest
 
+from bigbird_ja.commands.pretrain import cpu_warning
+from bigbird_ja.train import Choice
 from bigbird_ja.train.engines import devices
+from testkit.configs import fitted, with_data
 from testkit.machines import PretendedMachine
 from tests.commands.pretraining import refused
 
@@ -80,3 +83,19 @@ def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
     (tmp_path / "model").mkdir()
     refused(command(inputs, tmp_path / "model", *small), capsys, *words, status=71)
     assert os.listdir(tmp_path / "model") == []
+
+
+def test_a_base_model_on_a_cpu_is_warned_of_and_a_tiny_one_is_not(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(devices, "has_gpu", lambda: False)
+    cpu, base = Choice("estimator", "", False, 1, "CPU or GPU"), with_data(fitted("base-4096"))
+    warning = cpu_warning(*base, cpu)
+    # By hand: a sequence takes some 2.5 TFLOP.
+    training = base[0].training
+    days = training.num_train_steps * training.global_batch_size * 2.5e12 / 100e9 / 86_400
+    said = float(warning.partition("about ")[2].partition(" d")[0].replace(",", ""))
+    assert said == pytest.approx(days, rel=0.05) and "`bigbird-ja plan`" in warning
+    assert cpu_warning(*with_data(fitted("tiny-cpu")), cpu) is None
+    assert cpu_warning(*base, Choice("estimator", "", True, 8, "TPU")) is None
+    monkeypatch.setattr(devices, "has_gpu", lambda: True)
+    assert cpu_warning(*base, cpu) is None
