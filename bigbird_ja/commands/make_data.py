@@ -17,6 +17,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.commands import define_corpus_flags
+from bigbird_ja.process import children
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         tokenizer=tokenizer,
         spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask),
         output_dir=args.output_dir,
-        num_workers=args.num_workers or _available_cores(),
+        num_workers=args.num_workers or children.available_cores(),
         overwrite=args.overwrite,
     )
     if part and (made := build.make_part(request, part)) is not None:
@@ -167,11 +168,6 @@ def _check_length(config: Config) -> None:
         raise BadInput(
             f"no model can be trained on this data: {error}, or another model.block_size"
         ) from error
-
-
-def _available_cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:

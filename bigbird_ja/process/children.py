@@ -200,6 +200,11 @@ def _results(started: Iterable[Future[R]], most: int) -> Iterator[R]:
         yield pending.popleft().result()
 
 
+def available_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _worker_error(pool: ProcessPoolExecutor, stderr: IO[bytes]) -> CommandError:
     """Describe how the first worker ended; the executor has sent SIGTERM to the others."""
     processes = list((pool._processes or {}).values())

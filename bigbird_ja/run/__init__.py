@@ -59,6 +59,7 @@ class EventRecord(_Event, total=False):
     environment: dict[str, Any]
     init_from: dict[str, Any]
     replicas: Count
+    cores: Count
     cost_usd: Usd | None
     config_fingerprint: str
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.model.params import model_flops
+from bigbird_ja.process import children
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
@@ -86,6 +87,8 @@ class Recorder:
         run_dir.write_settings(job.config, job.manifest, tokenizer)
         # A resume may change these: results are equal to rounding then, and not bit for bit.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
+        if "cpu" in engine.device.lower():  # its sums are split among the cores
+            start["cores"] = children.available_cores()
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,
@@ -102,6 +105,9 @@ class Recorder:
             **start,
             **({"init_from": init_from} if init_from else {}),
         )
+        if resumption.checkpoint is not None:
+            same = ", ".join(f"{key} {value}" for key, value in start.items())
+            self._deps.log(f"equal to the last bit with the same packages, processor and {same}")
         for key, now in start.items():
             was = before.get(key, now) if before else now
             if was != now:

@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.model.forward import Forward
+from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run.model import parameters_of
 from bigbird_ja.settings import Data
@@ -282,10 +283,10 @@ def _session_config() -> tf.compat.v1.ConfigProto:
 
     None of the graph rewrites run that could change results between two versions of a graph.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = children.available_cores()
     return tf.compat.v1.ConfigProto(
         allow_soft_placement=True,
-        intra_op_parallelism_threads=cores or 1,
-        inter_op_parallelism_threads=max(2, (cores or 1) // 2),
+        intra_op_parallelism_threads=cores,
+        inter_op_parallelism_threads=max(2, cores // 2),
         gpu_options=tf.compat.v1.GPUOptions(allow_growth=True),
     )
