@@ -5,7 +5,7 @@
 
 Reads what runs write about themselves (metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json,
 config.yaml). Writes one file that needs no network: loss, accuracy, learning rate, tokens per
-second, interruptions and preemptions, cost, evaluation by position and distance, masked examples,
+second, interruptions and preemptions, cost, evaluation by position and distance, filled masks,
 settings side by side. Needs matplotlib. Takes seconds.
 """
 

@@ -14,6 +14,8 @@ import numpy as np
 from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.text.sentences import MASK
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
@@ -23,8 +25,12 @@ Arrays = Mapping[str, np.ndarray]
 # Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
 _TOKENS_PER_BATCH = 16_384
 _MAX_BATCH = 32
-_EXAMPLES = 8
-_CONTEXT = 14  # tokens of an example on either side
+# Before the mask, what a reader expects there, after it; shown while a model learns.
+_PREVIEW = (
+    ("日本の首都は", "東京", "です。"),
+    ("春になると", "桜", "の花が咲きます。"),
+    ("富士山は日本で一番高い", "山", "です。"),
+)
 NO_DISTANCE = -1
 
 
@@ -62,7 +68,7 @@ def evaluate_model(
         part: which batches this process evaluates; None: all.
 
     Returns:
-        Of `summarise`; `examples` (of `masked_examples`), `data_fingerprint`, `max_batches`,
+        Of `summarise`; `examples` (of `preview`), `data_fingerprint`, `max_batches`,
         `seconds`. None in a process that does not put the parts together.
 
     Raises:
@@ -79,7 +85,7 @@ def evaluate_model(
     tokenizer = _tokenizer(data_dir, manifest)
     with verify.named_damage(manifest, data_dir, ("eval",)):
         batches = batches.shard(part.count, part.index)
-        measured, examples = _measure(forward, batches, manifest, tokenizer, tick)
+        measured = _measure(forward, batches, manifest, tick)
     parts = part.gather(measured)
     if parts is None:
         return None
@@ -88,7 +94,7 @@ def evaluate_model(
     characters = None if tokenizer is None else tokenizer.characters
     return {
         **summarise(collected, manifest, characters),
-        "examples": examples,
+        "examples": preview(forward, tokenizer, manifest.seq_length) if tokenizer else [],
         "data_fingerprint": manifest.fingerprint,
         "max_batches": max_batches,
         "seconds": round(time.monotonic() - start, 2),
@@ -96,25 +102,18 @@ def evaluate_model(
 
 
 def _measure(
-    forward: Model,
-    batches: Iterable[Any],
-    manifest: Manifest,
-    tokenizer: Tokenizer | None,
-    tick: Callable[[], None],
-) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """Collect `_predictions` over numbered batches, and examples from the data's first batch."""
-    examples: list[dict[str, Any]] = []
+    forward: Model, batches: Iterable[Any], manifest: Manifest, tick: Callable[[], None]
+) -> dict[str, np.ndarray]:
+    """Collect `_predictions` over numbered batches."""
     columns: dict[str, list[np.ndarray]] = {}
     for number, batch in batches:
         arrays = {name: value.numpy() for name, value in batch.items()}
         metrics = forward.metrics(batch)
-        if number == 0 and tokenizer is not None:
-            examples = masked_examples(forward, arrays, tokenizer)
         first = int(number) * len(arrays["input_ids"])
         for name, values in _predictions({**arrays, **metrics}, first, manifest).items():
             columns.setdefault(name, []).append(values)
         tick()
-    return {name: np.concatenate(values) for name, values in columns.items()}, examples
+    return {name: np.concatenate(values) for name, values in columns.items()}
 
 
 def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
@@ -262,39 +261,30 @@ def row_name(row: Mapping[str, Any]) -> str:
     return f"{row['from']}-{row['to'] - 1}"
 
 
-def masked_examples(forward: Model, batch: Arrays, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Return some masked places of a batch's first record, always the same ones.
+def preview(forward: Model, tokenizer: Tokenizer, seq_length: int) -> list[dict[str, Any]]:
+    """Fill in the mask of each sentence of `_PREVIEW` that fits into a sequence.
 
     Returns:
-        For each: `before` and `after` (its neighbours, other masks as `[MASK]`), `truth`, `guess`
-        and the guess's `probability`.
+        For each: `before` and `after` the mask, `truth` (what a reader expects), the `guess` (a
+        piece, perhaps the beginning of it) and its `probability`.
     """
-    row, positions = batch["input_ids"][0], batch["masked_lm_positions"][0]
-    is_masked = row[positions] == tokenizer.special.mask
-    usable = np.flatnonzero((batch["masked_lm_weights"][0] > 0) & is_masked)
-    if not len(usable):
-        return []
-    chosen = usable[np.linspace(0, len(usable) - 1, min(_EXAMPLES, len(usable))).astype(int)]
-    scores = forward.log_probabilities(row[None], positions[chosen][None])[0]
-
-    def text(ids: Any) -> str:
-        pieces = [tokenizer.written[int(i)] for i in ids if int(i) != tokenizer.special.pad]
-        return "".join(pieces).replace("▁", " ")
-
-    examples = []
-    truths = batch["masked_lm_ids"][0][chosen]
-    for place, truth, score in zip(positions[chosen], truths, scores, strict=True):
-        best = int(score[: tokenizer.vocab_size].argmax())
-        examples.append(
-            {
-                "before": text(row[max(0, place - _CONTEXT) : place]),
-                "after": text(row[place + 1 : place + 1 + _CONTEXT]),
-                "truth": text([truth]),
-                "guess": text([best]),
-                "probability": round(math.exp(float(score[best])), 4),
-            }
-        )
-    return examples
+    special, filled = tokenizer.special, []
+    for before, truth, after in _PREVIEW:
+        try:
+            ids = [special.cls, *tokenizer.encode_with_masks(before + MASK + after), special.sep]
+        except BadInput:  # MeCab is not on every machine that trains
+            continue
+        if special.mask not in ids or len(ids) > seq_length:
+            continue
+        row = np.full((1, seq_length), special.pad)  # one program for all of them
+        row[0, : len(ids)] = ids
+        scores = forward.log_probabilities(row, np.array([[ids.index(special.mask)]]))[0, 0]
+        best = int(scores[: tokenizer.vocab_size].argmax())
+        guess = tokenizer.written[best].replace("▁", " ")
+        probability = round(math.exp(float(scores[best])), 4)
+        parts = {"before": before, "after": after, "truth": truth, "guess": guess}
+        filled.append(parts | {"probability": probability})
+    return filled
 
 
 def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:

@@ -268,24 +268,23 @@ def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | No
 
 
 def _examples(run: RunLogs) -> str:
-    """Show masked places of held-out text and the newest guesses."""
+    """Show sentences with a mask, and the newest guesses."""
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
         return ""
     examples: Sequence[Example] = shown[-1]["examples"]
     rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
     for e in examples:
-        verdict = "right" if e["truth"] == e["guess"] else "wrong"
+        is_right = e["guess"] and e["truth"].startswith(e["guess"])  # pieces may be short
+        verdict = "right" if is_right else "wrong"
         rows.append(
-            f"<tr><td>…{_escape(e['before'])}</td><td><b>{_escape(e['truth'])}</b></td>"
+            f"<tr><td>{_escape(e['before'])}</td><td><b>{_escape(e['truth'])}</b></td>"
             f'<td class="{verdict}"><b>{_escape(e["guess"])}</b> {e["probability"]:.0%}</td>'
-            f"<td>{_escape(e['after'])}…</td></tr>"
+            f"<td>{_escape(e['after'])}</td></tr>"
         )
     # Without `lang` a browser may draw Han characters in their Chinese forms.
-    text = "".join(part for e in examples for part in (e["before"], e["truth"], e["after"]))
-    lang = ' lang="ja"' if any("ぁ" <= character <= "ヿ" for character in text) else ""
-    title = f"Masked examples, {_escape(run.name)}, step {shown[-1]['step']:,}"
-    table = f"<table{lang}>{''.join(rows)}</table>"
+    title = f"Filled masks, {_escape(run.name)}, step {shown[-1]['step']:,}"
+    table = f'<table lang="ja">{"".join(rows)}</table>'
     return f'<div class="card wide"><figcaption>{title}</figcaption>{table}</div>'
 
 

@@ -93,7 +93,7 @@ class PredictionBucket(_Span):
 
 
 class Example(TypedDict):
-    """A masked place of held-out text, with the model's guess."""
+    """A sentence with a mask (earlier: held-out text), with the model's guess."""
 
     before: str
     after: str

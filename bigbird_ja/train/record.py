@@ -9,6 +9,7 @@ from typing import Any
 from bigbird_ja import __version__, storage
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.process import children
+from bigbird_ja.process.console import printable
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
@@ -198,6 +199,9 @@ class Recorder:
             f"evaluation at step {step:,}: loss {results['masked_lm_loss']:.4f},"
             f" accuracy {results['masked_lm_accuracy']:.1%}"
         )
+        for e in results["examples"]:
+            filled = printable(f"{e['before']}【{e['guess']}】{e['after']}")
+            self._deps.log(f"  {filled} {e['probability']:.1%}")
         self.progress.leave_out()
 
     def sync_metrics(self) -> None:

@@ -1,6 +1,5 @@
 """The page is whole, and fetches nothing."""
 
-import dataclasses
 import math
 import re
 
@@ -35,23 +34,13 @@ def test_it_is_the_same_bytes_again_fetches_nothing_and_shows_no_path(runs, text
 
 def test_everything_is_there(text):
     titles = ["Loss", "Masked-LM accuracy", "Learning rate", "Tokens per second"]
-    titles += ["Accuracy by position", "Accuracy by distance", "Masked examples", "Environment"]
+    titles += ["Accuracy by position", "Accuracy by distance", "Filled masks", "Environment"]
     assert not [title for title in titles if title not in text]
     assert "tokenize." not in text.partition("Settings that are not defaults")[2]
     assert '<tr class="differs"><th>training.learning_rate</th>' in text
     assert "&lt;b&gt;江戸&lt;/b&gt;" in text and "&lt;u&gt; &amp; $x$ 日本" in text
     assert "<b>江戸" not in text and "<u>" not in text
     assert '<table lang="ja">' in text
-
-
-def test_text_that_is_not_japanese(runs):
-    first = runs[0][0]
-    example = first.evaluations[-1]["examples"][0]
-    english = example | {"before": "the city of ", "truth": "Edo", "after": " was"}
-    last = first.evaluations[-1] | {"examples": [english]}
-    mixed = dataclasses.replace(first, evaluations=[*first.evaluations[:-1], last])
-    text = page([mixed], runs[1])
-    assert "lang=" not in text.split("</head>")[1]
 
 
 def test_a_run_that_has_only_begun_has_a_page(tmp_path):
