@@ -31,7 +31,7 @@ from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Flags
 from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, mid_run, require
-from bigbird_ja.storage import decode, outputs
+from bigbird_ja.storage import decode, hub, outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import Made, Owned
@@ -74,6 +74,13 @@ def define_flags(flags: Flags) -> None:
         default="other",
         needs=card,
     )
+    flags.text(
+        "push_to_hub",
+        "Repository (NAME/REPO) of the Hugging Face Hub that the finished folder is put into; a new"
+        " one is private. Needs --license and a token (`hf auth login`).",
+        none="stays here",
+        needs=card,
+    )
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -84,6 +91,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         )
     if args.format == "huggingface":
         require("safetensors")
+    if args.push_to_hub:
+        _check_push(args)
     check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
     from bigbird_ja.evaluation import trained_model
     from bigbird_ja.export import formats, model_card, parity
@@ -94,7 +103,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     result = {"step": model.step, "format": args.format, "output_dir": args.output_dir}
     if finished(args.output_dir, record, args.overwrite):
         print(f"finished before: {args.output_dir} holds this export of step {model.step:,}")
-        return result
+        return {**result, **_push(args)}
     report: dict[str, Any] = {}
 
     def fill(local: str) -> None:
@@ -107,10 +116,27 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     with waiting("exporting: a minute, of which most is the comparison with transformers"):
         write(args.output_dir, record, fill, args.overwrite)
     print(f"step {model.step:,} exported to {args.output_dir}")
-    if not report:
-        return result
-    print(parity.as_text(report))
-    return {**result, "parity": report}
+    if report:
+        print(parity.as_text(report))
+    return {**result, **({"parity": report} if report else {}), **_push(args)}
+
+
+def _check_push(args: absl_flags.FlagValues) -> None:
+    if args.license == "other":
+        raise BadInput(f"--push_to_hub {args.push_to_hub}: say the weights' licence by --license")
+    if storage.is_remote(args.output_dir):
+        raise BadInput(f"--push_to_hub reads files on disk: --output_dir {args.output_dir} is not")
+    hub.check_push(args.push_to_hub)
+
+
+def _push(args: absl_flags.FlagValues) -> dict[str, str]:
+    """Put what the export made, as it is now, on the Hub."""
+    if not args.push_to_hub or (owned := Owned.load(args.output_dir)) is None:
+        return {}
+    with waiting(f"uploading to {args.push_to_hub}"):
+        url = hub.push(owned.path, sorted(owned.files), args.push_to_hub)
+    print(f"uploaded to {args.push_to_hub}: {url}")
+    return {"pushed": url}
 
 
 def _training_data(model: TrainedModel, data_dir: str) -> Manifest:

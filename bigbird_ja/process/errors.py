@@ -157,6 +157,7 @@ INSTALL = {
     "jaxlib": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
     "libtpu": "pip install 'bigbird-ja[preflight]', or [tpu] on a TPU",
     "safetensors": "pip install 'bigbird-ja[huggingface]'",
+    "huggingface_hub": "pip install 'bigbird-ja[huggingface]'",
     "torch": "pip install torch",
     "transformers": "pip install 'bigbird-ja[huggingface]'",
     "pyarrow": "pip install 'bigbird-ja[arrow]'",

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from testkit.fakes import hub
+
 
 def test_saved_model_and_the_same_again(small_run, tmp_path, run):
     flags = (f"--model_dir={small_run.model_dir}", f"--output_dir={tmp_path}/out")
@@ -34,6 +36,36 @@ def test_a_folder_of_hugging_face_holds_no_path_of_this_machine(small_run, tmp_p
     assert ended.json["parity"]["tokenizer"]["agrees"]
     card, corpus = (folder / "README.md").read_text("utf-8"), Path(small_run.corpus)
     assert "license: cc-by-sa-4.0" in card and corpus.name in card
-    for path in folder.iterdir():
+    for path in filter(Path.is_file, folder.rglob("*")):
         for words in (corpus.parent, small_run.data_dir, small_run.model_dir, tmp_path):
             assert str(words).encode() not in path.read_bytes(), f"{path.name} names {words}"
+
+
+def test_push_to_hub(small_run, tmp_path, run, run_cli, monkeypatch):
+    """Refused, the export stays, and the same command pushes it; strangers' files stay here."""
+    pytest.importorskip("huggingface_hub", reason="needs the huggingface extra")
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    folder = tmp_path / "hf"
+    places = (f"--model_dir={small_run.model_dir}", f"--output_dir={folder}", "--json")
+    export = ("export", *places, "--push_to_hub=me/model", "--license=mit")
+    with hub.serving() as there:
+        env = there.environ(tmp_path)
+        for words, wanted in ((export[:-1], "--license"), (export, "hf auth login")):
+            ended = run(*words)
+            assert ended.status == 2 and wanted in ended.stderr and not folder.exists()
+        there.refuses = 403
+        refused = run_cli(*export, env=env)
+        assert refused.status == 2 and "403" in refused.stderr, refused.stderr
+        assert (folder / "export.json").exists()
+        (folder / "notes.txt").write_text("mine")
+        there.refuses = None
+        pushed = run_cli(*export, env=env)
+        assert pushed.status == 0 and "finished before" in pushed.stderr, pushed.stderr
+        assert pushed.json["pushed"].startswith(f"{there.url}/me/model/commit/")
+        files = there.repos["me/model"]
+        assert there.private["me/model"] and "Bearer hf_test" in there.tokens
+    names = {path.name for path in folder.iterdir()} - {"notes.txt", ".bigbird-ja.json"}
+    assert {n.partition("/")[0] for n in files} == names and "model.safetensors" in files
+    assert all((folder / n).read_bytes() == data for n, data in files.items())
+    gone = run_cli(*export, env=env)
+    assert gone.status == 74 and "run the same command again" in gone.stderr
