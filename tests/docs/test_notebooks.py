@@ -92,9 +92,21 @@ def test_it_is_short_python_that_replaces_no_package_and_dates_its_limits(name):
             assert not line.strip().startswith("!") or "_exit_code" in after, line
     assert not any(c["outputs"] for c in notebook["cells"] if c["cell_type"] == "code")
     texts = cells(name, "markdown")
-    assert re.search(r"[Aa]s of 20\d\d-\d\d.*https://", texts[0], re.S) and "概要" in texts[1]
+    assert re.search(r"[Aa]s of 20\d\d-\d\d.*https://", texts[0], re.S)
+    assert "Three days of free sessions" in texts[0]
+    assert not re.search("[ぁ-んァ-ヶ]", "".join(texts)), "one language"
     limits = [line for cell in code for line in cell.splitlines() if "as of" in line]
     assert [line for line in limits if line.startswith("HOURS_PER_SESSION = ")]
+
+
+def test_a_run_that_was_copied_without_its_mark_stops_before_training(tmp_path):
+    check = cells(NAMES[0], "code")[3].partition("# Saves and stops")[0]
+    exec(check, {"os": os, "MODEL": f"{tmp_path}/none"})
+    (tmp_path / "model.ckpt-5.index").touch()
+    with pytest.raises(RuntimeError, match=r"without its \.bigbird-ja\.json"):
+        exec(check, {"os": os, "MODEL": str(tmp_path)})
+    (tmp_path / ".bigbird-ja.json").touch()
+    exec(check, {"os": os, "MODEL": str(tmp_path)})
 
 
 def test_the_notebooks_train_and_evaluate_alike():
