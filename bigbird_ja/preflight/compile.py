@@ -16,7 +16,7 @@ from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight import machine_code
 from bigbird_ja.preflight.compile_child import ENVIRONMENT, Job, Program
 from bigbird_ja.process import children
-from bigbird_ja.process.errors import BadInput, CommandError
+from bigbird_ja.process.errors import INSTALL, BadInput, CommandError
 from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
@@ -97,8 +97,7 @@ def versions() -> dict[str, str]:
         return {package: importlib.metadata.version(package) for package in PACKAGES}
     except importlib.metadata.PackageNotFoundError as error:
         raise BadInput(
-            f"preflight needs {error.name}, which is not installed:"
-            " pip install 'bigbird-ja[preflight]'"
+            f"preflight needs {error.name}, which is not installed: {INSTALL['libtpu']}"
         ) from error
 
 

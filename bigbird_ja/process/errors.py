@@ -163,6 +163,8 @@ INSTALL = {
     "pyarrow": "pip install 'bigbird-ja[arrow]'",
     "fugashi": "pip install 'bigbird-ja[words]'",
 }
+if os.path.exists(os.path.join(os.path.dirname(__file__), "../../Makefile")):  # a checkout
+    INSTALL["libtpu"] += " (in a checkout: make install-all)"
 
 
 def require(*modules: str) -> None:
