@@ -41,7 +41,7 @@ def define_flags(flags: Flags) -> None:
     flags.path(
         "tokenizer",
         "SentencePiece .model file that `tokenize` wrote, or that you have, or any Hugging Face"
-        " folder that `AutoTokenizer` takes, on disk or gs://.",
+        " folder that `AutoTokenizer` takes, on disk or gs://, or its name on the Hub.",
         required=True,
     )
     flags.path("output_dir", "Directory to write, on disk or gs://.", required=True)
@@ -87,6 +87,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.process.console import log
     from bigbird_ja.process.errors import BadInput
+    from bigbird_ja.storage import hub
     from bigbird_ja.text.corpus import open_corpus
 
     began = time.monotonic()
@@ -96,7 +97,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     config, overrides = command_flags.resolve(args)
     log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
     _check_length(config)
-    tokenizer = _load_tokenizer(args.tokenizer)
+    tokenizer = _load_tokenizer(hub.fetched(args.tokenizer, "--tokenizer"))
     corpus = open_corpus(
         args.input, args.tfds_data_dir, args.txt_documents, args.text_field, takes_weights=True
     )

@@ -62,8 +62,8 @@ def define_flags(flags: Flags) -> None:
     flags.integer("pod_wait_seconds", 300, wait, low=1, high=86_400)
     flags.path(
         "init_from",
-        "Parameters to start from: a Hugging Face folder, a MODEL_DIR of ours, or Google's BigBird"
-        " TensorFlow checkpoint. Not for resuming, which needs no flag.",
+        "Parameters to start from: a Hugging Face folder or its name on the Hub, a MODEL_DIR of"
+        " ours, or Google's BigBird TensorFlow checkpoint. Not for resuming, which needs no flag.",
     )
     flags.number(
         "max_train_minutes",
@@ -133,7 +133,7 @@ def _prepare_and_train(
     from bigbird_ja.train.run_dir import RunDir
 
     if args.init_from:
-        _check_there(args.init_from)
+        args.init_from = _check_there(args.init_from)
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite, args.adopt)
@@ -231,20 +231,22 @@ def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
     )
 
 
-def _check_there(path: str) -> None:
+def _check_there(path: str) -> str:
     """Refuse at once, before anything heavy is imported, weights that are not there.
+
+    Returns:
+        The path; of a name on the Hub, where it was fetched to.
 
     Raises:
         BadInput: neither a file or folder, nor the prefix of a TensorFlow checkpoint.
     """
-    from bigbird_ja.storage import is_remote
-    from bigbird_ja.text import hub_advice
+    from bigbird_ja.storage import hub, is_remote
 
-    if is_remote(path):
-        return
-    if not os.path.exists(path) and not os.path.exists(f"{path}.index"):
-        advice = hub_advice(path) or "check the path"
+    path = hub.fetched(path, "--init_from", weights=True)
+    if not is_remote(path) and not os.path.exists(path) and not os.path.exists(f"{path}.index"):
+        advice = hub.download_advice(path) or "check the path"
         raise BadInput(f"--init_from {path}: no such folder or checkpoint: {advice}")
+    return path
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

@@ -25,7 +25,7 @@ from bigbird_ja.data.work import Work, check_output, exclusive, write_manifest
 from bigbird_ja.process.children import run_tasks
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
-from bigbird_ja.storage import outputs
+from bigbird_ja.storage import hub, outputs
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -313,6 +313,8 @@ def _finish(
     manifest.statistics["skipped"] = skipped
     if tokenizer.changes:
         manifest.statistics["tokenizer_changes"] = tokenizer.changes
+    if (name := hub.cached_name(tokenizer.source))[0]:
+        manifest.statistics["tokenizer_source"] = "@".join(name)
     owned = work.put_in_place(manifest.every_shard, request.spec)
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     verify.raise_first(verify.file_problems(manifest, storage.list_stats(output)), output)

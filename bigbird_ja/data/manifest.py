@@ -207,7 +207,8 @@ class Manifest(DataSpec):
     def fingerprint(self) -> str:
         """Hash all that a run depends on: counts, ids, settings, checksums; SHA-256 in hex."""
         values = {k: v for k, v in dataclasses.asdict(self).items() if k not in _NOT_CONTENT}
-        values["statistics"].pop("skipped", None)
+        for name in ("skipped", "tokenizer_source"):
+            values["statistics"].pop(name, None)
         for corpus in values["corpora"]:
             del corpus["name"]  # text may move
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -15,6 +15,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import ModelConfig
+from bigbird_ja.storage import hub
 
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
 
@@ -98,10 +99,6 @@ def _limits(is_unfinished: bool, options: Options, source: Mapping[str, Any] | N
     return "".join(f"- {limit}\n" for limit in limits)
 
 
-# Where `hf download` keeps a model of the hub.
-_HUB = re.compile(r"models--(.+)--(.+)/snapshots/[^/]+$")
-
-
 def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
     """Describe the first values by the record of `--init_from`.
 
@@ -110,8 +107,7 @@ def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
     models, names, weights = [], [], []
     while record:
         source = str(record["source"]).rstrip("/")
-        hub = _HUB.search(source)
-        name = f"{hub[1]}/{hub[2]}" if hub else source.rpartition("/")[2]
+        name = hub.cached_name(source)[0] or source.rpartition("/")[2]
         if record["kind"].startswith("a Hugging Face folder"):
             models.append(name)
         names.append(f"{_plain(name)} ({record['kind']})")

@@ -1,11 +1,65 @@
-"""Puts folders on the Hugging Face Hub by its own client, `huggingface_hub`, if that is there."""
+"""Fetches from and puts on the Hugging Face Hub by `huggingface_hub`, if that is there."""
 
+import importlib.util
+import os
 import re
+from typing import Any
 
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError, require, summary_line
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
 _BAD_INPUT = {400, 401, 402, 403, 404, 409}  # others than these may be gone when it is run again
+
+# Where its client, and `hf download`, keep a model: NAME, REPO and the commit.
+_CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
+_SMALL = ["*.json", "*.txt", "*.model"]  # settings and tokenizer
+
+
+def cached_name(path: str) -> tuple[str, str]:
+    """Return NAME/REPO and the commit of a path in the client's cache; "" twice of others."""
+    match = _CACHED.search(path)
+    return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
+
+
+def download_advice(path: str) -> str:
+    """Say how to fetch what may be a name on the Hub; empty for other paths."""
+    owner, _, name = path.partition("/")
+    if not NAME.fullmatch(path) or os.path.isdir(owner):
+        return ""
+    return f"`hf download {path} --local-dir {name}` fetches what has that name on the Hub"
+
+
+def fetched(path: str, flag: str, weights: bool = False) -> str:
+    """Fetch what `path` names on the Hub, if it is no path of this machine.
+
+    Returns:
+        The folder in the client's cache, of the newest commit; `path` where that is a path.
+
+    Raises:
+        BadInput: no client, no network, or nothing there; with the command that fetches it.
+    """
+    if not (advice := download_advice(path)) or path.endswith((".model", ".index")):
+        return path
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise BadInput(f"{flag} {path}: no such path, and no huggingface_hub here: {advice}")
+    import huggingface_hub
+    from huggingface_hub.utils import disable_progress_bars
+
+    disable_progress_bars()
+    log(f"{flag} {path}: fetching it from the Hub")
+    more: dict[str, Any] = {"ignore_patterns": "*/*"}
+    try:
+        small = [*_SMALL, "*.safetensors"] if weights else _SMALL
+        folder = huggingface_hub.snapshot_download(path, allow_patterns=small, **more)
+        if weights and not any(name.endswith(".safetensors") for name in os.listdir(folder)):
+            more["revision"] = cached_name(folder)[1]
+            huggingface_hub.snapshot_download(path, allow_patterns="pytorch_model*", **more)
+    except Exception as error:  # of the client or its HTTP library
+        why = f"no such path, and not fetched ({summary_line(error)})"
+        raise BadInput(f"{flag} {path}: {why}: {advice}") from error
+    log(f"{flag} {path}: commit {cached_name(folder)[1]}, in {folder}")
+    return folder
 
 
 def check_push(repo: str) -> None:

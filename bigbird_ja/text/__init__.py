@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import hub
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
@@ -60,15 +60,7 @@ def _read(path: str) -> bytes:
         return storage.read_bytes(path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         advice = "train one with `bigbird-ja tokenize`, which writes PREFIX.model"
-        raise BadInput(f"no tokenizer {path}: {hub_advice(path) or advice}") from error
-
-
-def hub_advice(path: str) -> str:
-    """Say how to fetch what may be a name on the Hugging Face Hub; empty for other paths."""
-    owner, _, name = path.partition("/")
-    if not name or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path) or os.path.isdir(owner):
-        return ""
-    return f"`hf download {path} --local-dir {name}` fetches what has that name on the Hub"
+        raise BadInput(f"no tokenizer {path}: {hub.download_advice(path) or advice}") from error
 
 
 def pieces_of(folder: str, sha256: str) -> int | None:

@@ -27,6 +27,7 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import CONFIG
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train import Job
 from bigbird_ja.train.hf_folder import Source, read_folder
@@ -115,6 +116,8 @@ def load_initial(
     text = "; ".join([f"first values from {source} ({model.kind}): {counted}", *adapted])
     place = source if storage.is_remote(source) else os.path.abspath(source)  # `.` names nothing
     record = {"source": place, "kind": model.kind, "weights": dict(model.weights)}
+    if (name := hub.cached_name(place))[0]:
+        record["hub"] = "@".join(name)
     if model.origin:
         record["init_from"] = model.origin
     return FirstValues(taken, text + _warnings(model, config, lacking, len(specs)), record)

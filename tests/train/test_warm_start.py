@@ -71,7 +71,16 @@ def test_the_record_names_the_source_wherever_the_command_ran(google, monkeypatc
     folder, name = os.path.split(prefix)
     monkeypatch.chdir(folder)
     record = load_initial(name, *with_data(tiny_config(96, **{"make_data.nsp": True}))).record
-    assert record["source"] == prefix
+    assert record["source"] == prefix and "hub" not in record
+
+
+def test_the_record_names_the_commit_of_the_hub(google, tmp_path):
+    cached = tmp_path / "models--me--model/snapshots"
+    cached.mkdir(parents=True)
+    (cached / "c0ffee").symlink_to(os.path.dirname(google[0]))
+    config = tiny_config(96, **{"make_data.nsp": True})
+    record = load_initial(f"{cached}/c0ffee/bigbr.ckpt-0", *with_data(config)).record
+    assert record["hub"] == "me/model@c0ffee"
 
 
 def test_what_stays_random_is_a_warning(tmp_path):
