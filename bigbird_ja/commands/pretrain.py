@@ -133,7 +133,7 @@ def _prepare_and_train(
     from bigbird_ja.train.run_dir import RunDir
 
     if args.init_from:
-        args.init_from = _check_there(args.init_from)
+        args["init_from"].value = _check_there(args.init_from)
     if args.overwrite:  # what is in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite, args.adopt)
