@@ -71,6 +71,13 @@ def define_flags(flags: Flags) -> None:
     )
     flags.switch("input_mask", "Also writes `input_mask` (static only), for BERT's readers.")
     flags.switch(
+        "strip_markers",
+        "Takes Wiki40b's markers (_START_ARTICLE_ and so on) out of the text; _NEWLINE_ becomes a"
+        " line break.",
+        default=None,
+        none="where the tokenizer has no pieces for them",
+    )
+    flags.switch(
         "overwrite",
         "Replaces a data set of ours once the new one is whole, and unfinished work of"
         " other settings.",
@@ -104,11 +111,13 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     request = build.Request(
         corpus=corpus,
         tokenizer=tokenizer,
-        spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask),
+        spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask, args.strip_markers),
         output_dir=args.output_dir,
         num_workers=args.num_workers or children.available_cores(),
         overwrite=args.overwrite,
     )
+    if request.spec.strip_markers and args.strip_markers is None:
+        log("the tokenizer has no pieces for Wiki40b's markers: they are taken out of the text")
     if part and (made := build.make_part(request, part)) is not None:
         return _part_results(args.part, made, time.monotonic() - began)
     if args.runner == "ray":

@@ -198,6 +198,8 @@ def make_rows(
     Raises:
         BadInput: text that no tokenizer can read, or a tokenizer that makes [SEP] out of text.
     """
+    if spec.strip_markers:
+        block = dataclasses.replace(block, texts=tuple(map(sentences.without_markers, block.texts)))
     ids = tokenizer.encode_arrays(block.texts)
     flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
     _check_no_control(flat, tokenizer)

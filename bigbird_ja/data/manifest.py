@@ -24,6 +24,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, Id, MakeDataConfig, Positive, predictions_of
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
+from bigbird_ja.text.sentences import MARKERS
 
 if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus
@@ -65,6 +66,14 @@ class DataSpec(Data):
     tokenizer_sha256: OptionalSha256  # empty: records that no tokenizer made
     corpus: str  # fingerprint
     mixture: tuple[Portion, ...] = ()  # empty: all inputs are one corpus, taken once
+    strip_markers: bool = False  # Wiki40b's markers are taken out of the text
+
+    def stated(self) -> dict[str, Any]:
+        """Return the fields by name, but for those that earlier versions did not state."""
+        values = dataclasses.asdict(self)
+        if not self.strip_markers:
+            del values["strip_markers"]
+        return values
 
     @property
     def row_dtype(self) -> np.dtype[Any]:
@@ -206,7 +215,7 @@ class Manifest(DataSpec):
     @property
     def fingerprint(self) -> str:
         """Hash all that a run depends on: counts, ids, settings, checksums; SHA-256 in hex."""
-        values = {k: v for k, v in dataclasses.asdict(self).items() if k not in _NOT_CONTENT}
+        values = {k: v for k, v in self.stated().items() if k not in _NOT_CONTENT}
         for name in ("skipped", "tokenizer_source"):
             values["statistics"].pop(name, None)
         for corpus in values["corpora"]:
@@ -226,7 +235,7 @@ def to_json(manifest: Manifest) -> str:
     """Write the text of `manifest.json`, the same for the same data set."""
     values = {
         "format_version": decode.FORMAT_VERSION,
-        **dataclasses.asdict(manifest),
+        **manifest.stated(),
         "fingerprint": manifest.fingerprint,
     }
     return json.dumps(values, ensure_ascii=False, indent=1) + "\n"
@@ -266,9 +275,15 @@ def load(data_dir: str) -> Manifest:
 
 
 def spec_of(
-    config: MakeDataConfig, tokenizer: Tokenizer, corpus: Corpus, input_mask: bool = False
+    config: MakeDataConfig,
+    tokenizer: Tokenizer,
+    corpus: Corpus,
+    input_mask: bool = False,
+    strip_markers: bool | None = None,
 ) -> DataSpec:
     """Joins the config's section with what the tokenizer and the corpus are.
+
+    `strip_markers` None: where the tokenizer lacks a piece for one of Wiki40b's markers.
 
     Raises:
         BadInput: settings that no data can have.
@@ -293,4 +308,7 @@ def spec_of(
         tokenizer_sha256=tokenizer.sha256,
         corpus=corpus.fingerprint,
         mixture=tuple(Portion(sha256=sha, weight=weight) for sha, weight in corpus.weights),
+        strip_markers=strip_markers
+        if strip_markers is not None
+        else not set(MARKERS).issubset(tokenizer.pieces),
     )

@@ -235,7 +235,7 @@ class Work:
         Raises:
             BadInput: a file that would be replaced is not ours, or was changed.
         """
-        digest = hashlib.sha256(json.dumps(vars(spec), sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(spec.stated(), sort_keys=True).encode()).hexdigest()
         owned = Owned.create(self._output, KIND, digest[:16])
         _trust_shards(owned)
         names = {shard.name for shard in shards}

@@ -50,6 +50,7 @@ _EVENT = re.compile(
     + rf"|[{_ENDS}.][{_ENDS}.…‥]*"
     + "|_(?:START_(?:ARTICLE|SECTION|PARAGRAPH)|NEWLINE)_"
 )
+_START = re.compile(r"_START_(?:ARTICLE|SECTION|PARAGRAPH)_\n?")
 _SPACE = re.compile(r"\s*")
 _QUOTES = re.compile(f"[{_TRAILING_QUOTES}]*")
 _DOTS = ".．…‥"
@@ -68,6 +69,11 @@ _ABBREVIATION = re.compile(
 # Brackets open at once that are followed; deeper nesting does not occur in prose, and a bound keeps
 # a line of ten million （ linear.
 _MAX_DEPTH = 32
+
+
+def without_markers(text: str) -> str:
+    """Take Wiki40b's markers out of a text; `NEWLINE` becomes the line break that it stands for."""
+    return _START.sub("", text).replace(NEWLINE, "\n")
 
 
 def split(text: str) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.text import articles, sentences
 from tests.data import making
 from tests.text.test_model_proto import train
 
@@ -100,3 +101,37 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
     ):
         refused = make_data(*places, *flags)
         assert refused.status == 2 and why in refused.stderr
+
+
+def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, run):
+    pytest.importorskip("transformers")
+    from testkit import tokenizer_folders
+
+    texts = list(articles.documents(20, seed=5))
+    tokenizer_folders.byte_level_bpe(tmp_path / "tok", texts)
+    marked = making.write_corpus(tmp_path / "marked.jsonl", texts)
+    plain = making.write_corpus(tmp_path / "plain.jsonl", map(sentences.without_markers, texts))
+    assert "_NEWLINE_" in "".join(texts) and "_" not in Path(plain).read_text()
+    results = [
+        run(
+            "make-data",
+            f"--input={path}",
+            f"--tokenizer={tmp_path}/tok",
+            *SMALL,
+            "--json",
+            f"--output_dir={tmp_path}/{name}",
+            *flags,
+        )
+        for name, path, flags in (
+            ("default", marked, []),
+            ("plain", plain, ["--nostrip_markers"]),
+            ("kept", marked, ["--nostrip_markers"]),
+        )
+    ]
+    assert [ended.status for ended in results] == [0, 0, 0], [ended.stderr for ended in results]
+    assert "no pieces for Wiki40b's markers" in results[0].stderr
+    made, plain, kept = (
+        manifest_lib.load(f"{tmp_path}/{name}") for name in ("default", "plain", "kept")
+    )
+    assert (made.strip_markers, plain.strip_markers, kept.strip_markers) == (True, False, False)
+    assert made.tokens == plain.tokens < kept.tokens

@@ -19,6 +19,12 @@ def test_it_comes_back_as_it_was_written_and_its_fingerprint_is_of_the_content(t
     shard = dataclasses.replace(made.train_shards[0], sha256="0" * 64)
     other = dataclasses.replace(made, train_shards=(shard, *made.train_shards[1:]))
     assert other.fingerprint != made.fingerprint
+    # Stated only where it is so: earlier versions' manifests lack it.
+    assert "strip_markers" not in manifest_lib.to_json(made)
+    stripped = dataclasses.replace(made, strip_markers=True)
+    data = manifest_lib.to_json(stripped).encode()
+    assert manifest_lib.from_json(data, "here") == stripped
+    assert stripped.fingerprint != made.fingerprint
 
 
 @pytest.mark.parametrize(
