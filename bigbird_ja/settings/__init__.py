@@ -81,10 +81,10 @@ class MakeDataConfig(Struct, frozen=True, kw_only=True):
     """Share of the tokens to predict."""
 
     mask_unit: MaskUnit = "whole_word"
-    """What is masked together: single pieces, words, or runs of words."""
+    """Units that are masked together: single pieces, words, or runs of words."""
 
     word_boundaries: Literal["script", "mecab"] = "script"
-    """Where words start: at changes of script, or by MeCab with unidic-lite (extra `words`)."""
+    """Word boundaries: at changes of script, or by MeCab with unidic-lite (extra `words`)."""
 
     nsp: Pairs = False
     """Pairs of segments (A and B), for next-sentence prediction."""

@@ -102,7 +102,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
     attention_implementation: Annotated[
         Literal["auto", "xla", "kernel"], has(change="free", by=_STEP)
     ] = "auto"
-    """How attention is computed. kernel: in one kernel each way, without scores in memory; needs
+    """Computation of attention. kernel: in one kernel each way, without scores in memory; needs
     the engine pjrt and a newer TPU. auto: where it is shown cheaper (v5e, v6e).
     """
 
@@ -128,7 +128,7 @@ class DataConfig(Struct, frozen=True, kw_only=True):
     mask_unit: Annotated[
         Literal["subword", "whole_word", "span"] | None, has(none="from the data set")
     ] = None
-    """What dynamic masks take together; training may choose another than the data set's."""
+    """Units that dynamic masks take together; training may choose another than the data set's."""
 
     shuffle_window: Annotated[int, has(1, 100_000, "shards")] = 8
     """Shards that are mixed with each other."""
