@@ -176,6 +176,7 @@ def test_a_hostile_state_dict_is_one_line(kind, tmp_path):
     "changed, message",
     [
         ({"model_type": "t5"}, "a t5 model; a run can start from modernbert, bert"),
+        ({"model_type": "modernbert-decoder"}, "a modernbert-decoder model; a run"),  # Ettin's
         ({"hidden_activation": "silu"}, "the activation 'silu'"),
         ({"norm_bias": True}, "norm_bias=True; only False"),
         ({"architectures": ["ModernBertForTokenClassification"]}, "a head that no run can start"),

@@ -1,0 +1,55 @@
+"""Folders laid out as public encoders are go the whole road.
+
+What `config.json` states is what the models' cards and transformers' code say; widths, layers and
+vocabularies are small, and weights are drawn here.
+"""
+
+import json
+
+import pytest
+
+from bigbird_ja.text import articles
+from tests.commands import test_encoder_road as road
+
+torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch")
+transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+from testkit import tokenizer_folders as folders  # noqa: E402 - it imports transformers
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+
+_MODERN = {"max_position_embeddings": 8192, "local_attention": 128, "global_rope_theta": 160000.0}
+_MODERN |= {"local_rope_theta": 10000.0, "global_attn_every_n_layers": 3, "norm_eps": 1e-5}
+# Class, keys as transformers 4 wrote them into the published config.json, tokenizer.
+ENCODERS = {
+    "ModernBERT-base": ("ModernBert", {"position_embedding_type": "absolute"}, "byte_level_bpe"),
+    "ModernBERT-Ja": ("ModernBert", {"position_embedding_type": "rope"}, "unigram_with_bytes"),
+    "llm-jp-modernbert": ("ModernBert", {}, "unigram_with_bytes"),
+}
+
+
+def lay_out(name, folder):
+    """Writes the folder, its `config.json` with the published keys in the place of ours."""
+    kind, published, tokenizer = ENCODERS[name]
+    getattr(folders, tokenizer)(folder, list(articles.documents(40, seed=5)))
+    stated = {**_MODERN, **published}
+    road.save_encoder(kind, folder, **stated)
+    config = json.loads((folder / "config.json").read_text())
+    for new in ("layer_types", "rope_parameters"):
+        config.pop(new, None)
+    (folder / "config.json").write_text(json.dumps(config | stated))
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_a_public_layout_goes_the_whole_road(name, sample_corpus, run_cli, tmp_path):
+    folder, data, model = (tmp_path / part for part in ("encoder", "data", "model"))
+    lay_out(name, folder)
+    road.make_data(run_cli, f"--input={sample_corpus}", folder, data, 128, "0.2")
+    before = road.go_on(run_cli, data, model, folder, 1)
+    expected = road.transformers_loss(folder, data)
+    places = (f"--model_dir={model}", f"--data_dir={data}", f"--output_dir={tmp_path / 'hf'}")
+    road.checked(run_cli("export", *places, timeout=900))
+    theirs = transformers.AutoModelForMaskedLM
+    _, info = theirs.from_pretrained(tmp_path / "hf", output_loading_info=True)
+    print(f"{name}: {before:.5f} here, {expected:.5f} in transformers {transformers.__version__}")
+    assert before == pytest.approx(expected, abs=1e-3)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
