@@ -39,7 +39,7 @@ CASES = (
     ("sample --documents=3 --output={o}.exe", "the name must end in .jsonl"),
     (_TOKENIZE + " --input={t}/none*.jsonl", "no file matches"),
     (_TOKENIZE + " --input=tfds:no_such_set/ja", "cannot be reached or lacks it"),
-    (_TOKENIZE + " --input={t}/table.csv", "the name must end in .jsonl"),
+    (_TOKENIZE + " --input={t}/table.csv", "no column text: name one of a, b"),
     (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data: leave =2 out"),
     (_MAKE + "=0", "write SRC=WEIGHT"),
     (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no string `text`"),

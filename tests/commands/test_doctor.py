@@ -43,6 +43,7 @@ def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
 
 @pytest.mark.timeout(900)  # six commands, each with its imports, and the TPU compiler
 def test_steps_are_measured_and_set_beside_what_was_predicted(tmp_path, run, monkeypatch):
+    pytest.importorskip("libtpu")
     monkeypatch.setitem(devices.CHIP_OF_KIND, "cpu", "v5e")
     tiny = {section: killing.CONFIG[section] for section in ("model", "data", "training")}
     made = {"seq_length": 128, "max_predictions_per_seq": 20}
