@@ -75,15 +75,10 @@ def define_flags(flags: Flags) -> None:
         high=1e6,
         none="until training.num_train_steps",
     )
-    flags.choice(
-        "mode",
-        ("train", "train_and_eval"),
-        "train_and_eval also evaluates every training.eval_every_steps steps.",
-    )
-    flags.switch(
-        "overwrite",
-        "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one.",
-    )
+    evaluates = "train_and_eval also evaluates every training.eval_every_steps steps."
+    flags.choice("mode", ("train", "train_and_eval"), evaluates)
+    moved = "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one."
+    flags.switch("overwrite", moved)
     flags.text(
         "profile_steps",
         "FIRST-LAST, such as 100-110: steps to profile, for TensorBoard's profile plug-in and"

@@ -16,6 +16,8 @@ from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.storage import hub
+from bigbird_ja.text.sentences import MARKERS
+from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
 
@@ -23,6 +25,8 @@ _EXAMPLES = {
     "ja": ("日本の首都は[MASK]です。", "長い文章。"),
     "en": ("The capital of Japan is [MASK].", "A long text."),
 }
+
+_STRUCTURE = f" Structure is written with the markers of Wiki40b: `{'`, `'.join(MARKERS)}`."
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     evaluations = [e for e in run_log.read_evaluations(model.folder) if e["step"] == meta.step]
     masked_text, long_text = _EXAMPLES.get(code or "", _EXAMPLES["en"])
     source = run_log.origin(events)
+    ours = isinstance(model.tokenizer, SentencePieceTokenizer)
     card = _template("model_card.md").format(
         name=_plain(options.name),
         license=options.license,
@@ -77,6 +82,8 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         data_names=_data(options.manifest, code),
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
         attention=_attention(model, report),
+        structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.pieces) else "",
+        pieces="SentencePiece pieces" if ours else "pieces of another model's tokenizer",
         **_shape(config.model),
         **_origin(source),
         more_limits=_limits(meta.step < config.training.num_train_steps, options, source),

@@ -18,6 +18,8 @@ def test_its_language_is_that_of_the_pieces(trained, pieces, code):
     front = card.split("---")[1]
     assert (f"language: {code}" if code else "# of no known language") in front.splitlines()
     assert ("日本の首都" in card) == (code == "ja")
+    assert "_START_" not in card and "SentencePiece pieces" not in card  # not of this tokenizer
+    assert "`_START_ARTICLE_`" in model_card.text(trained, model_card.Options("x"), {})
 
 
 def test_names_of_others_are_text_and_nothing_else(trained, manifest):
