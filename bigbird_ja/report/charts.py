@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NUM_COLOURS = 6
 _MOST_POINTS = 250  # of a line
 
-# What matplotlib draws in -> the style sheet's variable, which differs by light and dark.
+# Matplotlib's colour -> the style sheet's variable, which differs by light and dark.
 _VARIABLES = {
     "#0969da": "--c0", "#d1480f": "--c1", "#1a7f37": "--c2", "#8250df": "--c3", "#bf3989": "--c4",
     "#9a6700": "--c5", "#656d76": "--soft", "#d8dee4": "--line",

@@ -3,7 +3,6 @@
 import datetime
 import html
 import importlib.resources
-import json
 import os
 import string
 import urllib.parse
@@ -21,6 +20,7 @@ from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
+from bigbird_ja.storage import decode
 
 # Without a heartbeat for so long nobody is training, whatever the last state was.
 _FRESH_SECONDS = 300.0
@@ -110,7 +110,7 @@ def collect(model_dir: str, now: float) -> RunLogs:
         events=events,
         heartbeat=heartbeat,
         is_running=is_running,
-        measured=json.loads(storage.read_bytes(measured)) if storage.exists(measured) else {},
+        measured=decode.read_json(measured, dict[str, Any]) if storage.exists(measured) else {},
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text.stored import import_pyarrow, open_stored
+from bigbird_ja.text.stored import check_column, import_pyarrow, open_stored
 
 _ROWS = 256  # at a time, if they are no larger than this
 _BATCH_BYTES = 256 << 20
@@ -54,11 +54,7 @@ def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator
 
 
 def _check_column(pyarrow: Any, schema: Any, path: str, field: str) -> None:
-    if schema.names.count(field) != 1:
-        raise BadInput(
-            f"{path}: no column {field}: name one of {', '.join(schema.names[:20])} with"
-            " --text_field"
-        )
+    check_column(path, schema.names, field)
     kind = schema.field(field).type
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type

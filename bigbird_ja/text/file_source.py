@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.process.console import log, shortened
+from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
 from bigbird_ja.text.columns import read_rows
@@ -33,6 +33,7 @@ from bigbird_ja.text.stored import (
     CONVERT,
     SUFFIXES,
     TABLES,
+    check_column,
     members,
     open_stored,
     open_unpacked,
@@ -222,9 +223,7 @@ def _cells(path: str, field: str, comma: str) -> Iterator[str]:
     csv.field_size_limit(MAX_DOCUMENT_BYTES)
     rows = csv.reader((f"{line}\n" for _, line in _lines(path)), delimiter=comma, strict=True)
     header = next(rows, [field])  # of an empty file
-    if header.count(field) != 1:
-        there = shortened(", ".join(header[:20]), 300)
-        raise BadInput(f"{path}: no column {field}: name one of {there} with --text_field")
+    check_column(path, header, field)
     column = header.index(field)
     try:
         for row in rows:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import IO, Any, cast
 
 from bigbird_ja import storage
+from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
@@ -47,12 +48,11 @@ def open_stored(path: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _archive(path: str) -> Iterator[zipfile.ZipFile]:
-    with (
-        decode.made_by_others(path, "an archive", _ADVICE),
-        storage.open_read(path) as stream,
-        zipfile.ZipFile(stream) as opened,
-    ):
-        yield opened
+    with storage.open_read(path) as stream:
+        with decode.made_by_others(path, "an archive", _ADVICE):
+            opened = zipfile.ZipFile(stream)
+        with opened:
+            yield opened
 
 
 @contextmanager
@@ -75,6 +75,14 @@ def import_pyarrow(path: str) -> Any:
     except ImportError as error:
         raise BadInput(f"{path} needs pyarrow: pip install 'bigbird-ja[arrow]'") from error
     return pyarrow
+
+
+def check_column(path: str, names: list[str], field: str) -> None:
+    """Refuse a table of which not one column alone is called `field`."""
+    if names.count(field) != 1:
+        lacking = "several columns" if field in names else "no column"
+        known = shortened(", ".join(names[:20]), 300)
+        raise BadInput(f"{path}: {lacking} {field}: name one of {known} with --text_field")
 
 
 def members(path: str) -> list[str]:

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report import charts
 from bigbird_ja.report.page import collect, distinct, page
 from tests.report import fake_run
@@ -48,6 +49,13 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "started", "time": 100.0}\n')
     text = page([collect(str(tmp_path), 110.0)], 110.0)
     assert "nothing logged yet" in text and "not evaluated yet" in text and "starting" in text
+
+
+def test_a_damaged_measurement_is_bad_input(tmp_path):
+    folder = fake_run.write(tmp_path / "run")
+    (folder / "measured.json").write_text("{")
+    with pytest.raises(BadInput, match=r"measured\.json"):
+        collect(str(folder), 0.0)
 
 
 def test_counts_cost_and_eta_are_those_of_the_model_card(tmp_path):

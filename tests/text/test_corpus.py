@@ -1,6 +1,7 @@
 """Sources: what is read, in which order, in which parts, and what is refused how."""
 
 import gzip
+import io
 import json
 import os
 import zipfile
@@ -14,6 +15,12 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus, split_weight
 
+LOCKED_ZIP = bytearray()  # that says it has a password
+with zipfile.ZipFile(packed := io.BytesIO(), "w") as archive:
+    archive.writestr("a.txt", "one")
+LOCKED_ZIP += packed.getvalue()
+LOCKED_ZIP[6] |= 1
+LOCKED_ZIP[LOCKED_ZIP.index(b"PK\x01\x02") + 8] |= 1
 CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
 
 
@@ -194,7 +201,9 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
         ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
         ("a.csv", b"id,body\n1,a\n", "no column text: name one of id, body with --text_field"),
+        ("a.csv", b"text,text\n1,a\n", "several columns text: name one of text, text"),
         ("a.zip", b"PK", "a.zip: not an archive"),
+        ("a.zip", LOCKED_ZIP, r"a.zip::a.txt: not a whole file .*password.*: unpack it, and give"),
         ("a.txt", b"", "every file is empty"),
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),
         ("a.jsonl", lines_of("", " "), "the corpus is empty"),
