@@ -8,23 +8,18 @@ Reads nothing. Writes everything under --work_dir; run again, it continues what 
 under 2 minutes on two cores.
 """
 
-import contextlib
 import json
 import math
-import shlex
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags as absl_flags
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process import children, console
-from bigbird_ja.process.errors import BadInput, of_reason
+from bigbird_ja.process import console
+from bigbird_ja.process.children import bigbird_ja
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
@@ -32,7 +27,6 @@ from bigbird_ja.storage.ownership import Owned
 EXAMPLE = "bigbird-ja demo --work_dir demo"
 NEEDS = ("tensorflow", "jax")
 
-_INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
 _KILLED = "killed.json"  # in the work directory: what the run had logged when it was killed
 # One mask each, like the corpus and not in it: である, 年, った are what a reader expects.
 _TEXTS = (
@@ -112,52 +106,6 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     bigbird_ja(["report", "--model_dir", model, "--output", f"{work_dir}/report.html"])
     measured = {f"eval_{key}": evaluated[f"masked_lm_{key}"] for key in ("loss", "accuracy")}
     return {**result, **measured, "masks": filled["masks"]}
-
-
-def bigbird_ja(
-    arguments: Sequence[str], kill_when: Callable[[], bool] | None = None
-) -> dict[str, Any]:
-    """Runs one command as a user would, shows its output, and returns its `--json` results.
-
-    Args:
-        arguments: of the command line.
-        kill_when: polled; once true, the command is killed with SIGKILL.
-
-    Raises:
-        CommandError: with the command's exit status and message.
-        RuntimeError: the command that was to be killed ended before.
-    """
-    print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
-    command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with children.kill_on_exit(process):
-        try:
-            while kill_when and process.poll() is None:
-                time.sleep(0.05)
-                if kill_when():
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
-            out, _ = process.communicate()
-        except KeyboardInterrupt:  # perhaps sent to this process alone: the command may save
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_INTERRUPT_SECONDS)
-            raise
-    if kill_when and process.returncode == -signal.SIGKILL:
-        console.log(f"SIGKILL sent to process {process.pid}")
-        return {}
-    subject = f"`bigbird-ja {arguments[0]}`"
-    results: dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
-        results = json.loads(out)
-    if not results:
-        advice = "close other programs and run the demo again"
-        raise children.error_from_exit(process.returncode, (), subject, advice)
-    if process.returncode:
-        raise of_reason(str(results.get("reason")), f"{subject}: {results.get('error')}")
-    if kill_when:
-        raise RuntimeError(f"{subject} ended by itself, before the kill")
-    return results
 
 
 def read_losses(model_dir: str) -> dict[int, float]:

@@ -11,8 +11,8 @@ import statistics
 from typing import Any
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.commands.demo import bigbird_ja
-from bigbird_ja.process.errors import CommandError
+from bigbird_ja.process.children import bigbird_ja
+from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.log import MEASURED
 from bigbird_ja.settings import requested_data
@@ -37,30 +37,33 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
         names: presets, or YAML files of settings.
 
     Raises:
-        CommandError: a command failed, or the folder holds something else.
+        CommandError: a command failed, the folder holds something else, or two files of settings
+            have one name.
     """
+    folders = [storage.base_name(name).removesuffix(".yaml") for name in names]
+    if len(set(folders)) < len(folders):
+        raise BadInput(f"--measure_config {', '.join(names)}: name each file differently")
     outputs.check_folder_place(work_dir, "--work_dir")
     outputs.check_folder(work_dir, "--work_dir", _KIND, "name another folder")
     storage.make_directory(work_dir)
     owned = Owned.create(work_dir, _KIND)
     machine = bigbird_ja(["doctor"])
-    found = {check["name"]: check["observed"] for check in machine["checks"]}
+    observed = {check["name"]: check["observed"] for check in machine["checks"]}
     for private in ("credentials", "project", "quota"):
-        found.pop(private, None)
-    match = re.search(r"(\d+) x (.+)", found["engine pjrt"])
+        observed.pop(private, None)
+    match = re.search(r"(\d+) x (.+)", observed["engine pjrt"])
     count, kind = (int(match[1]), match[2]) if match else (1, "")
     chip = devices.CHIP_OF_KIND.get(kind)
     corpus = storage.join(work_dir, "corpus.jsonl")
     bigbird_ja(["sample", "--output", corpus, "--documents", str(_DOCUMENTS)])
     runs = {}
-    for name in names:
-        folder = storage.join(work_dir, storage.base_name(name).removesuffix(".yaml"))
-        runs[name] = _one(name, folder, corpus, count, chip, "TPU" in kind)
-    result = {"bigbird_ja": __version__, "machine": found, "chip": chip, "runs": runs}
+    for name, folder in zip(names, folders, strict=True):
+        runs[name] = _one(name, storage.join(work_dir, folder), corpus, count, chip, "TPU" in kind)
+    result = {"bigbird_ja": __version__, "machine": observed, "chip": chip, "runs": runs}
     owned.write(MEASURED, json.dumps(result, indent=1).encode())
     page = storage.join(work_dir, "measured.html")
-    folders = [word for run in runs.values() for word in ("--model_dir", run["model_dir"])]
-    bigbird_ja(["report", *folders, "--output", page])
+    shown = [word for run in runs.values() for word in ("--model_dir", run["model_dir"])]
+    bigbird_ja(["report", *shown, "--output", page])
     print(f"measured: {storage.join(work_dir, MEASURED)}, {page}")
     return result
 
@@ -97,11 +100,11 @@ def _one(
 
 def _filled(model: bytes, config: Config) -> bytes:
     """Fill a vocabulary up to the config's size, which costs time, with pieces of no text."""
-    there = model_proto.pieces(model)
-    last = min(piece.score for piece in there) - 1
-    missing = range(len(there), requested_data(config).vocab_size)
+    pieces = model_proto.pieces(model)
+    last = min(piece.score for piece in pieces) - 1
+    missing = range(len(pieces), requested_data(config).vocab_size)
     new = [model_proto.Piece(f"<unused{n}>", last, model_proto.NORMAL) for n in missing]
-    return model_proto.with_pieces(model, [*there, *new])
+    return model_proto.with_pieces(model, [*pieces, *new])
 
 
 def _measured(model_dir: str) -> dict[str, Any]:

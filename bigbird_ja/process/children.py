@@ -21,12 +21,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from bigbird_ja.process import signals
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import CommandError, Interrupted, OutOfMemory, StorageError, classify
+from bigbird_ja.process.errors import (
+    CommandError,
+    Interrupted,
+    OutOfMemory,
+    StorageError,
+    classify,
+    of_reason,
+)
 
 if TYPE_CHECKING:
     import subprocess
@@ -37,6 +44,7 @@ R = TypeVar("R")
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
+_INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
 _IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with their number
 _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
@@ -198,6 +206,56 @@ def _results(started: Iterable[Future[R]], most: int) -> Iterator[R]:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()
+
+
+def bigbird_ja(
+    arguments: Sequence[str], kill_when: Callable[[], bool] | None = None
+) -> dict[str, Any]:
+    """Runs one command as a user would, shows its output, and returns its `--json` results.
+
+    Args:
+        arguments: of the command line.
+        kill_when: polled; once true, the command is killed with SIGKILL.
+
+    Raises:
+        CommandError: with the command's exit status and message.
+        RuntimeError: the command that was to be killed ended before.
+    """
+    import json
+    import shlex
+    import subprocess
+
+    print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
+    command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with kill_on_exit(process):
+        try:
+            while kill_when and process.poll() is None:
+                time.sleep(0.05)
+                if kill_when():
+                    process.send_signal(signal.SIGKILL)
+                    process.wait()
+            out, _ = process.communicate()
+        except KeyboardInterrupt:  # perhaps sent to this process alone: the command may save
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=_INTERRUPT_SECONDS)
+            raise
+    if kill_when and process.returncode == -signal.SIGKILL:
+        log(f"SIGKILL sent to process {process.pid}")
+        return {}
+    subject = f"`bigbird-ja {arguments[0]}`"
+    results: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        results = json.loads(out)
+    if not results:
+        advice = "close other programs and run it again"
+        raise error_from_exit(process.returncode, (), subject, advice)
+    if process.returncode:
+        raise of_reason(str(results.get("reason")), f"{subject}: {results.get('error')}")
+    if kill_when:
+        raise RuntimeError(f"{subject} ended by itself, before the kill")
+    return results
 
 
 def available_cores() -> int:

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from bigbird_ja.commands import demo
-from bigbird_ja.process import errors
+from bigbird_ja.process import children, errors
 from testkit.command_line import run_cli
 
 
@@ -65,7 +65,7 @@ def test_the_demo_ends_with_the_status_of_the_command_that_failed(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(errors.CommandError, match="what and where") as caught:
-        demo.bigbird_ja(["tokenize"])
+        children.bigbird_ja(["tokenize"])
     assert (caught.value.status, caught.value.reason) == (status, reason)
 
 
