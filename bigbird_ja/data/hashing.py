@@ -21,7 +21,7 @@ MULTIPLIER_1 = 0x7FEB352D
 MULTIPLIER_2 = 0x846CA68B
 GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads consecutive integers
 
-# What a hash is for; two purposes never share a stream.
+# Purposes of a hash; two of them never share a stream.
 SHARD_ORDER, READER_ORDER, RECORD_ORDER = 1, 2, 3
 MASK_UNITS, MASK_ACTION, MASK_RANDOM, MASK_SPAN = 4, 5, 6, 7
 HELD_OUT, SCATTER, NEXT_SENTENCE, MIXTURE = 8, 9, 10, 11

@@ -141,7 +141,7 @@ def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
     is_longer = arrays.gather(counts, shuffled) > counts.min()
     longer, shorter = arrays.select(shuffled, is_longer), arrays.select(shuffled, ~is_longer)
     each = layout.shards_per_reader
-    # How many of the longer shards each reader gets, and all readers before it.
+    # Count the longer shards of each reader, and of all readers before it.
     extras = quota(layout, epoch, np.arange(layout.num_readers)) - each * counts.min()
     before = arrays.gather(arrays.xp.cumsum(extras) - extras, reader)
     extra, first = arrays.gather(extras, reader), reader * each - before

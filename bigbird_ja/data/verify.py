@@ -121,7 +121,7 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
     tokenizer = tokenizer_of(data, manifest_lib.TOKENIZER_NAME)
-    # Which of them begin and end a sequence was read otherwise by earlier versions.
+    # Earlier versions took other pieces for the first and the last of a sequence.
     ids, stated = ({*each.special_ids.values()} for each in (tokenizer, manifest))
     if tokenizer.vocab_size != manifest.vocab_size or ids != stated:
         return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"

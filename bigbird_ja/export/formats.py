@@ -149,7 +149,7 @@ def _code(name: str) -> bytes:
     package = "model" if name == "pattern.py" else "export"
     text = (importlib.resources.files("bigbird_ja") / package / name).read_text("utf-8")
     text = text.replace("from bigbird_ja.model.pattern import", "from .pattern import")
-    # What else is imported from bigbird-ja names types only.
+    # Other imports from bigbird-ja name types only.
     lines = text.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("from bigbird_ja.")).encode()
 

@@ -34,7 +34,7 @@ from bigbird_ja.settings.values import changes, config_to_yaml
 from bigbird_ja.storage import decode
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".typed")
-# What `pretrain` needs on a TPU VM beyond the image's TensorFlow (and what comes with that).
+# Packages that `pretrain` needs on a VM beyond the image's TensorFlow (and what comes with that).
 _NEEDED = (
     "absl-py",
     "cloud-tpu-client",
@@ -240,7 +240,7 @@ def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
     }
     words = {name: shlex.quote(str(value)) for name, value in values.items()}
     words["PRETRAIN_FLAGS"] = shlex.join(pretrain_flags(run, vm))
-    # What a word contains is never looked at again.
+    # The text of a word is not searched for other words.
     return _PLACE.sub(lambda match: words[match[1]], _packaged("startup.sh"))
 
 

@@ -63,8 +63,8 @@ def tiled_attention(
         return run(query, key, value)
 
 
-# What the gradient needs beside inputs and output: each piece's probabilities, not divided by their
-# sum, in the compute dtype; and the sums, float32 [b, T, heads, rows].
+# Residuals of the gradient beside inputs and output: each piece's probabilities, not divided by
+# their sum, in the compute dtype; and the sums, float32 [b, T, heads, rows].
 _Kept = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 _PIECES = ("own", "outer", "global", "random")
@@ -226,7 +226,7 @@ def _backward(
         first_inner = inner[:, 0]
         shares = 1.0 / totals
         first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
-        # What the pieces computed in tile 0 was dropped: its gradient is zero.
+        # Results of the pieces in tile 0 were dropped: their gradient is zero.
         shares = tf.where(is_first(query)[..., 0], 0.0, shares)
         scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
         inner = tf.where(is_first(query)[..., 0], 0.0, inner)

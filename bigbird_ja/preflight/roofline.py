@@ -34,7 +34,7 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
     "loads": ("VLOAD", "VSTORE"),
 }
 KERNEL = "tpu_custom_call"  # its target
-# What each step of a kernel's grid takes beside its bundles: it starts its copies, which are double
+# Seconds of each step of a kernel's grid beside its bundles: it starts its copies, which are double
 # buffered, and waits for them. Calibrated by public timings: docs/lab/clock.md.
 STEP_SECONDS = 0.24e-6
 _PICKING = frozenset({"slice", "dynamic-slice", "gather"})

@@ -27,7 +27,7 @@ INT64_MAX = 2**63 - 1
 LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
 
-# What other trainers call our settings and flags.
+# Names of other trainers for our settings and flags.
 _ELSEWHERE = {
     "lr": "learning_rate",
     **dict.fromkeys(("batch_size", "train_batch_size"), "global_batch_size"),

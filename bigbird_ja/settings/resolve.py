@@ -86,7 +86,7 @@ def resolve_config(
     overrides = _of_architecture(_without_final_rate(_read_all(overrides)))
     config = varied(Config(), {override.key: override.value for override in overrides})
     validate_config(config)
-    # What depends on the data that a run reads is checked by `fit_to_data`.
+    # `fit_to_data` checks all that depends on a run's data.
     _check_effective(flatten(config), [o for o in overrides if not _depends_on_data(o.key)])
     return config, overrides
 

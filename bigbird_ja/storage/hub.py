@@ -11,7 +11,7 @@ from bigbird_ja.process.errors import BadInput, CommandError, StorageError, requ
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
 _BAD_INPUT = {400, 401, 402, 403, 404, 409}  # others than these may be gone when it is run again
 
-# Where its client, and `hf download`, keep a model: NAME, REPO and the commit.
+# The folder in which its client keeps a model: NAME, REPO and the commit.
 _CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
 _SMALL = ["*.json", "*.txt", "*.model"]  # settings and tokenizer
 

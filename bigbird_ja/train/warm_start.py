@@ -116,8 +116,8 @@ def load_initial(
     text = "; ".join([f"first values from {source} ({model.kind}): {counted}", *adapted])
     place = source if storage.is_remote(source) else os.path.abspath(source)  # `.` names nothing
     record = {"source": place, "kind": model.kind, "weights": dict(model.weights)}
-    if (there := hub.cached_name(place))[0]:
-        record["hub"] = "@".join(there)
+    if (on_hub := hub.cached_name(place))[0]:
+        record["hub"] = "@".join(on_hub)
     if model.origin:
         record["init_from"] = model.origin
     return FirstValues(taken, text + _warnings(model, config, lacking, len(specs)), record)

@@ -47,7 +47,7 @@ class _SeesAll:
     maximum: jax.Array  # [1, rows]: of the scores so far
     total: jax.Array  # [1, rows]: of their exponentials
     summed: jax.Array  # [size, rows]: of the values
-    # What the sum is still to be multiplied by, as each tile's part of it comes later.
+    # Factors by which the sum is still to be multiplied: each tile's part of it comes later.
     shrunk: list[jax.Array] = field(default_factory=list)
 
     @property
