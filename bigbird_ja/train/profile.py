@@ -124,11 +124,11 @@ def _jax_profiler(folder: str) -> Callable[[], Any]:
     """Begin; returns what ends it. Calls of Python functions are left out: they would be most."""
     import jax
 
-    if not hasattr(jax.profiler, "ProfileOptions"):  # it waits for ever where libtpu has no TPU
-        raise RuntimeError(f"jax {jax.__version__} is too old for it: 0.7 or later serves")
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    jax.profiler.start_trace(folder, profiler_options=options)
+    options: dict[str, Any] = {}
+    if hasattr(jax.profiler, "ProfileOptions"):  # from jax 0.5 or so on
+        options["profiler_options"] = jax.profiler.ProfileOptions()
+        options["profiler_options"].python_tracer_level = 0
+    jax.profiler.start_trace(folder, **options)
     return jax.profiler.stop_trace
 
 
