@@ -9,7 +9,6 @@ import glob
 import os
 import re
 import resource
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -109,7 +108,7 @@ class Profile:
             storage.upload(path, target)
             if name.endswith(".xplane.pb"):
                 steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)
-                self._record(steps=steps, folder=run, memory_bytes=_peak_memory())
+                self._record(steps=steps, folder=run, memory_bytes=_peak_memory(self._is_exact))
                 self._log(f"profile of steps {steps}: {storage.join(self._dir, run)}")
 
     def _try(self, act: Callable[[], None]) -> None:
@@ -140,8 +139,15 @@ def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
     return tf.profiler.experimental.stop
 
 
-def _peak_memory() -> int:
-    """Return the most bytes in use so far: of JAX's first device, or of this process on a host."""
-    if (jax := sys.modules.get("jax")) and (stats := jax.local_devices()[0].memory_stats()):
-        return int(stats["peak_bytes_in_use"])
+def _peak_memory(on_jax: bool) -> int:
+    """Return the most bytes in use so far: of JAX's first device, or of this process on a host.
+
+    Under TPUEstimator JAX is not asked: it would look for devices of its own, and take or await a
+    TPU that TensorFlow holds.
+    """
+    if on_jax:
+        import jax
+
+        if stats := jax.local_devices()[0].memory_stats():
+            return int(stats["peak_bytes_in_use"])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
