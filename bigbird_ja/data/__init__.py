@@ -10,7 +10,11 @@
 masks and order.
 """
 
+import os
+import tempfile
 from collections.abc import MutableMapping
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from types import ModuleType
 
 # Name -> value, and why. A value that the user has set stays.
 _TENSORFLOW: dict[str, str] = {
@@ -42,3 +46,33 @@ def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
     """
     for name, value in _TENSORFLOW.items():
         environ.setdefault(name, value)
+    ExtensionFileLoader.create_module = _create_module  # type: ignore[method-assign,assignment]
+
+
+_load_library = ExtensionFileLoader.create_module
+
+
+def _create_module(loader: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
+    """Loads a library of TensorFlow without the notices that it prints before it can be configured.
+
+    From 2.20 on, some of its libraries say while they are loaded that oneDNN is used, whatever
+    TF_CPP_MIN_LOG_LEVEL says: four lines of every command. Loading holds Python's lock, so that no
+    thread of ours writes to standard error meanwhile.
+    """
+    if not spec.name.startswith("tensorflow."):
+        return _load_library(loader, spec)
+    try:
+        kept, printed = os.dup(2), tempfile.TemporaryFile()  # noqa: SIM115 (below)
+    except OSError:  # standard error is closed, or there is no room: the notices do no harm
+        return _load_library(loader, spec)
+    with printed:
+        os.dup2(printed.fileno(), 2)
+        try:
+            return _load_library(loader, spec)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            printed.seek(0)
+            for line in printed:
+                if not line.startswith((b"I0000 ", b"WARNING: All log messages before absl::")):
+                    os.write(2, line)

@@ -5,11 +5,14 @@ parse it; that its refusals are, by tests/test_bad_inputs.py and test_bad_values
 """
 
 import json
+import os
+import subprocess
 import sys
 import types
 
 import pytest
 
+from bigbird_ja import data
 from bigbird_ja.cli import main
 from bigbird_ja.process import errors
 from testkit.command_line import run, run_cli, run_module
@@ -118,3 +121,24 @@ def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_i
     assert main.run_command_line(["preflight"]) == 2
     assert "jax is not installed" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+def test_tensorflow_is_imported_without_a_word():
+    """Four lines about oneDNN stood before what each command says."""
+    words = "import os; from bigbird_ja.data import prepare_tensorflow as p; p(os.environ)"
+    code = f"{words}; import tensorflow, sys; print('end', file=sys.stderr)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stderr == "end\n"
+
+
+def test_a_fault_that_a_library_prints_while_it_is_loaded_is_shown(monkeypatch, capfd):
+    def load(loader, spec):
+        notice = b"I0000 00:00:1.2 3 port.cc:153] oneDNN custom operations are on.\n"
+        os.write(2, notice + b"F0000 no AVX\n")
+        return spec.name
+
+    monkeypatch.setattr("bigbird_ja.data._load_library", load)
+    for name, shown in (("tensorflow.x", "F0000 no AVX\n"), ("other", None)):
+        assert data._create_module(None, types.SimpleNamespace(name=name)) == name
+        printed = capfd.readouterr().err
+        assert printed == shown or ("oneDNN" in printed and shown is None)
