@@ -6,6 +6,7 @@ of the folder's code beside the weights, on held-out records.
 
 import functools
 import importlib.metadata
+import os
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
         options: the data set whose held-out records are compared; without one token ids alone.
     """
     report: dict[str, Any] = {"tolerance": TOLERANCE, "step": model.step, "versions": {}}
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
     try:
         import transformers
     except ImportError:

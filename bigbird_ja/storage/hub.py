@@ -56,7 +56,9 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
             more["revision"] = cached_name(folder)[1]
             huggingface_hub.snapshot_download(path, allow_patterns="pytorch_model*", **more)
     except Exception as error:  # of the client or its HTTP library
-        why = f"no such path, and not fetched ({summary_line(error)})"
+        is_lost = type(error).__name__ == "LocalEntryNotFoundError"  # its cause is the network's
+        reason = summary_line((is_lost and error.__cause__) or error)
+        why = f"no such path, and not fetched ({reason})"
         raise BadInput(f"{flag} {path}: {why}: {advice}") from error
     log(f"{flag} {path}: commit {cached_name(folder)[1]}, in {folder}")
     return folder

@@ -28,6 +28,7 @@ def test_a_tokenizer_by_its_name(tmp_path, tokenizer_path, sample_corpus, run_cl
     assert manifest["statistics"]["tokenizer_source"] == f"me/model@{commit}"
     gone = run_cli(*make, env={**env, "HF_HOME": f"{tmp_path}/empty"})
     assert gone.status == 2 and "`hf download me/model --local-dir model`" in gone.stderr
+    assert "not fetched ([Errno 111] Connection refused):" in gone.stderr  # not the cache's advice
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
