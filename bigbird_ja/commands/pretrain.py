@@ -139,10 +139,10 @@ def _prepare_and_train(
 
         profiled = read_steps(args.profile_steps, config.training.num_train_steps)
     with hosts.joined(args, config, manifest, stop, deps.log) as pod:
-        from bigbird_ja.train.train import train  # this takes seconds
-
         before = run_dir.engine_before()
         engine = choose(args.engine, args.use_tpu, config, before, pod.count)
+        from bigbird_ja.train.train import train  # after refusals, as this takes seconds
+
         deps.log(str(engine))
         if warning := cpu_warning(config, manifest, engine):
             deps.log(f"warning: {warning}")

@@ -268,22 +268,26 @@ def preview(forward: Model, tokenizer: Tokenizer, seq_length: int) -> list[dict[
         For each: `before` and `after` the mask, `truth` (what a reader expects), the `guess` (a
         piece, perhaps the beginning of it) and its `probability`.
     """
-    special, filled = tokenizer.special, []
+    filled: list[dict[str, Any]] = []
+    special, rows = tokenizer.special, []
     for before, truth, after in _PREVIEW:
         try:
             ids = [special.cls, *tokenizer.encode_with_masks(before + MASK + after), special.sep]
         except BadInput:  # MeCab is not on every machine that trains
             continue
-        if special.mask not in ids or len(ids) > seq_length:
-            continue
-        row = np.full((1, seq_length), special.pad)  # one program for all of them
-        row[0, : len(ids)] = ids
-        scores = forward.log_probabilities(row, np.array([[ids.index(special.mask)]]))[0, 0]
-        best = int(scores[: tokenizer.vocab_size].argmax())
-        guess = tokenizer.written[best].replace("▁", " ")
-        probability = round(math.exp(float(scores[best])), 4)
-        parts = {"before": before, "after": after, "truth": truth, "guess": guess}
-        filled.append(parts | {"probability": probability})
+        if special.mask in ids and len(ids) <= seq_length:
+            filled.append({"before": before, "after": after, "truth": truth})
+            rows.append(ids)
+    if not rows:
+        return []
+    longest = max(map(len, rows))
+    batch = np.array([ids + [special.pad] * (longest - len(ids)) for ids in rows])
+    places = np.array([[ids.index(special.mask)] for ids in rows])
+    scores = forward.log_probabilities(batch, places)[:, 0, : tokenizer.vocab_size]
+    for sentence, row in zip(filled, scores, strict=True):
+        best = int(row.argmax())
+        sentence["guess"] = tokenizer.written[best].replace("▁", " ")
+        sentence["probability"] = round(math.exp(float(row[best])), 4)
     return filled
 
 
