@@ -73,6 +73,34 @@ def wordpiece(folder, texts):
     _save(backend, folder, "BertTokenizerFast", do_lower_case=False, **_BERT)
 
 
+def gemma_bpe(folder, texts):
+    """As mmBERT's, which is Gemma 2's: BPE over "▁", unknown characters in bytes, <bos> and <eos>
+    around a text, and no piece that is named cls or sep."""
+    parts = {f"{name}_token": f"<{name}>" for name in ("pad", "eos", "bos", "unk", "mask")}
+    backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_previous")
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    special = [*parts.values(), *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, special_tokens=special)
+    backend.train_from_iterator(texts, trainer)
+    backend = _without_added_bytes(backend)
+    backend.post_processor = _template(backend, "<bos>", "<eos>")
+    _save(backend, folder, **parts)
+
+
+def _without_added_bytes(backend):
+    """Leave the pieces of bytes to the model's vocabulary, as in all that were published."""
+    definition = json.loads(backend.to_str())
+    definition["model"]["byte_fallback"] = True
+    definition["added_tokens"] = [
+        token for token in definition["added_tokens"] if not token["content"].startswith("<0x")
+    ]
+    return tokenizers.Tokenizer.from_str(json.dumps(definition))
+
+
 def unigram_with_bytes(folder, texts):
     """As llm-jp's and ModernBERT-Ja's: SentencePiece-like, unknown characters in bytes; what stands
     around a text is neither cls nor sep."""
@@ -87,12 +115,7 @@ def unigram_with_bytes(folder, texts):
         special_tokens=[*parts.values(), *(f"<0x{byte:02X}>" for byte in range(256))],
     )
     backend.train_from_iterator(split, trainer)
-    definition = json.loads(backend.to_str())
-    definition["model"]["byte_fallback"] = True
-    definition["added_tokens"] = [
-        token for token in definition["added_tokens"] if not token["content"].startswith("<0x")
-    ]
-    backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    backend = _without_added_bytes(backend)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     backend.post_processor = _template(backend, "<s>", "</s>")
     _save(backend, folder, **parts)
@@ -122,6 +145,7 @@ KINDS = {
     "byte-level BPE": byte_level_bpe,
     "RoBERTa's BPE": roberta_bpe,
     "WordPiece": wordpiece,
+    "Gemma's BPE with bytes": gemma_bpe,
     "Unigram with bytes": unigram_with_bytes,
     "MeCab with WordPiece": mecab_wordpiece,
 }

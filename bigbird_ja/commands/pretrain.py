@@ -40,6 +40,9 @@ NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the devi
 SETTINGS = used_by("pretrain")
 _CORE_FLOPS = 50e9  # a second, of one core of a CPU: few reach as much with float32
 _LONG_DAYS = 30  # on a CPU, from which a run is warned of
+# Tokens until small models (hidden size 128) left the plateau of frequencies: docs/lab/recipe.md.
+_PLATEAU_TOKENS = {"early": 600_000, "late": 4_000_000}
+_SMALL = 256  # hidden size, up to which that is said
 
 
 def define_flags(flags: Flags) -> None:
@@ -195,6 +198,8 @@ def _settings(
         _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
     log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")
+    if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
+        log(hint)
     warnings = config_warnings(config, from_scratch=not args.init_from)
     if zone := config.tpu.zone:
         size = sum(shard.bytes for shard in manifest.train_shards)
@@ -203,6 +208,21 @@ def _settings(
     for warning in warnings:
         log(f"warning: {warning}")
     return config, overrides, manifest, guard
+
+
+def plateau(config: Config, data: Data) -> str | None:
+    """Word when a small model that begins from scratch learns more than frequencies of pieces."""
+    model, training = config.model, config.training
+    if model.hidden_size > _SMALL:
+        return None
+    is_early = model.architecture == "modernbert" or model.initializer == "subspaces"
+    tokens = _PLATEAU_TOKENS["early" if is_early else "late"]
+    steps = tokens // (training.global_batch_size * data.seq_length)
+    end = "" if steps < training.num_train_steps else ", and this run ends before that"
+    return (
+        f"what to expect: about {steps:,} steps ({tokens / 1e6:g} M tokens) in which the loss falls"
+        f" to what the pieces' frequencies give and stays there{end} (docs/lab/recipe.md)"
+    )
 
 
 def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:

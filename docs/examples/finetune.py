@@ -292,16 +292,19 @@ def main() -> None:
         transformers.AutoModelForQuestionAnswering,
     )
     model = load(kinds[is_qa], args.model, trust, **config)
-    done = 0
+    done, is_terminal = 0, sys.stderr.isatty()
+    begin, end = ("\r", "") if is_terminal else ("", "\n")
 
     def progress(batch: Sequence[Example], loss: float) -> None:
         nonlocal done
-        done += len(batch)
+        before, done = done, done + len(batch)
         of = settings.epochs * (len(examples) - held_out)
-        print(f"\r{done:,} of {of:,} examples, loss {loss:.4f}", end="", file=sys.stderr)
+        if is_terminal or done * 20 // of > before * 20 // of:  # a file gets twenty lines
+            shown = f"{begin}{done:,} of {of:,} examples, loss {loss:.4f}"
+            print(shown, end=end, file=sys.stderr)
 
     fit(model, tokenizer, examples[held_out:], settings, progress)
-    print(file=sys.stderr)
+    print(end="\n" if is_terminal else "", file=sys.stderr)
     loss, answers = predict(model, tokenizer, examples[:held_out], settings.batch_size)
     right = [a == e.target for a, e in zip(answers, examples[:held_out], strict=True)]
     model.save_pretrained(args.output)

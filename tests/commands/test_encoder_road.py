@@ -34,7 +34,7 @@ _SETTINGS = (
 )
 
 
-def save_encoder(kind, folder, **sizes):
+def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
     """A small model of random weights beside the folder's tokenizer; its embeddings have more rows
     than that has pieces, as many that are published do."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -44,7 +44,7 @@ def save_encoder(kind, folder, **sizes):
     sizes |= {"num_attention_heads": 2, "intermediate_size": 96}
     config = getattr(transformers, f"{kind}Config")(**sizes)
     torch.manual_seed(3)
-    model = getattr(transformers, f"{kind}ForMaskedLM")(config)
+    model = getattr(transformers, kind + head)(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)

@@ -4,10 +4,11 @@ The runtime's own messages are fed in where JAX would raise them; all before tha
 """
 
 import os
+import sys
 
 import pytest
 
-from bigbird_ja.commands.pretrain import cpu_warning
+from bigbird_ja.commands.pretrain import cpu_warning, plateau
 from bigbird_ja.train import Choice
 from bigbird_ja.train.engines import devices
 from testkit.configs import fitted, with_data
@@ -67,6 +68,7 @@ def test_a_device_that_cannot_be_used_or_is_missing_or_a_package_that_is(
     PretendedMachine(monkeypatch, dict.fromkeys(packages, "99"), files)
     monkeypatch.setattr(jax, "devices", no_devices)
     monkeypatch.setattr(jax.config, "update", lambda *args: None)
+    monkeypatch.setitem(sys.modules, "bigbird_ja.train.train", None)  # is not imported first
     refused(command(inputs, tmp_path / "model", *flags), capsys, words)
     assert not (tmp_path / "model").exists()
 
@@ -83,6 +85,16 @@ def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
     (tmp_path / "model").mkdir()
     refused(command(inputs, tmp_path / "model", *small), capsys, *words, status=71)
     assert os.listdir(tmp_path / "model") == []
+
+
+def test_what_to_expect_is_said_of_small_models():
+    tiny = fitted("tiny-cpu", ["training.num_train_steps=400", "training.global_batch_size=4"])
+    config, data = with_data(tiny)
+    steps = 600_000 // (4 * data.seq_length)
+    assert f"about {steps:,} steps (0.6 M tokens)" in plateau(config, data)
+    late = plateau(*with_data(fitted("tiny-cpu", ["model.initializer=normal"])))
+    assert "4 M tokens" in late and "ends before that" in late
+    assert plateau(*with_data(fitted("base-4096"))) is None
 
 
 def test_a_base_model_on_a_cpu_is_warned_of_and_a_tiny_one_is_not(monkeypatch):

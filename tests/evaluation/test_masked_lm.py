@@ -45,8 +45,13 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_the_preview_is_what_fill_mask_says(result, forward, small_run):
+def test_the_preview_is_what_fill_mask_says(result, forward, small_run, monkeypatch):
     tokenizer = load_run(small_run.model_dir).tokenizer
+    asked, ask = [], forward.log_probabilities
+    with monkeypatch.context() as patched:
+        patched.setattr(forward, "log_probabilities", lambda *given: asked.append(1) or ask(*given))
+        assert masked_lm.preview(forward, tokenizer, 256) == result["examples"]
+    assert asked == [1]
     assert len(result["examples"]) == 3
     for e in result["examples"]:
         text = f"{e['before']}[MASK]{e['after']}"

@@ -1,0 +1,200 @@
+"""Makes an embedder of an exported folder, and sets it beside BM25 on long documents.
+
+    pip install sentence-transformers datasets bm25s
+    python docs/examples/embed.py guide/hf --corpus wiki.jsonl.gz --output embedder
+    python docs/examples/embed.py guide/hf --pairs pairs.jsonl --output embedder
+    python docs/examples/embed.py embedder --corpus wiki.jsonl.gz --epochs 0
+
+Any folder that sentence-transformers loads is trained by its trainer (cached contrastive loss) on
+whole documents, longer ones cut at --max_tokens. An interrupted training goes on by the same
+command; `SentenceTransformer("embedder")` loads the result.
+
+--corpus (.jsonl or .jsonl.gz, Wiki40b's markers in `text`) asks for articles by title and heading
+of a section; both are taken out of the article. --pairs has a `query` and its `text` in each line.
+A share of the documents (--held_out, by checksum: always the same ones) is not trained on. The
+table ranks them for their own queries: recall and nDCG@10 by length of the document, for the
+embedder, for its view of the first 512 tokens, and for BM25 of pairs of characters.
+"""
+
+import argparse
+import gzip
+import itertools
+import json
+import math
+import re
+import sys
+import unicodedata
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
+from sentence_transformers.losses import CachedMultipleNegativesRankingLoss
+from sentence_transformers.training_args import BatchSamplers
+from transformers.trainer_utils import get_last_checkpoint
+
+BOUNDS = (512, 2048, 8192)  # tokens; rows of the table
+SHORT = 512  # tokens that encoders before ModernBERT see
+Pair = tuple[str, str]  # a query, and the document that answers it
+PART = re.compile(r"_START_(ARTICLE|SECTION|PARAGRAPH)_\n(.*?)(?=\n_START_|\Z)", re.DOTALL)
+
+
+def lines(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield where each JSON object stands, and the object."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8", newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            where = f"{path} line {number}"
+            try:
+                yield where, dict(json.loads(line))
+            except (ValueError, TypeError):
+                sys.exit(f"embed: {where}: not a JSON object")
+
+
+def from_pairs(path: Path) -> Iterator[Pair]:
+    """Yield the pairs of a file of `query` and `text`."""
+    for where, row in lines(path):
+        query, text = row.get("query"), row.get("text")
+        if not all(isinstance(part, str) and part.strip() for part in (query, text)):
+            sys.exit(f"embed: {where}: needs a query and a text, two strings that are not empty")
+        yield query, text
+
+
+def from_corpus(path: Path, queries: int) -> Iterator[Pair]:
+    """Yield up to `queries` pairs of each article, of headings evenly spread over it."""
+    for where, row in lines(path):
+        found = PART.findall(str(row.get("text")))
+        if not found or found[0][0] != "ARTICLE":
+            sys.exit(f"embed: {where}: no article with Wiki40b's markers: make --pairs of it")
+        title = found[0][1].strip()
+        names = [title, *(f"{title} {name.strip()}" for kind, name in found if kind == "SECTION")]
+        text = "\n".join(t.replace("_NEWLINE_", "\n") for kind, t in found if kind == "PARAGRAPH")
+        if title and text.strip():
+            count = min(queries, len(names))
+            # From the last one on: what a short view does not reach is asked for, too.
+            yield from ((names[-1 - i * len(names) // count], text) for i in range(count))
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Tell a document's side by its checksum."""
+    return zlib.crc32(text.encode()) < share * 2**32
+
+
+def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Namespace) -> None:
+    """Train the model and save it in --output."""
+    output = args.output / "training"
+    settings = Arguments(
+        output_dir=str(output),
+        num_train_epochs=args.epochs,
+        per_device_train_batch_size=args.batch_size,
+        learning_rate=args.learning_rate,
+        warmup_steps=0.1,  # of all
+        batch_sampler=BatchSamplers.NO_DUPLICATES,  # a document is no wrong answer to its own query
+        save_steps=50,
+        save_total_limit=1,
+        logging_steps=10,
+        report_to="none",
+    )
+    columns = {"query": [query for query, _ in pairs], "text": [text for _, text in pairs]}
+    loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=args.mini_batch_size)
+    trainer = SentenceTransformerTrainer(
+        model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=loss
+    )
+    begun = get_last_checkpoint(str(output)) if output.exists() else None
+    trainer.train(resume_from_checkpoint=begun)
+    model.save_pretrained(str(args.output))
+
+
+def cosines(model: Any, queries: list[str], texts: list[str], max_tokens: int) -> np.ndarray:
+    """Return cosines [queries, texts]; of a text the first `max_tokens` tokens are read."""
+    model.max_seq_length = max_tokens
+    one, other = (
+        model.encode(each, batch_size=4, normalize_embeddings=True) for each in (queries, texts)
+    )
+    return np.asarray(one @ other.T)
+
+
+def bm25(queries: list[str], texts: list[str]) -> np.ndarray:
+    """Return BM25's scores [queries, texts], of pairs of characters, as no word has spaces."""
+
+    def grams(text: str) -> list[str]:
+        plain = unicodedata.normalize("NFKC", text).lower()
+        return [one + other for one, other in itertools.pairwise(plain)]
+
+    index = bm25s.BM25()
+    index.index([grams(text) for text in texts], show_progress=False)
+    return np.stack([index.get_scores(grams(query)) for query in queries])
+
+
+def measures(scores: np.ndarray, right: np.ndarray) -> str:
+    """Return the columns of a row of the table, of scores [queries, texts].
+
+    A query's rank is that of its one right document, behind those that it ties with.
+    """
+    ranks = (scores >= np.take_along_axis(scores, right[:, None], 1)).sum(1)
+    gains = np.where(ranks <= 10, 1 / np.log2(1 + ranks), 0)
+    values = (np.mean(ranks <= 1), np.mean(ranks <= 10), gains.mean())
+    return " | ".join(f"{value:.3f}" for value in values)
+
+
+def evaluate(model: SentenceTransformer, pairs: Sequence[Pair], max_tokens: int) -> None:
+    """Print the table."""
+    queries, texts = [query for query, _ in pairs], list(dict.fromkeys(text for _, text in pairs))
+    place = {text: i for i, text in enumerate(texts)}
+    right = np.array([place[text] for _, text in pairs])
+    length = np.array([len(ids) for ids in model.tokenizer(texts, verbose=False)["input_ids"]])
+    methods = {
+        "embedder": cosines(model, queries, texts, max_tokens),
+        f"its first {SHORT} tokens": cosines(model, queries, texts, SHORT),
+        "BM25": bm25(queries, texts),
+    }
+    print(f"{len(texts):,} held-out documents, {len(queries):,} queries\n")
+    print("| tokens | queries | | recall@1 | recall@10 | nDCG@10 |\n|---|---|---|---|---|---|")
+    for low, high in [*itertools.pairwise((0, *BOUNDS, math.inf)), (0, math.inf)]:
+        inside = (length[right] > low) & (length[right] <= high)
+        name = f"{low + 1:,} to {high:,}" if high < math.inf else f"over {low:,}" if low else "all"
+        for method, scores in methods.items() if inside.any() else ():
+            columns = measures(scores[inside], right[inside])
+            print(f"| {name} | {inside.sum():,} | {method} | {columns} |")
+
+
+def main() -> None:
+    """Train and evaluate."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", help="folder of export, or an embedder made before")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--corpus", type=Path, help="articles with Wiki40b's markers")
+    source.add_argument("--pairs", type=Path, help="a query and a text in each line")
+    parser.add_argument("--output", type=Path, help="folder of the embedder")
+    parser.add_argument("--held_out", type=float, default=0.2, help="share of the documents")
+    parser.add_argument("--queries", type=int, default=2, help="of each article")
+    parser.add_argument("--epochs", type=float, default=1, help="0 only evaluates")
+    parser.add_argument("--batch_size", type=int, default=64, help="every other text is wrong")
+    parser.add_argument("--mini_batch_size", type=int, default=4, help="in memory at once")
+    parser.add_argument("--learning_rate", type=float, default=1e-4)
+    parser.add_argument("--max_tokens", type=int, default=8192, help="of a document")
+    args = parser.parse_args()
+    path = args.corpus or args.pairs
+    if not path.is_file():
+        sys.exit(f"embed: {path}: no such file")
+    if args.epochs and args.output is None:
+        sys.exit("embed: --output names the folder of the embedder")
+    sides: tuple[list[Pair], list[Pair]] = ([], [])
+    for pair in from_corpus(path, args.queries) if args.corpus else from_pairs(path):
+        sides[is_held_out(pair[1], args.held_out)].append(pair)
+    if not all(sides):
+        sys.exit(f"embed: {path}: too few documents to hold some out")
+    model = SentenceTransformer(args.model)
+    model.max_seq_length = args.max_tokens
+    if args.epochs:
+        train(model, sides[False], args)
+    evaluate(model, sides[True], args.max_tokens)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The embedding example at toy size: training, going on, the table, and what it refuses."""
+
+import importlib
+import json
+import sys
+
+import pytest
+
+from bigbird_ja.text import articles
+from testkit import ROOT, tokenizer_folders
+from tests.commands import test_encoder_road as road
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
+for package in ("sentence_transformers", "datasets", "bm25s"):
+    pytest.importorskip(package, reason=f"needs {package} (docs/examples/embed.py says how)")
+sys.path.insert(0, str(ROOT / "docs/examples"))
+embed = importlib.import_module("embed")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """An encoder of random weights."""
+    tokenizer_folders.byte_level_bpe(tmp_path / "encoder", list(articles.documents(40, seed=5)))
+    road.save_encoder("ModernBert", tmp_path / "encoder", max_position_embeddings=2048)
+    return tmp_path / "encoder"
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Articles with titles of their own, in Wiki40b's layout."""
+    path = tmp_path / "wiki.jsonl"
+    road.write_share(path, articles.documents(60, seed=8))
+    return path
+
+
+def called(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["embed", *map(str, words)])
+    embed.main()
+    return capsys.readouterr().out
+
+
+def test_an_embedder_is_trained_goes_on_and_is_set_beside_bm25(
+    folder, corpus, tmp_path, monkeypatch, capsys
+):
+    words = [folder, f"--corpus={corpus}", f"--output={tmp_path / 'made'}", "--batch_size=8"]
+    words += ["--learning_rate=1e-3", "--max_tokens=1024"]
+    monkeypatch.setattr(embed, "BOUNDS", (64, 1024))
+    printed = called(monkeypatch, capsys, *words)
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in printed.splitlines()]
+    found = {(row[0], row[2]): [float(v) for v in row[3:]] for row in rows if "." in row[-1:][0]}
+    assert {name for _, name in found} == {"embedder", "its first 512 tokens", "BM25"}
+    assert found["all", "BM25"][1] > 0.9  # titles stand in their articles
+    for recall_1, recall_10, ndcg in found.values():
+        assert 0 <= recall_1 <= ndcg <= recall_10 <= 1
+    again = called(
+        monkeypatch,
+        capsys,
+        tmp_path / "made",
+        f"--corpus={corpus}",
+        "--epochs=0",
+        "--max_tokens=1024",
+    )
+    assert again[again.index("| tokens") :] == printed[printed.index("| tokens") :]
+
+
+def test_titles_and_headings_are_asked_for_and_taken_out(tmp_path):
+    parts = ["ARTICLE", "銀閣", "PARAGRAPH", "寺である。_NEWLINE_東山。", "SECTION", "歴史"]
+    parts += ["PARAGRAPH", "昔。", "SECTION", "庭", "PARAGRAPH", "砂。"]
+    text = "".join(f"\n_START_{a}_\n{b}" for a, b in zip(parts[::2], parts[1::2], strict=True))
+    path = tmp_path / "one.jsonl"
+    road.write_share(path, [text])
+    body = "寺である。\n東山。\n昔。\n砂。"
+    assert [*embed.from_corpus(path, 2)] == [("銀閣 庭", body), ("銀閣 歴史", body)]
+    assert [q for q, _ in embed.from_corpus(path, 9)] == ["銀閣 庭", "銀閣 歴史", "銀閣"]
+
+
+@pytest.mark.parametrize(
+    ("flag", "line", "said"),
+    [
+        ("--pairs", '{"query": "寺"}', "line 1: needs a query and a text"),
+        ("--pairs", "[1]", "line 1: not a JSON object"),
+        ("--pairs", '{"query": "寺", "text": "銀閣"}', "too few documents"),
+        ("--corpus", json.dumps({"text": "銀閣"}), "line 1: no article"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(flag, line, said, tmp_path, monkeypatch, capsys):
+    (tmp_path / "rows.jsonl").write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=said):
+        called(monkeypatch, capsys, "any", f"{flag}={tmp_path / 'rows.jsonl'}", "--output=out")
