@@ -40,8 +40,9 @@ NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the devi
 SETTINGS = used_by("pretrain")
 _CORE_FLOPS = 50e9  # a second, of one core of a CPU: few reach as much with float32
 _LONG_DAYS = 30  # on a CPU, from which a run is warned of
-# Tokens until small models (hidden size 128) left the plateau of frequencies: docs/lab/recipe.md.
-_PLATEAU_TOKENS = {"early": 600_000, "late": 4_000_000}
+# Tokens until small models of real text left the plateau of frequencies (docs/lab/recipe.md): with
+# learned positions and normal first values, and otherwise.
+_PLATEAU = (4_000_000, 600_000)
 _SMALL = 256  # hidden size, up to which that is said
 
 
@@ -215,8 +216,7 @@ def plateau(config: Config, data: Data) -> str | None:
     model, training = config.model, config.training
     if model.hidden_size > _SMALL:
         return None
-    is_early = model.architecture == "modernbert" or model.initializer == "subspaces"
-    tokens = _PLATEAU_TOKENS["early" if is_early else "late"]
+    tokens = _PLATEAU[model.architecture == "modernbert" or model.initializer == "subspaces"]
     steps = tokens // (training.global_batch_size * data.seq_length)
     end = "" if steps < training.num_train_steps else ", and this run ends before that"
     return (

@@ -13,7 +13,7 @@ command; `SentenceTransformer("embedder")` loads the result.
 of a section; both are taken out of the article. --pairs has a `query` and its `text` in each line.
 A share of the documents (--held_out, by checksum: always the same ones) is not trained on. The
 table ranks them for their own queries: recall and nDCG@10 by length of the document, for the
-embedder, for its view of the first 512 tokens, and for BM25 of pairs of characters.
+embedder, for its view of the first 512 tokens, and for BM25 of characters and their pairs.
 """
 
 import argparse
@@ -120,11 +120,11 @@ def cosines(model: Any, queries: list[str], texts: list[str], max_tokens: int) -
 
 
 def bm25(queries: list[str], texts: list[str]) -> np.ndarray:
-    """Return BM25's scores [queries, texts], of pairs of characters, as no word has spaces."""
+    """Return BM25's scores [queries, texts], of characters and their pairs."""
 
     def grams(text: str) -> list[str]:
         plain = unicodedata.normalize("NFKC", text).lower()
-        return [one + other for one, other in itertools.pairwise(plain)]
+        return [*plain, *map("".join, itertools.pairwise(plain))]
 
     index = bm25s.BM25()
     index.index([grams(text) for text in texts], show_progress=False)
