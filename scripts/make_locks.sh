@@ -6,6 +6,12 @@
 #   requirements/estimator.lock  TensorFlow 2.15 with TPUEstimator and jax 0.4.34, Python 3.10 and 3.11
 #   requirements/kaggle.lock     what Kaggle's TPU image ships, Python 3.12 (`make test-kaggle`)
 #
+# and, in bigbird_ja/launch/locks/, what `launch` installs on a machine, Python 3.10 to 3.13:
+#
+#   needed.lock   what `pretrain` needs beyond an image's TensorFlow, beside any protobuf from 3.20 to 6
+#   tf-2.15.lock  what the engine of JAX's runtime needs, of which an image with TensorFlow 2.15
+#   newer.lock    ... or any other image has no version
+#
 # Versions that are in a lock stay there as long as pyproject.toml allows them; `--upgrade` takes the
 # newest. The locks name no registry and no path, so that they install from any mirror.
 set -euo pipefail
@@ -60,3 +66,21 @@ compile requirements/estimator.lock 3.10 "estimator huggingface test" \
 compile requirements/kaggle.lock 3.12 "tpu huggingface test" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
   'numpy<2.2' # an older numpy 2 than the newest lock has
+
+# machine LOCK DROPPED requirement...: nothing of pyproject.toml; `more` holds the constraints.
+machine() {
+  local lock=bigbird_ja/launch/locks/$1.lock dropped=$2
+  shift 2
+  echo "$lock"
+  printf '%s\n' "$@" | "$uv" pip compile - --constraint "$more" --no-emit-package "$dropped" \
+    --no-emit-package colorama --universal --python-version 3.10 --generate-hashes --no-annotate \
+    --custom-compile-command "make locks" --output-file "$lock" --quiet "${upgrade[@]}"
+}
+
+echo 'protobuf==3.20.3' >"$more" # the oldest beside TensorFlow 2.15: what takes it takes later ones
+machine needed protobuf absl-py cloud-tpu-client 'google-cloud-storage>=3' google-crc32c \
+  'msgspec>=0.19' pyyaml 'sentencepiece>=0.2.1' tqdm
+printf '%s\n' 'numpy<2' 'ml-dtypes<0.4' >>"$more" # as TensorFlow 2.15 has them, too
+machine tf-2.15 none 'jax==0.4.34' 'jaxlib==0.4.34' 'libtpu>=0.0.2,<0.0.12'
+sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' bigbird_ja/launch/locks/needed.lock >"$more"
+machine newer none google-api-core 'tensorflow-cpu>=2.15' 'jax[tpu]>=0.4.34'

@@ -11,7 +11,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from bigbird_ja.launch import startup
 from testkit import ROOT, command_line
 
 if sys.version_info >= (3, 11):
@@ -28,8 +27,12 @@ LOCKS = {
     "requirements/kaggle.lock": (("tpu", "test", *COMMON), ("3.12", "3.13")),
 }
 OVER = "requirements/extra.lock"  # laid over the first
+# What `launch` installs on a machine, and the Pythons of its images.
+MACHINES = "bigbird_ja/launch/locks"
+IMAGES_PYTHONS = {"tf-2.15": ("3.10", "3.11"), "newer": ("3.10", "3.11", "3.12", "3.13")}
 IMAGES = ROOT / "tests" / "fixtures" / "images"
 # Of the package's requirements, what a TPU VM's image has, or what training does without.
+NOT_BESIDE = {"tensorflow", "tensorflow-metadata"}  # the image's own, or of its TensorFlow alone
 NOT_FOR_TRAINING = {"google-auth", "matplotlib", "numpy", "requests", "tensorflow-datasets"}
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
 
@@ -71,7 +74,20 @@ def requirements(*extras):
     return collected
 
 
-@pytest.mark.parametrize("lock", [*LOCKS, OVER])
+def with_index(*words):
+    """`uv` where it is and reaches a package index; skips elsewhere."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("uv is not installed here")
+    done = command_line.run(uv, *words)
+    if "request" in done.stderr and "No solution" not in done.stderr:
+        pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
+    return done
+
+
+@pytest.mark.parametrize(
+    "lock", [*LOCKS, OVER, *(f"{MACHINES}/{name}.lock" for name in ("needed", *IMAGES_PYTHONS))]
+)
 def test_locks_pin_by_hash_and_name_no_registry(lock):
     for block in blocks(lock):
         first, *hashes = [line.strip(" \\") for line in block.splitlines()]
@@ -109,15 +125,28 @@ def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone():
         assert not capped, f"{required}: could replace what a machine has"
 
 
-def test_the_vm_of_launch_gets_what_is_required_and_the_packages_of_the_extras():
-    required = {canonicalize_name(each.name) for each in requirements()} - NOT_FOR_TRAINING
-    assert required <= {canonicalize_name(Requirement(pin).name) for pin in startup.requirements()}
-    extras = {r.name: r.specifier for r in requirements("tpu", "tensorflow", "estimator")}
-    beside = map(Requirement, startup.engine_requirements("pjrt", "tpu-vm-tf-2.15.0-pjrt"))
-    assert all(extras[required.name] == required.specifier for required in beside)
-    newer = {r.name: r.specifier for r in requirements("tpu", "tensorflow")}
-    for required in map(Requirement, startup.engine_requirements("pjrt", "v2-alpha-tpuv6e")):
-        assert newer[required.name.removesuffix("-cpu")] == required.specifier
+@pytest.mark.parametrize("image", IMAGES_PYTHONS)
+def test_the_vm_of_launch_gets_what_is_required_and_the_packages_of_the_extras(image):
+    extras = ("estimator",) if image == "tf-2.15" else ("tpu", "cpu")
+    wanted = {canonicalize_name(r.name): r for r in requirements(*extras) if r.name != "setuptools"}
+    for python in IMAGES_PYTHONS[image]:
+        needed = pins(f"{MACHINES}/needed.lock", python)
+        beside = pins(f"{MACHINES}/{image}.lock", python)
+        assert not {"numpy", "protobuf", *filter(LEAVE_ALONE.match, needed)} & {*needed}
+        assert {*wanted} - NOT_FOR_TRAINING - {*needed, *beside} <= NOT_BESIDE
+        for name, version in {**beside, **needed}.items():
+            assert name not in wanted or wanted[name].specifier.contains(version), (name, version)
+
+
+@pytest.mark.parametrize(
+    ("image", "python"), [(i, python) for i in IMAGES_PYTHONS for python in IMAGES_PYTHONS[i]]
+)
+def test_what_a_machine_installs_resolves_by_hash_for_its_images_python(image, python, tmp_path):
+    locks = [f"--requirements={ROOT}/{MACHINES}/{name}.lock" for name in ("needed", image)]
+    where = ("--python-version", python, "--python-platform", "x86_64-manylinux_2_31")
+    how = ("--dry-run", "--require-hashes", "--only-binary=:all:", "--target", tmp_path, "--quiet")
+    done = with_index("pip", "install", *locks, *where, *how)
+    assert done.status == 0, done.stderr
 
 
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
@@ -129,14 +158,9 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, tmp_path):
     wanted = tmp_path / "wanted.in"
     names = [str(required) for required in requirements("preflight", "huggingface")]
     wanted.write_text("\n".join([*names, "tensorflow-cpu"]), encoding="utf-8")
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("uv is not installed here")
     where = ("--python-version", python[1], "--python-platform", "x86_64-manylinux_2_31")
     how = ("--constraint", IMAGES / image, "--quiet", "--no-header", *where)
-    done = command_line.run(uv, "pip", "compile", wanted, *how)
-    if "request" in done.stderr and "No solution" not in done.stderr:
-        pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
+    done = with_index("pip", "compile", wanted, *how)
     assert done.status == 0, done.stderr
     lines = [line.split("==") for line in frozen.splitlines() if "==" in line]
     pinned = {canonicalize_name(name): version for name, version in lines}

@@ -6,7 +6,6 @@ later installs what the first start installed.
 
 import contextlib
 import hashlib
-import importlib.metadata
 import importlib.resources
 import io
 import json
@@ -33,21 +32,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_to_yaml
 from bigbird_ja.storage import decode
 
-_SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".typed")
-# Packages that `pretrain` needs on a VM beyond the image's TensorFlow (and what comes with that).
-_NEEDED = (
-    "absl-py",
-    "cloud-tpu-client",
-    "google-cloud-storage",
-    "google-crc32c",
-    "msgspec",
-    "pyyaml",
-    "sentencepiece",
-    "tqdm",
-)
-# For the engine of JAX's runtime, as in pyproject.toml's extras: beside TensorFlow 2.15, or newer.
-_BESIDE_TENSORFLOW_2_15 = ("jax==0.4.34", "jaxlib==0.4.34", "libtpu>=0.0.2,<0.0.12")
-_NEWER = ("tensorflow-cpu>=2.15", "jax>=0.4.34", "libtpu>=0.0.2")
+_SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".lock", ".typed")
 _EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry: time is no part of the content
 _PLACE = re.compile(r"@@([A-Z0-9_]+)@@")
 # In the environment of a test: `Emulation` as JSON, so that this machine can stand for the rented.
@@ -76,27 +61,17 @@ def with_package(run: LaunchedRun, content: bytes) -> LaunchedRun:
     return replace(run, package=path, package_sha256=sha256)
 
 
-def requirements() -> list[str]:
-    """List what the VM installs beside the image's TensorFlow, pinned to what runs here."""
-    pins = []
-    for name in _NEEDED:
-        try:
-            pins.append(f"{name}=={importlib.metadata.version(name)}")
-        except importlib.metadata.PackageNotFoundError:
-            pins.append(name)
-    return pins
+def locks(engine: str, runtime_version: str) -> list[str]:
+    """List the locks of what the VM installs, those of `scripts/make_locks.sh`, by name.
 
-
-def engine_requirements(engine: str, runtime_version: str) -> tuple[str, ...]:
-    """List what the VM installs where its image has no version of it at all.
+    All of the first; of the second, the engine's, only what the image has no version of.
 
     Args:
         engine: "estimator" or "pjrt".
         runtime_version: of the VM's image.
     """
-    if engine == "estimator":
-        return ()
-    return _BESIDE_TENSORFLOW_2_15 if "tf-2.15" in runtime_version else _NEWER
+    beside = "tf-2.15" if "tf-2.15" in runtime_version else "newer"
+    return ["needed.lock", *([] if engine == "estimator" else [f"{beside}.lock"])]
 
 
 def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) -> LaunchedRun:
@@ -223,15 +198,13 @@ def metadata(
 def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
     """Fill in the script for one machine, every value quoted for the shell; see `metadata`."""
     engine = engine_on(run.accelerator_type, run.engine)
-    needed = requirements() if vm.installs else []
-    lacking = engine_requirements(engine, run.runtime_version) if vm.installs else ()
+    installed = locks(engine, run.runtime_version) if vm.installs else []
     values = {
         "RUN_NAME": run.name,
         "ATTEMPT": terms.attempt,
         "PACKAGE": run.package,
         "PACKAGE_SHA256": run.package_sha256,
-        "REQUIREMENTS": " ".join(needed),
-        "LACKING": " ".join(lacking),
+        "LOCKS": " ".join(installed),
         "PYTHON": run.vm_python,
         "SERVICE_MANAGER": vm.service_manager,
         "HOSTS": run.hosts,

@@ -14,8 +14,7 @@ readonly RUN_NAME=@@RUN_NAME@@
 readonly ATTEMPT=@@ATTEMPT@@
 readonly PACKAGE=@@PACKAGE@@
 readonly PACKAGE_SHA256=@@PACKAGE_SHA256@@
-readonly REQUIREMENTS=@@REQUIREMENTS@@       # pinned, separated by spaces; never TensorFlow
-readonly LACKING=@@LACKING@@                 # the engine's packages, for an image without them
+readonly LOCKS=@@LOCKS@@                     # of the package, separated by spaces: what is installed
 readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
 readonly PYTHON=@@PYTHON@@
 readonly SERVICE_MANAGER=@@SERVICE_MANAGER@@ # systemd | none
@@ -45,9 +44,10 @@ report() {
 }
 
 # The image brings TensorFlow or jax, built for its TPU driver: what pip installs must leave them
-# alone, so what is there is a constraint, and the versions are compared afterwards.
+# alone. Only what has a hash in the package's locks is installed, so that nothing that is here, and
+# in no lock, can be replaced; the versions are compared all the same.
 install() {
-  local zip_file before after lacking one
+  local zip_file before after one
   if [[ "$(cat -- "$WORK_DIR/package/.sha256" 2>/dev/null)" == "$PACKAGE_SHA256" ]]; then
     return 0 # a reboot: the same bytes are there
   fi
@@ -55,20 +55,14 @@ install() {
   zip_file="$WORK_DIR/$(basename -- "$PACKAGE")"
   watcher get "$PACKAGE" "$zip_file"
   printf '%s  %s\n' "$PACKAGE_SHA256" "$zip_file" | sha256sum --check --quiet -
-  lacking=""
-  if [[ -n "$LACKING" ]]; then
-    # shellcheck disable=SC2086 # one word per requirement
-    lacking=$(absent $LACKING)
-  fi
-  if [[ -n "$REQUIREMENTS$lacking" ]]; then
-    "$PYTHON" -m pip freeze --all | grep -E '^(tensorflow|keras|numpy|protobuf|libtpu|jax|ml.dtypes)[A-Za-z_-]*==' \
-      >"$WORK_DIR/constraints.txt" || true
-    # shellcheck disable=SC2086 # one word per requirement
-    "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check \
-      --constraint "$WORK_DIR/constraints.txt" $REQUIREMENTS $lacking
-  fi
   rm -rf -- "$WORK_DIR/package"
   "$PYTHON" -m zipfile --extract "$zip_file" "$WORK_DIR/package"
+  if [[ -n "$LOCKS" ]]; then
+    # shellcheck disable=SC2086 # one word per lock
+    (cd -- "$WORK_DIR/package/bigbird_ja/launch/locks" && lacking $LOCKS) >"$WORK_DIR/lacking.txt"
+    "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check --require-hashes \
+      --only-binary :all: --requirement "$WORK_DIR/lacking.txt"
+  fi
   after=$(versions)
   for one in $before; do
     if [[ " $after " != *" $one "* ]]; then
@@ -86,11 +80,17 @@ kinds = ("tensorflow", "jax", "libtpu")
 print(" ".join(sorted(n for n in names if n.lower().startswith(kinds))))'
 }
 
-absent() { # absent REQUIREMENT...: those of which no version is there; one TensorFlow is enough
+# lacking LOCK...: all of the first lock, and of others what has no version here. One TensorFlow is
+# enough; without one, jax and libtpu nothing here needs what it has.
+lacking() {
   "$PYTHON" -c 'import importlib.metadata as m, re, sys
 here = {re.sub("[-_.]+", "-", d.metadata["Name"]).lower() for d in m.distributions()}
 here |= {"tensorflow-cpu"} if here & {"tensorflow", "tensorflow-gpu", "tensorflow-tpu"} else set()
-print(*(one for one in sys.argv[1:] if re.split("[=<>]", one)[0] not in here))' "$@"
+here = here if any(re.match("tensorflow|jax|libtpu", one) for one in here) else set()
+for lock in sys.argv[1:]:
+    for one in re.split("\n(?=[a-z])", open(lock).read().strip()):
+        if lock == sys.argv[1] or one.partition("==")[0] not in here:
+            print(one)' "$@"
 }
 
 train() {

@@ -101,13 +101,13 @@ def test_refusals_are_one_line_before_anything(flags, words, capsys):
     ("flags", "engine", "installed"),
     [
         ([], "", ""),
-        (["--engine=pjrt"], "--engine=pjrt", "jax==0.4.34 jaxlib==0.4.34 libtpu>=0.0.2,<0.0.12"),
-        (["--accelerator_type=v4-8"], "", "jax==0.4.34 jaxlib==0.4.34 libtpu>=0.0.2,<0.0.12"),
+        (["--engine=pjrt"], "--engine=pjrt", " tf-2.15.lock"),
+        (["--accelerator_type=v4-8"], "", " tf-2.15.lock"),
         (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", ""),
         (
             ["--accelerator_type=v5litepod-8", "--zones=us-west4-a", "--runtime_version=other"],
             "",
-            "tensorflow-cpu>=2.15 jax>=0.4.34 libtpu>=0.0.2",
+            " newer.lock",
         ),
     ],
 )
@@ -116,8 +116,8 @@ def test_the_vm_gets_the_engine_and_what_it_needs(flags, engine, installed):
     script = json.dumps([*requests.values()])
     (pretrain,) = {*re.findall(r"PRETRAIN_FLAGS=\((.*?)\)", script)}
     assert [word for word in pretrain.split() if "engine" in word] == engine.split()
-    (lacking,) = {*re.findall(r"LACKING=(.*?) +#", script)}
-    assert lacking.strip("'") == installed
+    (locks,) = {*re.findall(r"LOCKS=(.*?) +#", script)}
+    assert locks.strip("'") == f"needed.lock{installed}"
 
 
 def test_a_machine_without_a_price_needs_a_bound(root):

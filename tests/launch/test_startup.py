@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -114,27 +115,25 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_pat
     assert (tmp_path / "vm/package/bigbird_ja/accelerators/prices.yaml").exists()
 
 
-def test_only_what_the_image_lacks_is_installed_and_nothing_that_is_there_is_replaced(
-    tmp_path, package, monkeypatch
+def test_only_what_the_image_lacks_is_installed_by_hash_and_nothing_that_is_there_is_replaced(
+    tmp_path, package
 ):
-    """With a pip that logs how it is called and what it must leave alone."""
-    python = f"{tmp_path}/bin/python3"
+    """With a pip that logs how it is called, and what it is to install."""
+    python, wanted = f"{tmp_path}/bin/python3", tmp_path / "vm/lacking.txt"
     write_tool(
         python,
-        f'case "$*" in\n*--constraint*) echo "$*" >{tmp_path}/calls;'
-        f' cp "{tmp_path}/vm/constraints.txt" {tmp_path}/constraints ;;\n'
+        f'case "$*" in\n*pip*) echo "$*" >{tmp_path}/calls ;;\n'
         f'*) exec {sys.executable} "$@" ;;\nesac',
     )
-    lacking = ("numpy==0.0.1", "Not-There>=2,<3", "tensorflow-cpu>=99")
-    monkeypatch.setattr(startup, "requirements", lambda: ["one==1"])
-    monkeypatch.setattr(startup, "engine_requirements", lambda engine, image: lacking)
-    process = start(tmp_path, fill(run_of(vm_python=python, **package), installs=True), "install")
+    script = fill(run_of(vm_python=python, engine="pjrt", **package), installs=True)
+    process = start(tmp_path, script, "install")
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     (call,) = calls(tmp_path)
-    assert call.endswith("/vm/constraints.txt one==1 Not-There>=2,<3")
-    constraints = (tmp_path / "constraints").read_text(encoding="utf-8").splitlines()
-    assert {"jax", "jaxlib", "numpy", "protobuf"} <= {one.partition("==")[0] for one in constraints}
+    assert "--require-hashes --only-binary :all:" in call and call.endswith(str(wanted))
+    lock = tmp_path / "vm/package/bigbird_ja/launch/locks/needed.lock"
+    _, needed, beside = wanted.read_text("utf-8").partition(lock.read_text("utf-8").strip())
+    assert needed and not re.search("(?m)^(tensorflow|jax|numpy|protobuf)", beside)
 
 
 def training(root, hosts, trainer, reporter):
