@@ -26,7 +26,7 @@ _FORMS = (
     r"[-_](?=[\w-]*\d)[\w-]{16,}|\bA[KS]IA[A-Z0-9]{12,}"
     r"|(?<=/bot)\d+:[\w-]+|\b\w+%3[aA]%2[fF]%2[fF][^\s\"'<>]+"
 )
-_SEPARATOR = r"""\\*["']?\]?\s*(?:[=:]|%3[dD]|=>|,(?=\s*b?\\*["']))\s*"""
+_SEPARATOR = r"""\\*["']?\]?\s*(?:[=:：]|%3[dD]|=>|>(?=[^<\s]+</)|,(?=\s*b?\\*["']))\s*"""
 # What a program or a manual shows in place of a credential stays: `$TOKEN`, `<your token>`, None;
 # and where a file of them lies.
 _PLACEHOLDER = (
@@ -43,11 +43,12 @@ _RULES = (
     rf"""(?i)(\b(?:proxy-)?authorization{_SEPARATOR})"""
     r"""(?!\s*(?:\[redacted\]|\\*["']?(?:\w+\s+)?[$<%{]))[^\r\n]+""",
     rf"(?i)(\b(?:set-)?cookie{_SEPARATOR})(?=\S*=)[^\r\n]+",
-    r"(?i)(\bbearer(?:\s+|%20))(?=[\w.~+/=-]*\d)[\w.~+/=-]+",
+    r"(?i)(\bbearer(?:\s+|%20))(?=[\w.~+/=-]*\d|\w{16})[\w.~+/=-]+",
     # Any value of a variable with such a name; what looks random behind other names.
     rf"(\b(?:[A-Z0-9]+_){{0,9}}(?:KEY|TOKEN|SECRET|PASS|PWD|CREDENTIALS?|AUTH|WEBHOOK|DSN)(?:_[A-Z0-9]+){{0,3}}"
     rf"{_SEPARATOR}){_VALUE}",
-    rf"(?i)({_BEFORE}(?:passw(?:or[dt]|d)|passphrase|passcode|pwd|secret|(?<=_)pass|パスワード)"
+    rf"(?i)({_BEFORE}(?:passw(?:or[dt]|d)|passphrase|passcode|pwd|secret|(?<=_)pass|パスワード"
+    r"|(?:access|api|auth|bearer|client|encryption|id|private|refresh|session)[_-]?(?:key|token))"
     rf"(?:[_-]?\w*key)?{_SEPARATOR}){_VALUE}",
     rf"(?i)({_BEFORE}(?:token|key(?:[_-]?(?:id|base))?|pass|auth|credential|signature|sig|sas"
     rf"|session_?id|sid|upload_id){_SEPARATOR}){_RANDOM}",
@@ -58,9 +59,11 @@ _RULES = (
     # host of a webhook.
     r"""(://)(?:[^/\s?#"'<>@]*:[^/\s?#"'<>]+|(?=[^/@\s]*\d)[^/\s?#"'<>:@]{16,})(?=@)""",
     r"""((?<![\w/:.-])[\w.-]{1,99}:)[^\s/@:"']+(?=@[\w-])""",
-    r"""(?i)(://[^\s"'<>]{0,200}?hook[^\s"'<>/]*/)(?!\[redacted\])[^\s"'<>)]+""",
+    r"""(?i)((?:://[^\s"'<>]{0,200}?hook[^\s"'<>/]*|\bhooks\.[\w.]+)/)(?!\[redacted\])[^\s"'<>)]+""",
     r"(?i)(\bwandb\b[^\n]{0,80}?)(?<![\w-])[0-9a-f]{40}\b",
     r"""(://[^\s?"'<>]{0,500}\?)(?!\[redacted\])[^\s"'<>)]+""",
+    # Of a path, too, if it names what follows: libraries print addresses without the host.
+    r"""((?:://|(?<![^\s"'(=])/)[^\s?#"'<>]{0,500}[?#][\w.~-]+=)(?!\[redacted\])[^\s"'<>)]+""",
 )
 
 

@@ -51,7 +51,7 @@ INNOCENT = [
     'header "Authorization: Bearer $token"',
     "basic information about JavaScript; a bearer token is missing",
     "http://127.0.0.1:8080/storage/v1/b/x@y/o/name",
-    "git@github.com:owner/repository.git",
+    "git@github.com:owner/repository.git, no file matches /data/wiki-??.txt",
     "git+https://user@github.com/owner/repository.git, ssh://git@github.com/owner/repository",
     f"sha256 {HEX32}{HEX32}, crc32c yZRlqg==, commit {HEX32}01234567",
     f'{{"config_fingerprint": "{HEX32}{HEX32}", "data_fingerprint": "{HEX32}01234567"}}',
