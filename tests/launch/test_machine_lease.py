@@ -110,6 +110,21 @@ def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
     assert cloud.rented_seconds < 20.2 * HOUR
 
 
+@pytest.mark.parametrize("act", ["beat", "list"])
+def test_what_comes_and_goes_while_its_supervisor_sleeps_within_a_look_is_counted(act):
+    cloud = SimulatedCloud(DAYS, lambda ready: 5 * HOUR)
+    naps = iter([20 * HOUR])
+
+    def interfere(done, zone):
+        if done == act and cloud.creations:
+            cloud.advance(cloud.now + next(naps, 0.0))
+
+    cloud.interfere = interfere
+    state = run(cloud, LONG, stop=stopped_at(cloud, 21 * HOUR))
+    assert cloud.rented_seconds > 4 * HOUR
+    assert state.cost_usd >= 2.4 * cloud.rented_seconds / HOUR * 0.99
+
+
 # --- whose machine it is --------------------------------------------------------------------------
 
 
