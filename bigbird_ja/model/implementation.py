@@ -84,7 +84,7 @@ def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
 
 
 def keeps_slope(config: Config) -> bool:
-    """Return whether the activation keeps its derivatives (`layers.activate`).
+    """Return whether the activation keeps its derivatives, or its product (`activations`).
 
     Where the kernels are: it is shown cheaper on the same chips (docs/design/kernel.md), and on
     others the memory is wanted.

@@ -1,10 +1,9 @@
 """Computes the parts of both encoders and their heads.
 
-They are dense layers, layer norm, activations, attention over all keys, and dropout by a counter.
+They are dense layers, layer norm, attention over all keys, and dropout by a counter.
 Gradient checkpointing keeps a function's inputs and computes it again in the backward pass.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,55 +44,6 @@ def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float
         scaled *= params[f"{scope}/gamma"]
         beta = params.get(f"{scope}/beta")
         return tf.cast(scaled if beta is None else scaled + beta, inputs.dtype)
-
-
-def activate(name: str, inputs: tf.Tensor, *, keeps_slope: bool = False) -> tf.Tensor:
-    """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
-
-    Args:
-        name: of the function.
-        inputs: of any shape.
-        keeps_slope: `gelu_new` keeps its values and its derivatives, in the dtype of `inputs`, for
-            the backward pass, instead of `inputs` alone. A TPU's compiler computes what it does not
-            keep within the products that read it, once for each tile of their results; where
-            products are quick, that takes longer than they do.
-    """
-    if name == "gelu_new":
-        return _gelu_new_keeping_slope(inputs) if keeps_slope else _gelu_new(inputs)
-    values = tf.cast(inputs, tf.float32)
-    values = tf.nn.relu(values) if name == "relu" else tf.nn.gelu(values, approximate=False)
-    return tf.cast(values, inputs.dtype)
-
-
-# gelu_new(x) = x (1 + tanh(c (x + a x^3))) / 2 = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi).
-_CUBIC = 0.044715
-_SLOPE = 2.0 * math.sqrt(2.0 / math.pi)
-
-
-@tf.custom_gradient
-def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
-    """Compute the tanh form by the sigmoid: few operations, as each runs once per matmul tile."""
-
-    def gradient(upstream: tf.Tensor) -> tf.Tensor:
-        _, slope = _value_and_slope(inputs)
-        return tf.cast(tf.cast(upstream, tf.float32) * slope, inputs.dtype)
-
-    return tf.cast(_value_and_slope(inputs)[0], inputs.dtype), gradient
-
-
-@tf.custom_gradient
-def _gelu_new_keeping_slope(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
-    value, slope = barrier([tf.cast(one, inputs.dtype) for one in _value_and_slope(inputs)])
-    return value, lambda upstream: upstream * slope
-
-
-def _value_and_slope(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Compute `gelu_new` and its derivative, float32."""
-    x = tf.cast(inputs, tf.float32)
-    square = x * x
-    share = tf.sigmoid(x * (_SLOPE + _SLOPE * _CUBIC * square))
-    inner = x * (_SLOPE + 3.0 * _SLOPE * _CUBIC * square)
-    return x * share, share * (1.0 + inner * (1.0 - share))
 
 
 class Tokens(NamedTuple):

@@ -13,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.implementation import tile_rows
+from bigbird_ja.model.activations import gated
+from bigbird_ja.model.implementation import keeps_slope, tile_rows
 from bigbird_ja.model.layers import (
     Parameters,
     Tokens,
-    activate,
     dense,
     dense_attention,
     dropout,
@@ -111,8 +111,8 @@ def _layer(
     hidden += output
     with tf.name_scope("mlp"):
         inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)
-        inner, gate = tf.split(dense(params, f"{scope}/mlp/Wi", inputs), 2, axis=-1)
-        inner = activate(model.hidden_act, inner) * gate
+        both = dense(params, f"{scope}/mlp/Wi", inputs)
+        inner = gated(model.hidden_act, both, keeps_product=keeps_slope(config))
         inner = dropout(inner, model.hidden_dropout_prob, dropout_key, 1 + layer)
         return hidden + dense(params, f"{scope}/mlp/Wo", inner)
 

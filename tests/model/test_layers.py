@@ -5,26 +5,30 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import forward
+from bigbird_ja.model.activations import activate, gated
 from bigbird_ja.model.first_values import initial_parameters
-from bigbird_ja.model.layers import activate, recompute
+from bigbird_ja.model.layers import recompute
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
+
+GELUS = pytest.mark.parametrize("name", ["gelu_new", "gelu"])
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("keeps_slope", [False, True])
-def test_gelu_new_and_its_gradient(keeps_slope, jit_compile):
+@GELUS
+def test_gelu_and_its_gradient(name, keeps_slope, jit_compile):
     @tf.function(jit_compile=jit_compile)
     def computed(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            values = activate("gelu_new", x, keeps_slope=keeps_slope)
+            values = activate(name, x, keeps_slope=keeps_slope)
         return values, tape.gradient(values, x)
 
     x = tf.constant(np.linspace(-12, 12, 2001, dtype=np.float32))
     with tf.GradientTape() as tape:
         tape.watch(x)
-        theirs = tf.nn.gelu(x, approximate=True)
+        theirs = tf.nn.gelu(x, approximate=name == "gelu_new")
     values, gradient = computed(x)
     np.testing.assert_allclose(values, theirs, atol=2e-6)
     np.testing.assert_allclose(gradient, tape.gradient(theirs, x), atol=1e-5)
@@ -33,19 +37,40 @@ def test_gelu_new_and_its_gradient(keeps_slope, jit_compile):
 
 
 @pytest.mark.parametrize("keeps_slope", [False, True])
-def test_in_bfloat16_it_is_the_rounded_gradient(keeps_slope):
+@GELUS
+def test_in_bfloat16_it_is_the_rounded_gradient(name, keeps_slope):
     """A slope that was kept is rounded once more than one that is computed again."""
     x = tf.cast(np.linspace(-6, 6, 2001, dtype=np.float32), tf.bfloat16)
     exact = tf.cast(x, tf.float32)
     with tf.GradientTape(persistent=True) as tape:
         tape.watch([x, exact])
-        ours = activate("gelu_new", x, keeps_slope=keeps_slope)
-        theirs = tf.nn.gelu(exact, approximate=True)
+        ours = activate(name, x, keeps_slope=keeps_slope)
+        theirs = tf.nn.gelu(exact, approximate=name == "gelu_new")
     gradient = tape.gradient(ours, x)
     assert ours.dtype == gradient.dtype == tf.bfloat16
     np.testing.assert_allclose(
         tf.cast(gradient, tf.float32), tape.gradient(theirs, exact), rtol=2**-7, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("name", ["gelu_new", "gelu", "relu"])
+def test_a_gated_product_that_is_kept_is_the_same_with_the_same_gradient(name, dtype):
+    both, upstream = (tf.constant(3 * _random(64, n, seed=n)) for n in (34, 17))
+    given = tf.cast(both, dtype)
+
+    @tf.function(jit_compile=True)
+    def run(both, upstream, kept):
+        with tf.GradientTape() as tape:
+            tape.watch(both)
+            product = gated(name, both, keeps_product=kept)
+        return product, tape.gradient(product, both, upstream)
+
+    kept = run(given, tf.cast(upstream, dtype), True)
+    rounding = 1e-5 if dtype == tf.float32 else 2**-6
+    for value, wanted in zip(kept, run(tf.cast(given, tf.float32), upstream, False), strict=True):
+        assert value.dtype == dtype
+        np.testing.assert_allclose(tf.cast(value, tf.float32), wanted, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("mode", ["eager", "graph", "jit"])
