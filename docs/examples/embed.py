@@ -1,6 +1,6 @@
 """Makes an embedder of an exported folder, and sets it beside BM25 on long documents.
 
-    pip install sentence-transformers datasets bm25s
+    pip install "sentence-transformers[train]>=6" bm25s
     python docs/examples/embed.py guide/hf --corpus wiki.jsonl.gz --output embedder
     python docs/examples/embed.py guide/hf --pairs pairs.jsonl --output embedder
     python docs/examples/embed.py embedder --corpus wiki.jsonl.gz --epochs 0
@@ -34,8 +34,7 @@ import numpy as np
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
-from sentence_transformers.losses import CachedMultipleNegativesRankingLoss
-from sentence_transformers.training_args import BatchSamplers
+from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
 from transformers.trainer_utils import get_last_checkpoint
 
 BOUNDS = (512, 2048, 8192)  # tokens; rows of the table
@@ -94,7 +93,7 @@ def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Name
         per_device_train_batch_size=args.batch_size,
         learning_rate=args.learning_rate,
         warmup_steps=0.1,  # of all
-        batch_sampler=BatchSamplers.NO_DUPLICATES,  # a document is no wrong answer to its own query
+        batch_sampler="no_duplicates",  # a document is no wrong answer to its own query
         save_steps=50,
         save_total_limit=1,
         logging_steps=10,
