@@ -23,22 +23,36 @@ from bigbird_ja.process.redaction import redact
 _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
 
 
-class _NamedStream(io.TextIOWrapper):
+class _Stream(io.TextIOWrapper):
     """Names itself in its errors; standard error masks credentials, too.
 
     Log records, warnings and tracebacks of threads all pass through standard error.
     """
 
+    on_gone: Callable[[], None] | None = None  # see `guard_stderr`
+
     def write(self, text: str) -> int:
         """Writes as `TextIOWrapper` does."""
-        with _naming(self.fileno()):
+        with self._faults():
             super().write(redact(text) if self.fileno() == 2 else text)
-            return len(text)
+        return len(text)
 
     def flush(self) -> None:
         """Flushes as `TextIOWrapper` does."""
-        with _naming(self.fileno()):
+        with self._faults():
             super().flush()
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            with _naming(self.fileno()):
+                yield
+        except OSError as error:
+            if self.on_gone is None:
+                raise
+            if error.errno in _GONE:
+                _silence(self.fileno())
+                self.on_gone()
 
 
 def prepare() -> None:
@@ -53,7 +67,7 @@ def prepare() -> None:
         raw = io.FileIO(number, "w", closefd=False)
         prompt = number == 2 or raw.isatty()
         buffer = io.BufferedWriter(raw)
-        new = _NamedStream(buffer, old.encoding, "backslashreplace", line_buffering=prompt)
+        new = _Stream(buffer, old.encoding, "backslashreplace", line_buffering=prompt)
         setattr(sys, name, new)
 
 
@@ -143,55 +157,18 @@ def leave(error: CommandError, leave_with: Callable[[int], Any] = os._exit) -> N
     leave_with(error.status)
 
 
-class LogStream:
-    """Wraps a stream for work that must not fail on its log: writing never raises.
-
-    Args:
-        stream: what is written to.
-        on_gone: called once when nobody can read the stream any more. On a full disk, text that
-            does not fit is dropped instead, and the work continues.
-    """
-
-    def __init__(self, stream: TextIO, on_gone: Callable[[], None]) -> None:
-        self._stream, self._on_gone = stream, on_gone
-        self._is_gone = False
-
-    def write(self, text: str) -> int:
-        """Writes, or drops the text."""
-        self._try(lambda: self._stream.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        """Flushes, or drops what was not written."""
-        self._try(self._stream.flush)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def _try(self, act: Callable[[], Any]) -> None:
-        if self._is_gone:
-            return
-        try:
-            act()
-        except OSError as error:
-            if error.errno in _GONE:
-                self._is_gone = True
-                with contextlib.suppress(OSError, ValueError):
-                    _silence(self._stream.fileno())
-                self._on_gone()
-        except ValueError:  # closed
-            self._is_gone = True
-
-
 @contextlib.contextmanager
 def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
-    """Makes standard error a `LogStream` while the block runs."""
-    before = sys.stderr
-    sys.stderr = LogStream(before, on_gone)
+    """Lets work go on where standard error fails.
+
+    On a full disk, text that does not fit is dropped; `on_gone` is called where nobody can read it.
+    """
+    stream: Any = sys.stderr
+    stream.on_gone = on_gone
     try:
         yield
     finally:
-        sys.stderr = before
+        stream.on_gone = None
 
 
 def json_line(record: dict[str, Any]) -> bytes:

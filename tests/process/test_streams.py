@@ -1,12 +1,12 @@
 """Standard streams that are full, read by nobody, or of another encoding."""
 
 import os
+import subprocess
 import sys
 
 import pytest
 
-from bigbird_ja.process import streams
-from testkit import command_line
+from testkit import ROOT, command_line
 
 
 def shell(line, **env):
@@ -71,15 +71,25 @@ def test_a_text_that_cannot_be_read(arguments, words):
         assert len(ended.stderr.splitlines()) == 1
 
 
-def test_a_full_disk_is_no_reason_to_stop_and_the_stream_is_restored():
-    gone = []
-    before = sys.stderr
-    with open("/dev/full", "w", buffering=1) as stream:
-        sys.stderr = stream
-        try:
-            with streams.guard_stderr(lambda: gone.append(1)):
-                print("lost", file=sys.stderr, flush=True)
-            assert sys.stderr is stream and not gone
-        finally:
-            sys.stderr = before
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+GUARDED = """
+import sys
+from bigbird_ja.process import streams
+streams.prepare()
+gone = []
+with streams.guard_stderr(lambda: gone.append(1)):
+    for _ in range(3):
+        print("lost", file=sys.stderr)
+print(gone)
+streams.finish()
+"""
+
+
+def test_work_that_guards_its_log_goes_on_without_it():
+    reader, gone = os.pipe()
+    os.close(reader)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for stderr, told in ((full, "[]\n"), (gone, "[1]\n")):
+        command = [sys.executable, "-c", GUARDED]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, cwd=ROOT)
+        assert (ended.returncode, ended.stdout) == (0, told)
+        os.close(stderr)
