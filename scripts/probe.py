@@ -21,7 +21,7 @@ import numpy as np
 
 from bigbird_ja.data import manifest
 from bigbird_ja.evaluation import masked_lm
-from bigbird_ja.evaluation.trained_model import load_model
+from bigbird_ja.evaluation.trained_model import load_run
 from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.params import POSITIONS
@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=2000, help="most names to mask")
     parser.add_argument("--plot", help="PNG file")
     options = parser.parse_args()
-    model = load_model(options.model_dir)
+    model = load_run(options.model_dir)
     length = model.config.model.max_position_embeddings or WINDOW
     records = sequences(open_corpus(options.input).texts(), model.tokenizer, length)
     cases = find_cases(records, model.tokenizer)

@@ -68,9 +68,9 @@ class Accelerator:
 
     name: str  # as Google counts: cores on v2, v3, v4, v5p and v7x, chips on v5e and v6e
     chip: str  # as `preflight --chip` names it
-    chips: int  # what prices are per
-    units: int  # what `preflight --chip` counts: cores where one program runs on half a chip
-    devices: int  # what the global batch is divided by
+    chips: int  # the unit of prices
+    units: int  # as `preflight --chip` counts: cores where one program runs on half a chip
+    devices: int  # over which the global batch is divided
     peak_flops: float  # bfloat16 FLOP/s of the whole slice
     priced_mfu: float  # share of the peak where there is no preflight figure, by priced cycles
 

@@ -1,4 +1,4 @@
-"""Reads the dated table of prices by chip, zone and pricing, and prices traffic by it."""
+"""Reads the dated table of prices by chip, zone and pricing."""
 
 import datetime
 import difflib
@@ -10,10 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from bigbird_ja import accelerators, storage
-from bigbird_ja.accelerators import CHIPS, region_of
+from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
-from bigbird_ja.storage.paths import split_remote
 
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
@@ -46,8 +45,6 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     source: str = ""
     chips: dict[str, list[Offer]] = {}
     free: dict[str, Free] = {}
-    egress_per_gb_same_continent: Price = 0.0
-    egress_per_gb_other_continent: Price = 0.0
 
     def offers(self, chip: str) -> dict[str, Offer]:
         """Return a chip's offers by zone; of several for a zone the last counts."""
@@ -109,8 +106,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """
         known = list(self.offers(accelerators.find(accelerator).chip))
         if zone not in known:
-            region = _REGIONS.get(zone.lower(), zone.lower())
-            near = ", ".join(difflib.get_close_matches(region, known, 3, 0.0)) or "none is known"
+            near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
             raise BadInput(
                 f"zone {zone!r}: {accelerator} is not offered there, by the prices of"
                 f" {self.as_of}; the nearest: {near} (of {len(known)}); add newer ones in a file"
@@ -126,26 +122,6 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         days = self.age_days(today)
         warning = ", warning: more than a year" if days > OLD_DAYS else ""
         return f"prices of {self.as_of}, {days} days old{warning}: verify before renting"
-
-    def egress_per_gb(self, bucket_region: str, zone: str) -> float:
-        """Price the reading of a bucket from a zone; regions are `us-central1`, `eu`, ..."""
-        bucket, zone_region = bucket_region.lower(), region_of(zone).lower()
-        if bucket == zone_region:
-            return 0.0
-        continent = zone_region.split("-")[0]
-        if bucket.split("-")[0] in (continent, _MULTI_REGION.get(continent)):
-            return self.egress_per_gb_same_continent
-        return self.egress_per_gb_other_continent
-
-
-# Names of places in East Asia that people write for a region.
-_REGIONS = {
-    **{"tokyo": "asia-northeast1", "japan": "asia-northeast1", "osaka": "asia-northeast2"},
-    **{"seoul": "asia-northeast3", "taiwan": "asia-east1", "singapore": "asia-southeast1"},
-}
-
-
-_MULTI_REGION = {"us": "us", "europe": "eu", "asia": "asia"}
 
 
 def load(override_path: str | None = None) -> Prices:
@@ -182,38 +158,3 @@ def load(override_path: str | None = None) -> Prices:
     changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
     changed["free"] = {**prices.free, **own.free}
     return msgspec.structs.replace(prices, **changed)
-
-
-def traffic_warnings(
-    paths: Sequence[str], zone: str, prices: Prices, bytes_per_epoch: int = 0
-) -> list[str]:
-    """Warn, with a price, of each bucket that is in another region than a TPU.
-
-    Never raises: the permission to read a bucket's location is not needed for training.
-
-    Args:
-        paths: on buckets or disks; of a bucket the first counts.
-        zone: the TPU's, such as `us-central1-b`.
-        prices: the table.
-        bytes_per_epoch: what a pass over the data reads from the first path; 0: not known.
-    """
-    warnings = []
-    firsts: dict[str, str] = {}
-    for path in filter(storage.is_remote, paths):
-        firsts.setdefault(split_remote(path)[0], path)
-    for path in firsts.values():
-        try:
-            location = storage.bucket_location(path)
-        except (OSError, storage.StorageError):
-            continue
-        per_gb = prices.egress_per_gb(location, zone) if location else 0.0
-        if location is None or per_gb == 0:
-            continue
-        region, gigabytes = region_of(zone), bytes_per_epoch / 1e9
-        epoch = f", {gigabytes * per_gb:.2f} USD per pass over the data ({gigabytes:.2f} GB)"
-        warnings.append(
-            f"{path} is in {location.lower()}, the TPU in {region}: traffic between them costs"
-            f" {per_gb:.2f} USD per GB{epoch if gigabytes and path == paths[0] else ''} (prices of"
-            f" {prices.as_of}), and is slower: a bucket in {region} costs nothing to read"
-        )
-    return warnings

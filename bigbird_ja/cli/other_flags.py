@@ -19,6 +19,7 @@ _ANSWERS: dict[str, str] = {
     "launch.logs": "`bigbird-ja logs NAME`",
     "export.parity_sequences": "with --data_dir held-out records are compared",
     "fill-mask.file": "it is --input now",
+    "down.dry_run": "`status --project` shows what would be deleted",
     "preflight.cache": "--output keeps the results",
     "preflight.machine_code": "it is counted wherever it can be",
     "preflight.timeout_minutes": "a compilation has an hour",

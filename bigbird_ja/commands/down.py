@@ -22,19 +22,15 @@ from bigbird_ja.process.errors import BadInput, StorageError
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 POSITIONAL = "name"
+_PATIENCE = 900.0  # seconds for all deletions
 
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.text("project", "Id of the Google Cloud project.", required=True)
     flags.text("name", "One run.", none="all of `launch`'s")
-    flags.words("zones", ["-"], "Only what is in these zones (-: every zone).")
     flags.path("bucket", "Only what belongs to runs of this gs://BUCKET[/FOLDER].", none="any")
     flags.switch("yes", "Does not ask.")
-    flags.switch("dry_run", "Shows, deletes nothing.")
-    flags.number(
-        "timeout_minutes", 15.0, "Waits so long for deletion.", unit="minutes", low=0, high=1e5
-    )
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -45,9 +41,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     tpus = [
         tpu
         for tpu in listed
-        if args.name in (None, tpu.run)
-        and ("-" in args.zones or tpu.zone in args.zones)
-        and (not args.bucket or tpu.run_dir.startswith(folder))
+        if args.name in (None, tpu.run) and (not args.bucket or tpu.run_dir.startswith(folder))
     ]
     for tpu in tpus:
         print(
@@ -58,18 +52,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     if listed and not tpus:
         where = ", ".join(sorted({f"{tpu.run} in {tpu.zone}" for tpu in listed}))
         filters = [f"--{key} {args[key].value}" for key in ("name", "bucket") if args[key].value]
-        filters += [] if "-" in args.zones else [f"--zones {','.join(args.zones)}"]
         raise BadInput(
             f"{' '.join(filters)}: no such TPU is listed; runs with one: {where}: check the flags"
         )
     if not tpus:
         print("nothing is left")
         return {"deleted": [], "left": []}
-    if args.dry_run:
-        return {"deleted": [], "left": [tpu.resource for tpu in tpus]}
     if not args.yes:
         _confirm(tpus)
-    left = delete_all(services, tpus, args.timeout_minutes * 60, time.monotonic, time.sleep)
+    left = delete_all(services, tpus, _PATIENCE, time.monotonic, time.sleep)
     deleted = [tpu.resource for tpu in tpus if tpu.resource not in left]
     if left:
         raise StorageError(

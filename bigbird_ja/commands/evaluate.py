@@ -34,9 +34,7 @@ NEEDS = ("tensorflow",)
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    flags.path(
-        "model_dir", "Folder of the run, or exported folder, on disk or gs://.", required=True
-    )
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.path("data_dir", "Data set with an eval split, on disk or gs://.", required=True)
     flags.text("step", "Which checkpoint: a global step, 'latest' or 'all'.", default="latest")
     flags.integer(
@@ -59,9 +57,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     steps = _steps(args)
     # A checkpoint that was evaluated on this data before has a line in `eval.jsonl`.
-    lines = run_log.read_evaluations(args.model_dir) if steps != [None] else []
+    lines = run_log.read_evaluations(args.model_dir)
     wanted = (manifest.fingerprint, args.max_batches)
-    before: dict[int | None, Mapping[str, Any]] = {
+    before: dict[int, Mapping[str, Any]] = {
         line["step"]: line
         for line in lines
         if (line.get("data_fingerprint"), line.get("max_batches")) == wanted
@@ -78,40 +76,36 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return {**results[-1], "steps": [result["step"] for result in results]}
 
 
-def _steps(args: absl_flags.FlagValues) -> list[int | None]:
-    """Return the steps that `--step` means; None for an export's only one.
+def _steps(args: absl_flags.FlagValues) -> list[int]:
+    """Return the steps that `--step` means.
 
     Raises:
         BadInput: no checkpoint, or not that one.
     """
-    from bigbird_ja.evaluation.trained_model import is_export
     from bigbird_ja.run.checkpoints import CheckpointStore
+    from bigbird_ja.run.model import NO_CHECKPOINT
 
-    if is_export(args.model_dir):
-        if args.step != "latest":
-            raise BadInput(f"--step: {args.model_dir} is an export: give a MODEL_DIR")
-        return [None]
     steps = CheckpointStore(args.model_dir).steps()
     if not steps:
-        raise BadInput(f"{args.model_dir}: no checkpoint here: train first")
+        raise BadInput(f"{args.model_dir}: {NO_CHECKPOINT}")
     chosen = {"all": steps, "latest": steps[-1:], **{str(step): [step] for step in steps}}
     if args.step not in chosen:
         raise BadInput(
             f"--step {args.step}: no checkpoint of step {args.step} in {args.model_dir}: give one"
             f" of {', '.join(map(str, steps))}, 'latest' or 'all'"
         )
-    return [*chosen[args.step]]
+    return chosen[args.step]
 
 
-def _load(args: absl_flags.FlagValues, step: int | None, manifest: Manifest) -> TrainedModel:
+def _load(args: absl_flags.FlagValues, step: int, manifest: Manifest) -> TrainedModel:
     """Load the model.
 
     Raises:
         BadInput: it was made for other data than this.
     """
-    from bigbird_ja.evaluation.trained_model import load_model
+    from bigbird_ja.evaluation.trained_model import load_run
 
-    model = load_model(args.model_dir, step)
+    model = load_run(args.model_dir, step)
     longest = model.config.model.max_position_embeddings or 0
     if longest < manifest.seq_length:
         raise BadInput(
@@ -124,7 +118,7 @@ def _load(args: absl_flags.FlagValues, step: int | None, manifest: Manifest) -> 
             f"{args.data_dir} was made with another tokenizer (SHA-256 {made[:12]}) than the"
             f" model in {args.model_dir} ({trained[:12]}): give data made with that one"
         )
-    if model.meta and model.meta.data_fingerprint != manifest.fingerprint:
+    if model.meta.data_fingerprint != manifest.fingerprint:
         log(
             f"note: {args.data_dir} is not the data set that {args.model_dir} was trained on:"
             " its held-out records may be among the training records of that one"
@@ -135,7 +129,7 @@ def _load(args: absl_flags.FlagValues, step: int | None, manifest: Manifest) -> 
 def _measure(
     model: TrainedModel, args: absl_flags.FlagValues, manifest: Manifest
 ) -> dict[str, Any]:
-    """Evaluate; record it in a MODEL_DIR of ours, nothing is written to other folders."""
+    """Evaluate, and record it where `pretrain` has marked MODEL_DIR."""
     from bigbird_ja.evaluation import masked_lm
     from bigbird_ja.model.forward import Forward
     from bigbird_ja.run import log as run_log
@@ -151,10 +145,10 @@ def _measure(
             tick=lambda: progress.update(1),
         )
     assert measured is not None  # this process has all parts
-    result = {"step": model.step, "time": round(time.time(), 3), **measured}
-    if model.meta and Owned.load(args.model_dir):  # a run, that `pretrain` marked
+    result = {"step": model.meta.step, "time": round(time.time(), 3), **measured}
+    if Owned.load(args.model_dir):
         run_log.append_eval(args.model_dir, result)
-        masked_lm.write_tensorboard(args.model_dir, model.step, result, result["time"])
+        masked_lm.write_tensorboard(args.model_dir, model.meta.step, result, result["time"])
     return result
 
 

@@ -33,7 +33,6 @@ from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, mid_run, require
 from bigbird_ja.storage import decode, hub, outputs
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import Made, Owned
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 # the same command completes it. Only files that exports wrote, and that are as they were written,
 # are replaced or removed.
 RECORD = "export.json"
-_LOCK = "export.lock.json"  # while an export is put there
 _FLAG, _KIND = "--output_dir", "export"
 
 EXAMPLE = "bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data"
@@ -100,9 +98,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     model = trained_model.load_run(args.model_dir, args.step)
     manifest = _training_data(model, args.data_dir) if args.data_dir else None
     record = _record(args, model, manifest)
-    result = {"step": model.step, "format": args.format, "output_dir": args.output_dir}
+    result = {"step": model.meta.step, "format": args.format, "output_dir": args.output_dir}
     if finished(args.output_dir, record, args.overwrite):
-        print(f"finished before: {args.output_dir} holds this export of step {model.step:,}")
+        print(f"finished before: {args.output_dir} holds this export of step {model.meta.step:,}")
         return {**result, **_push(args)}
     report: dict[str, Any] = {}
 
@@ -115,7 +113,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     with waiting("exporting: a minute, of which most is the comparison with transformers"):
         write(args.output_dir, record, fill, args.overwrite)
-    print(f"step {model.step:,} exported to {args.output_dir}")
+    print(f"step {model.meta.step:,} exported to {args.output_dir}")
     if report:
         print(parity.as_text(report))
     return {**result, **({"parity": report} if report else {}), **_push(args)}
@@ -148,7 +146,7 @@ def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
     from bigbird_ja.data import manifest as manifest_lib
 
     manifest, meta = manifest_lib.load(data_dir), model.meta
-    if meta and manifest.fingerprint != meta.data_fingerprint:
+    if manifest.fingerprint != meta.data_fingerprint:
         raise BadInput(
             f"--data_dir {data_dir} (fingerprint {manifest.fingerprint[:12]}) is not the data set"
             f" that {model.folder} was trained on ({meta.data_fingerprint[:12]}): give that one,"
@@ -163,12 +161,11 @@ def _record(
     """Return what the export depends on."""
     from bigbird_ja import __version__
 
-    assert model.meta is not None
     names = ("format", "model_name", "license")
     return {
         "format_version": decode.FORMAT_VERSION,
         "bigbird_ja": __version__,
-        "step": model.step,
+        "step": model.meta.step,
         "checkpoint": {name: file.crc32c for name, file in model.meta.files.items()},
         # Not the folder's name: this record is published with the model.
         "held_out_data": manifest.fingerprint if manifest else None,
@@ -243,7 +240,7 @@ def write(
 
     Raises:
         BadInput: something that no export made, or an export of other settings, has appeared in
-            the folder meanwhile, or another process is exporting there.
+            the folder meanwhile.
     """
     is_remote = storage.is_remote(output_dir)
     if not is_remote:
@@ -254,15 +251,13 @@ def write(
     with outputs.new_folder(parent), scratch_directory(beside, prefix) as local:
         fill(local)
         check(output_dir, {})
-        busy = f"{_FLAG} {output_dir}: {{owner}} is exporting there: wait for it to end"
-        with outputs.new_folder(output_dir):
+        with outputs.new_folder(output_dir), mid_run():
             owned = Owned.create(output_dir, _KIND)
-            with held(Lease(storage.join(output_dir, _LOCK), busy, log)) as lease, mid_run():
-                if not finished(output_dir, record, overwrite):
-                    _put_in_place(local, owned, record, lease)
+            if not finished(output_dir, record, overwrite):
+                _put_in_place(local, owned, record)
 
 
-def _put_in_place(local: str, owned: Owned, record: dict[str, Any], lease: Lease) -> None:
+def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
     made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
     owned.note({name: Made.of_file(path) for name, path in made.items()})
     owned.remove([RECORD])
@@ -271,6 +266,5 @@ def _put_in_place(local: str, owned: Owned, record: dict[str, Any], lease: Lease
     storage.run_all(
         [partial(storage.take, path, storage.join(owned.path, n)) for n, path in made.items()]
     )
-    lease.check()
     owned.remove(set(owned.files) - made.keys())
     owned.write(RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())

@@ -3,15 +3,13 @@
   bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'
   bigbird-ja fill-mask --model_dir gs://BUCKET/run --input letter.txt --top_k 10
 
-Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model), or a folder that `export` wrote;
-writes nothing. The text may be as long as the model takes; it needs at least one [MASK]. Starting
-takes 5 to 15 seconds.
+Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model); writes nothing. The text may be
+as long as the model takes; it needs at least one [MASK]. Starting takes 5 to 15 seconds.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +33,7 @@ NEEDS = ("tensorflow",)
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    flags.path(
-        "model_dir", "Folder of the run, or exported folder, on disk or gs://.", required=True
-    )
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.integer(
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
@@ -51,9 +47,9 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     text = _read_text(args.text, args.input)
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
-    from bigbird_ja.evaluation.trained_model import load_model
+    from bigbird_ja.evaluation.trained_model import load_run
 
-    model = load_model(args.model_dir, args.step)
+    model = load_run(args.model_dir, args.step)
     from bigbird_ja.model.forward import Forward
 
     masks = fill_mask(
@@ -69,7 +65,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         print(
             "\n".join(map(printable, filled_text(text, masks, model.tokenizer.written).split("\n")))
         )
-    return {"step": model.step, "masks": masks}
+    return {"step": model.meta.step, "masks": masks}
 
 
 def fill_mask(
@@ -116,13 +112,10 @@ def _read_text(text: str | None, path: str | None) -> str:
     """Return the text of the flags.
 
     Raises:
-        BadInput: neither was given, or not UTF-8.
+        BadInput: neither was given, or a file that is not UTF-8.
     """
     if text is None:
         if path is None:
             raise BadInput("no text: give --text or --input")
         return storage.read_text(path, _MOST_TEXT).rstrip("\n")
-    try:  # in another locale, Python has decoded the command line by that one's encoding
-        return os.fsencode(text).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"--text: not UTF-8 (byte {error.start})") from error
+    return text

@@ -124,9 +124,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         return {**prepare.dry_run(run, vm, table), "warnings": warnings}
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     config, data = prepare.check_data(run, config, overrides)
-    for zone in run.zones:
-        for warning in prices.traffic_warnings([run.bucket], zone, table):
-            log(f"warning: {warning}")
+    for warning in prepare.region_warnings(run):
+        log(f"warning: {warning}")
     tpus = backends.MODULES[service].connect(run.project)
     prepare.check_name_is_free(run, tpus)
     state = _supervise(args, run, config, data, vm, tpus)

@@ -133,7 +133,7 @@ def _prepare_and_train(
 
     if args.init_from:
         args["init_from"].value = _check_there(args.init_from)
-    if args.overwrite:  # what is in MODEL_DIR moves away
+    if args.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite, args.adopt)
     config, overrides, manifest, guard = _settings(args, run_dir, deps.log)
@@ -177,7 +177,6 @@ def _settings(
     args: absl_flags.FlagValues, run_dir: RunDir, log: Callable[[str], None]
 ) -> tuple[Config, list[Override], Manifest, DataGuard]:
     """Return the config, completed by the data set, what was set, in order, and the data set."""
-    from bigbird_ja.accelerators import prices
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.settings.resolve import Override, fit_to_data
@@ -201,12 +200,7 @@ def _settings(
     log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)
-    warnings = config_warnings(config, from_scratch=not args.init_from)
-    if zone := config.tpu.zone:
-        size = sum(shard.bytes for shard in manifest.train_shards)
-        paths = [args.data_dir, args.model_dir]
-        warnings += prices.traffic_warnings(paths, zone, prices.load(), size)
-    for warning in warnings:
+    for warning in config_warnings(config, from_scratch=not args.init_from):
         log(f"warning: {warning}")
     return config, overrides, manifest, guard
 

@@ -9,6 +9,7 @@ Writes `--output`: a .jsonl, .jsonl.gz or .txt file, on disk or gs://.
 
 import gzip
 import json
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import IO, Any, cast
@@ -66,7 +67,7 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
     from bigbird_ja import storage
     from bigbird_ja.process.errors import BadInput
     from bigbird_ja.storage import outputs
-    from bigbird_ja.storage.ownership import FILES, Owned
+    from bigbird_ja.storage.ownership import FILES, Made, Owned
 
     folder, name = storage.directory_of(path), storage.base_name(path)
     if not path.endswith(_SUFFIXES):
@@ -76,14 +77,16 @@ def _write(path: str, documents: Iterator[str], overwrite: bool) -> bool:
         with outputs.new_folder(folder), Owned.create(folder, FILES).writing(name) as file:
             _encode(path, documents, file)
         return True
-    with storage.open_read(path) as file:
-        compared = _Comparison(file)
-        _encode(path, documents, cast("IO[bytes]", compared))
-        if not compared.is_same or file.read(1):
-            raise BadInput(
-                f"{path} holds something else: choose another --output, or, if it is a"
-                " generated corpus, replace it with --overwrite"
-            )
+    with tempfile.NamedTemporaryFile() as scratch:
+        _encode(path, documents, scratch)
+        scratch.flush()
+        made = Made.of_file(scratch.name)
+    owned = Owned.load(folder)
+    if owned is None or not owned.states(name, made) or not owned.is_unchanged(name):
+        raise BadInput(
+            f"{path} holds something else: choose another --output, or, if it is a"
+            " generated corpus, replace it with --overwrite"
+        )
     return False
 
 
@@ -100,18 +103,3 @@ def _encode(path: str, documents: Iterator[str], file: IO[bytes]) -> None:
         else:
             line = json.dumps({"id": f"sample-{index:06d}", "text": text}, ensure_ascii=False)
             file.write(f"{line}\n".encode())
-
-
-class _Comparison:
-    """Compares the bytes written to it with those of another file."""
-
-    def __init__(self, stored: IO[bytes]) -> None:
-        self._stored, self.is_same = stored, True
-
-    def write(self, data: bytes) -> int:
-        """Compares the next bytes."""
-        self.is_same = self.is_same and self._stored.read(len(data)) == data
-        return len(data)
-
-    def flush(self) -> None:
-        """Does nothing; GzipFile calls it."""

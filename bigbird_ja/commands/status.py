@@ -35,7 +35,6 @@ def define_flags(flags: Flags) -> None:
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.")
     flags.text("name", "One run.", none="all")
     flags.text("project", "Google Cloud project whose TPUs are listed too.")
-    flags.words("zones", ["-"], "Lists TPUs of these zones only (-: every zone).")
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
@@ -47,7 +46,6 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     names = find_runs(args.bucket) if args.bucket else []
     if args.project:
         tpus, now = list_ours(connect_all(args.project), args.project)
-        tpus = [tpu for tpu in tpus if "-" in args.zones or tpu.zone in args.zones]
     if args.name:
         if args.bucket:
             check_known(args.bucket, args.name)
@@ -56,7 +54,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     runs = [read_status(args.bucket, name, tpus, now) for name in names]
     shown = {(run["run_id"], storage.join(args.bucket, run["name"])) for run in runs}
     strays = [tpu for tpu in tpus if (tpu.run_id, tpu.run_dir) not in shown]
-    _print(runs, strays, asked=bool(args.project))
+    _print(runs, strays, has_listed=bool(args.project))
     return {"runs": runs, "tpus": [tpu.to_json() for tpu in tpus]}
 
 
@@ -66,8 +64,8 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     Args:
         bucket: of `launch`.
         name: of the run.
-        tpus: what the service lists, of all runs; empty where it was not asked.
-        now: UNIX seconds, by the service's clock where it was asked.
+        tpus: what the service lists, of all runs; empty without --project.
+        now: UNIX seconds, by the service's clock with --project.
     """
     launched = read_run(bucket, name) or LaunchedRun(bucket, name)
     files = RunFiles(launched)
@@ -124,8 +122,8 @@ def _tokens_per_step(config_path: str) -> int:
         return 0
 
 
-def _print(runs: list[dict[str, Any]], strays: list[Tpu], asked: bool) -> None:
-    rows, none = [], "none" if asked else "not asked (--project)"
+def _print(runs: list[dict[str, Any]], strays: list[Tpu], has_listed: bool) -> None:
+    rows, none = [], "none" if has_listed else "not listed (--project)"
     for s in runs:
         eta, step = s["eta_seconds"], f"{s['step']:,}/{s['target_step']:,}"
         waits = "-" if eta is None else human_time(eta)

@@ -138,7 +138,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
     except BadInput:
         check_output(output, replaces=False)
         raise
-    with contextlib.suppress(BadInput):  # what stands there is not this command's
+    with contextlib.suppress(BadInput):  # something that is not this command's
         if work.begun() == spec:
             work.remove()
     return manifest

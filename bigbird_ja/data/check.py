@@ -106,7 +106,7 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
     ]
 
 
-Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # what is wrong, and bool [b]: with which records
+Checks = list[tuple[str, npt.NDArray[np.bool_]]]  # a problem, and bool [b] of records
 
 
 def _layout_checks(manifest: Manifest, tokens: npt.NDArray[Any]) -> Checks:

@@ -47,7 +47,7 @@ class Portion(TypedDict):
     """One corpus of several that are mixed."""
 
     sha256: str  # its fingerprint
-    weight: Annotated[float, Meta(gt=0)]  # how often an epoch takes each document
+    weight: Annotated[float, Meta(gt=0)]  # times that an epoch takes each document
 
 
 @dataclass(frozen=True, kw_only=True)

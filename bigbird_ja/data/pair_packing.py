@@ -89,7 +89,7 @@ class _Text:
     """
 
     def __init__(self, lengths: Sequence[int], sentence_starts: Sequence[Sequence[int]]) -> None:
-        self._first = [0, *accumulate(lengths)]  # where each document begins; then the end
+        self._first = [0, *accumulate(lengths)]  # each document's beginning; then the end
         self.spans = [
             (start, start + length)
             for start, length in zip(self._first, lengths, strict=False)

@@ -213,12 +213,12 @@ class Work:
         def look(name: str) -> None:
             with contextlib.suppress(FileNotFoundError, BadInput):
                 made = decode.read_json(self._note(name), MadeShard)
-                for folder, there in folders:
+                for folder, stats in folders:
                     path = storage.join(folder, name)
-                    if name in there and verify.is_shard(path, there[name], made.shard):
+                    if name in stats and verify.is_shard(path, stats[name], made.shard):
                         finished[name] = made
 
-        known = [name for name in names if any(name in there for _, there in folders)]
+        known = [name for name in names if any(name in stats for _, stats in folders)]
         storage.run_all([partial(look, name) for name in known])
         return finished
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.evaluation.trained_model import OURS, TrainedModel, to_config_json
+from bigbird_ja.evaluation.trained_model import TrainedModel
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import Options
 from bigbird_ja.model import pattern
@@ -22,6 +22,7 @@ from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.model.state_dict import SETTINGS, to_hugging_face
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import decode
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"
@@ -31,6 +32,8 @@ _TASKS = (
     " QuestionAnswering"
 )
 
+# Settings of `model` for which BigBirdConfig has no name; `modeling_bigbird_ja` reads them.
+_OURS = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
 # Keys of config.json that are settings of `model`.
 _KEYS = (
     "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size"
@@ -62,7 +65,11 @@ def model_config(trained: TrainedModel) -> dict[str, Any]:
         },
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
-        OURS: to_config_json(trained),
+        "bigbird_ja": {
+            "format_version": decode.FORMAT_VERSION,
+            "step": trained.meta.step,
+            **{name: getattr(model, name) for name in _OURS},
+        },
     }
 
 

@@ -48,7 +48,6 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         report: of `parity.compare`.
     """
     config, meta = model.config, model.meta
-    assert meta is not None
     code = language(model)
     events = run_log.read_events(model.folder)
     cost = run_log.counted_usd(events)

@@ -62,8 +62,8 @@ def plan_of(settings: Any, length: int, device: torch.device) -> Plan:
         sees = torch.from_numpy(block_mask(settings, layer, length)[:, 1:-1])
         most = int(sees.sum(-1).max())
         # Seen ones first, in their order.
-        there, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
-        layers.append((blocks[..., :most].to(device), there[..., :most].bool().to(device)))
+        visible, blocks = sees.long().sort(dim=-1, descending=True, stable=True)
+        layers.append((blocks[..., :most].to(device), visible[..., :most].bool().to(device)))
     return layers
 
 
@@ -92,7 +92,7 @@ def attend(
     """
     if plan is None:
         return _masked(query, key, value, numbers, numbers[:, None])
-    blocks, there = plan[layer]
+    blocks, visible = plan[layer]
     batch, heads, length, size = query.shape
     count = length // rows
     # The first and the last block see everything.
@@ -105,7 +105,7 @@ def attend(
         x.reshape(batch, heads, count, rows, size)[:, head, blocks].flatten(3, 4)
         for x in (key, value)
     )
-    seen = numbers.reshape(batch, count, rows)[:, blocks] * there[..., None]
+    seen = numbers.reshape(batch, count, rows)[:, blocks] * visible[..., None]
     inner = query[:, :, rows:-rows].reshape(batch, heads, count - 2, rows, size)
     own = numbers[:, None, rows:-rows].reshape(batch, 1, count - 2, rows)
     of_inner = _masked(inner, keys, values, own, seen.flatten(3))
@@ -126,7 +126,7 @@ def _masked(
         query: [b, heads, ..., q, size].
         key: [b, heads, ..., k, size].
         value: of the same shape.
-        own: int64 [b, ..., q], with a dimension of 1 for heads where there are more than two.
+        own: int64 [b, ..., q], with a dimension of 1 for heads where visible are more than two.
         seen: int64 [b, 1 or heads, ..., k].
     """
     own = own if own.dim() == seen.dim() else own[:, None]

@@ -38,7 +38,7 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
         model: what it was made from.
         options: the data set whose held-out records are compared; without one token ids alone.
     """
-    report: dict[str, Any] = {"tolerance": TOLERANCE, "step": model.step, "versions": {}}
+    report: dict[str, Any] = {"tolerance": TOLERANCE, "step": model.meta.step, "versions": {}}
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
     try:
         import transformers

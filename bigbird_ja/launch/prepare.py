@@ -19,7 +19,7 @@ from bigbird_ja.launch.record import LaunchedRun, Tpus
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.process.console import human_time
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config
@@ -185,6 +185,20 @@ def check_data(
     if run.hosts > 1:
         order.check_hosts(manifest.num_readers, config.training.global_batch_size, run.hosts, 0)
     return fitted, manifest
+
+
+def region_warnings(run: LaunchedRun) -> list[str]:
+    """Warn where zones are in another region than the bucket, if it may be asked for its own."""
+    location = None
+    with contextlib.suppress(OSError, StorageError):
+        location = storage.bucket_location(run.bucket)
+    others = {accelerators.region_of(zone) for zone in run.zones} - {location}
+    if location is None or not others:
+        return []
+    return [
+        f"{run.bucket} is in {location}, zones are in {', '.join(sorted(others))}: traffic between"
+        " regions costs some cents per GB in each epoch, and is slower: take zones near the bucket"
+    ]
 
 
 def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:

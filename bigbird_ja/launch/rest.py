@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from bigbird_ja.process.errors import BadInput
 
 CALL_SECONDS = 30.0  # one request
@@ -301,8 +303,4 @@ def credentials() -> tuple[Any, str | None]:
 
 def seconds_of(timestamp: str) -> float:
     """Convert an RFC 3339 time stamp to UNIX seconds; 0 where there is none."""
-    match = re.fullmatch(r"(.*:\d\d)(\.\d+)?(Z|[+-]\d\d:\d\d)", timestamp)
-    if match is None:
-        return 0.0
-    whole = datetime.datetime.fromisoformat(match[1] + match[3].replace("Z", "+00:00")).timestamp()
-    return whole + float(match[2] or 0)
+    return msgspec.convert(timestamp, datetime.datetime).timestamp() if timestamp else 0.0

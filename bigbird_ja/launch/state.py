@@ -16,7 +16,7 @@ _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
 
 # Patience in seconds, and counts: the same for every run.
 CREATE_TIMEOUT = 1200.0  # asked for, or in repair, and not READY
-SETTLE = 120.0  # a TPU that was asked for may appear this late
+SETTLE = 120.0  # a requested TPU may appear this late
 STALL = 900.0  # READY, has stepped before, no new step
 STARTUP = 2700.0  # READY, no step yet: boot, install, compile
 LONGEST = 7 * 86_400.0  # a machine lives so long in all, where no budget is shorter
@@ -30,7 +30,7 @@ class Phase(str, Enum):
     """The phases of a run."""
 
     IDLE = "idle"  # no TPU is there; one is wanted, perhaps after a pause
-    CREATING = "creating"  # asked for one
+    CREATING = "creating"  # one is requested
     RUNNING = "running"  # it was READY when last seen
     REMOVING = "removing"  # every machine must go; then IDLE or ENDED
     ENDED = "ended"
@@ -71,7 +71,7 @@ class RunState:
     delete_tries: Count = 0
     delete_wait: Amount = 0.0  # left until the next try
     # --- where and when to ask for the next one
-    used_zones: tuple[str, ...] = ()  # zones that this run ever asked: a TPU may be left in any
+    used_zones: tuple[str, ...] = ()  # zones of all requests: a TPU may be left in any
     ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
     strikes: Mapping[str, Count] = field(default_factory=dict)  # refusals for want of quota
     struck_zones: Mapping[str, str] = field(default_factory=dict)  # zone -> why it is out
@@ -272,7 +272,7 @@ class View:
 
     @property
     def is_creation_under_way(self) -> bool:
-        """Tell whether a creation could still put a machine there."""
+        """Tell whether a creation could still bring a machine up."""
         state = self.state
         if state.operation_kind != "create" or not state.operation:
             return False

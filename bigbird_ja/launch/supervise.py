@@ -191,7 +191,7 @@ class _Supervisor:
         Where nothing of ours is listed the name is looked up.
 
         While a TPU runs, the zones that were used are enough; before anything is created, and
-        before anything is called deleted, every zone is asked. One that does not answer, where the
+        before anything is called deleted, every zone is listed. One that does not answer, where the
         run's TPU is not, is asked again later: each try takes its time, and holds the others up.
         """
         state = self._state
@@ -303,7 +303,7 @@ class _Supervisor:
         changed = self._saved is None or without_timers(self._saved) != without_timers(state)
         due = self._now - self._saved_at >= SAVE_EVERY
         failed, self._stores = not self._stores, False
-        with self._reporting():  # what fails is kept in memory: the next turn tries again
+        with self._reporting():  # failures are kept in memory: the next turn tries again
             if changed or due or failed:
                 self._save(state)
             while self._unsent:

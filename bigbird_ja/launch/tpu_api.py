@@ -134,10 +134,10 @@ class TpuNodes:
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        there = record.check_still_there(self, tpu)
+        current = record.check_still_there(self, tpu)
         # force: without it the service refuses while the queued resource still has nodes
-        query = {"force": "true"} if there.is_queued else {}
-        return str(self._rest.call("DELETE", there.resource, query=query)["name"])
+        query = {"force": "true"} if current.is_queued else {}
+        return str(self._rest.call("DELETE", current.resource, query=query)["name"])
 
     def time(self) -> float:
         """Return UNIX seconds by the service's clock."""
@@ -195,12 +195,12 @@ def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
         presence = node.presence if node else Presence.GONE
     specs = resource.get("tpu", {}).get("nodeSpec", [])
     place = {"name": resource["name"], "createTime": resource.get("createTime", "")}
-    asked = _of_node({**(specs[0].get("node", {}) if specs else {}), **place})
+    requested = _of_node({**(specs[0].get("node", {}) if specs else {}), **place})
     return replace(
-        asked,
+        requested,
         presence=presence,
         state=f"{state}/{node.state}" if node else state,
-        created=node.created if node and node.created else asked.created,
+        created=node.created if node and node.created else requested.created,
         fault=fault,
         is_queued=True,
     )

@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
-_INTERRUPT_SECONDS = 10.0  # how long an interrupted command may take to save
+_INTERRUPT_SECONDS = 10.0  # for an interrupted command to save
 _IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with their number
 _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 

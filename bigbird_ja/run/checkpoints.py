@@ -61,7 +61,7 @@ class Meta:
     interruptions: Count  # ends other than `finished` so far
     time: Time  # UNIX seconds
     next_batch: Count  # of the data's order
-    global_batch_size: Positive  # which `next_batch` counts in
+    global_batch_size: Positive  # the size that `next_batch` counts in
     tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: it has none
     files: dict[str, StoredFile] = field(default_factory=dict)  # by name
     format_version: str = decode.FORMAT_VERSION
@@ -248,20 +248,20 @@ class CheckpointStore:
 
     def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
         """Remove what a kill has left of saves and removals. Files that are not ours stay."""
-        for step in sorted(step for step, there in parts.items() if ".json" not in there):
-            there = parts.pop(step)
+        for step in sorted(step for step, endings in parts.items() if ".json" not in endings):
+            endings = parts.pop(step)
             if step in listed:
-                self._set_aside(step, there, "its sidecar is missing")
+                self._set_aside(step, endings, "its sidecar is missing")
                 continue
-            names = [f"model.ckpt-{step}{part}" for part in there]
+            names = [f"model.ckpt-{step}{part}" for part in endings]
             if len(self._ours.remove(names)) < len(names):
                 self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
         # .json first: then it is no checkpoint any more.
         names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
-        there, prefix, number = set(storage.list_files(self.model_dir)), "damaged-", 1
-        while there & {prefix + name for name in names}:
+        existing, prefix, number = set(storage.list_files(self.model_dir)), "damaged-", 1
+        while existing & {prefix + name for name in names}:
             number += 1
             prefix = f"damaged-{number}-"
         for name in names:

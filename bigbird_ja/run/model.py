@@ -35,6 +35,7 @@ STEP = "global_step"
 SLOTS = ("m", "v")  # see `model.params.slot_parameters`
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
+NO_CHECKPOINT = "no checkpoint here: give a run's folder (transformers loads what `export` made)"
 CONTINUED = "continued_with"  # the event of a run whose settings were changed
 
 
@@ -56,7 +57,7 @@ def load_parameters(
     store = CheckpointStore(model_dir)
     steps = store.steps()
     if not steps:
-        raise BadInput(f"{model_dir}: no checkpoint here: train first, or check --model_dir")
+        raise BadInput(f"{model_dir}: {NO_CHECKPOINT}")
     if step is not None and step not in steps:
         raise BadInput(f"{model_dir}: no checkpoint of step {step}; there are {_short(steps)}")
     step = steps[-1] if step is None else step

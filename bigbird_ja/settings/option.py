@@ -50,13 +50,13 @@ class Option:
     above: float | None = None  # excluded lower bound
     below: float | None = None  # excluded upper bound
     choices: tuple[str, ...] = ()
-    none: str = ""  # what None stands for, where None is a value
+    none: str = ""  # the meaning of None, where None is a value
     filled: bool = False  # a text that cannot be empty
     # Of settings alone:
     declared_in: type | None = None  # the struct of its field
     by: tuple[str, ...] = ()  # the commands that it has an effect in
-    # What a MODEL_DIR accepts when it goes on: "free": another value; "logged": another value that
-    # the command line sets, recorded as an event; "fixed": the same value.
+    # Values that a MODEL_DIR accepts when it goes on: "free": any; "logged": one that the command
+    # line sets, recorded as an event; "fixed": the same.
     change: str = "fixed"
     # "section.key=value|value", several joined by " & ": it has no effect where one is otherwise.
     only_with: str = ""
@@ -64,7 +64,7 @@ class Option:
     modernbert: Any = None  # another default, where model.architecture=modernbert
     # Of flags alone:
     setting: str = ""  # the setting that it sets
-    form: str = ""  # what `--help` writes for its value, where that is not the type
+    form: str = ""  # its value's form in `--help`, where that is not the type
     group: str = ""  # the heading of `--help` under which it stands
     many: bool = False  # repeatable
     commas: bool = False  # values separated by commas

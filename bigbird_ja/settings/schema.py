@@ -17,8 +17,8 @@ _BIGBIRD = "model.architecture=bigbird"
 _MODERNBERT = "model.architecture=modernbert"
 _IN_BLOCKS = f"{_BIGBIRD} & model.attention_type=block_sparse|simulated_sparse"
 
-# Commands, for `by`: what only a run needs, what the compiled step is made of (`preflight`), and
-# what operations, the number of steps and the work lost to preemptions follow from (`plan`).
+# Commands, for `by`: settings of a run alone, of the compiled step (`preflight`), and those from
+# which operations, the number of steps and the work lost to preemptions follow (`plan`).
 _RUN = ("pretrain", "launch")
 _STEP = (*_RUN, "preflight")
 _PLAN = (*_RUN, "plan")

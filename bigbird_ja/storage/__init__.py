@@ -145,8 +145,8 @@ def rename(source: str, target: str) -> None:
 
 
 def bucket_location(path: str) -> str | None:
-    """Returns the region of a gs:// path in lower case, or None where it may not be asked."""
-    return _BUCKET.location(path)
+    """Returns the region in lower case, or None on disk and where it may not be asked."""
+    return _BUCKET.location(path) if is_remote(path) else None
 
 
 def delete_many(paths: Iterable[str]) -> None:

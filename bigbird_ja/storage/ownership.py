@@ -7,7 +7,7 @@ that what a kill leaves is still known as ours; until then both the old and the 
 
 Records such as a manifest or a checkpoint's sidecar state size and checksum of further files. Once
 a record is written, these leave the mark, which then proves the record alone; `trust` takes them
-from there.
+from it.
 
     owned = check_folder(path, "--output_dir", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
@@ -93,7 +93,7 @@ class Owned:
 
     def __init__(self, path: str, mark: _Mark, token: str) -> None:
         self.path, self._mark, self._token = path, mark, token
-        self._recorded: dict[str, Versions] = {}  # what records state
+        self._recorded: dict[str, Versions] = {}  # stated by records
         self._lock = threading.Lock()
 
     @classmethod
@@ -158,7 +158,7 @@ class Owned:
     @property
     def files(self) -> Collection[str]:
         """Lists the files that are known as ours, relative to the folder."""
-        return [os.fsdecode(name.encode()) for name in {**self._recorded, **self._mark.files}]
+        return [*{**self._recorded, **self._mark.files}]
 
     def is_unchanged(self, name: str) -> bool:
         """Checks that the file of this name is one that we wrote, by size and checksum."""
@@ -166,7 +166,7 @@ class Owned:
 
     def is_foreign(self, name: str) -> bool:
         """Checks whether something of this name is there that is not what we wrote."""
-        return not self.is_unchanged(name) and bool(self._there([name]))
+        return not self.is_unchanged(name) and bool(self._taken([name]))
 
     def states(self, name: str, made: Made) -> bool:
         """Checks that a version of a file is one that we wrote."""
@@ -175,7 +175,7 @@ class Owned:
     def trust(self, record: str, files: Mapping[str, Made]) -> None:
         """Knows further files as ours, which a record states that is itself unchanged."""
         if self.is_unchanged(record):
-            self._recorded.update({_entry(name): (made,) for name, made in files.items()})
+            self._recorded.update({name: (made,) for name, made in files.items()})
 
     def note(
         self,
@@ -195,22 +195,22 @@ class Owned:
             StorageError: the mark is gone, or was made anew by another process.
         """
         versions: dict[str, Versions] = {}
-        there = self._there(files)
+        taken = self._taken(files)
         for name, made in files.items():
             if made is None and self._versions(name, ()) is None:
                 continue
-            current = self._current(name) if name in there else None
-            if current is None and name in there:
+            current = self._current(name) if name in taken else None
+            if current is None and name in taken:
                 raise BadInput(
                     f"{storage.join(self.path, name)}: not what this program wrote, or changed"
                     " since: move it away, then run the same command again"
                 )
             before = () if current is None or current[0] in (None, made) else (current[0],)
-            versions[_entry(name)] = None if made is None else (*before, made)
+            versions[name] = None if made is None else (*before, made)
         for name in unrecorded:
             if ours := self._versions(name, ()):
-                versions.setdefault(_entry(name), ours)
-        gone = set(map(_entry, recorded)) - versions.keys()
+                versions.setdefault(name, ours)
+        gone = set(recorded) - versions.keys()
         self._recorded.update({n: v for n, v in self._mark.files.items() if n in gone})
         self._change(gone, versions)
 
@@ -220,12 +220,12 @@ class Owned:
         Raises:
             StorageError: as of `note`.
         """
-        added: dict[str, Versions] = {_entry(name): None for name in logs}
+        added: dict[str, Versions] = dict.fromkeys(logs)
         for name in names:
             path = storage.join(self.path, name)
             info = storage.stat(path)
             made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
-            added[_entry(name)] = (made,)
+            added[name] = (made,)
         self._change(added=added)
 
     def forget(self, names: Iterable[str]) -> None:
@@ -234,7 +234,7 @@ class Owned:
         Raises:
             StorageError: as of `note`.
         """
-        gone = set(map(_entry, names))
+        gone = set(names)
         for name in gone & self._recorded.keys():
             del self._recorded[name]
         self._change(gone)
@@ -270,12 +270,12 @@ class Owned:
 
     def _remove_one(self, name: str, gone: list[str]) -> None:
         path, current = storage.join(self.path, name), self._current(name)
-        if (current and storage.delete_if(path, current[1])) or not self._there([name]):
+        if (current and storage.delete_if(path, current[1])) or not self._taken([name]):
             gone.append(name)
 
     def _versions(self, name: str, unknown: Versions) -> Versions:
         """Returns the versions of a file that are ours."""
-        return self._mark.files.get(_entry(name), self._recorded.get(_entry(name), unknown))
+        return self._mark.files.get(name, self._recorded.get(name, unknown))
 
     def _current(self, name: str) -> tuple[Made | None, str] | None:
         """Returns the version of ours that a file is now, and its token, or None."""
@@ -293,7 +293,7 @@ class Owned:
         made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
         return (made, info.token) if made in versions else None
 
-    def _there(self, names: Collection[str]) -> set[str]:
+    def _taken(self, names: Collection[str]) -> set[str]:
         """Returns those of the names that anything has, a link that leads nowhere included."""
         if not storage.is_remote(self.path):
             return {n for n in names if os.path.lexists(storage.join(self.path, n))}
@@ -324,11 +324,6 @@ class Owned:
                 if fresh is None or fresh.id != self.id:
                     raise StorageError(f"{where}: removed or made anew by others: stopped")
                 self._mark, self._token = fresh._mark, fresh._token
-
-
-def _entry(name: str) -> str:
-    """Encodes a name for the mark, which is UTF-8 whatever the locale's encoding is."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def held_by_other(owned: Owned) -> str:

@@ -123,7 +123,7 @@ def check_name(path: str, flag: str) -> None:
     if not path:
         raise BadInput(f"{flag or 'a path'} is empty: name a path")
     try:
-        os.fsencode(path).decode("utf-8")  # the bytes count: an ASCII locale has them as surrogates
+        path.encode("utf-8")
     except UnicodeError as error:
         raise refusal(path, flag, "the name is not UTF-8: rename it") from error
     if _CONTROL.search(path):

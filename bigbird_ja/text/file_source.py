@@ -40,7 +40,7 @@ from bigbird_ja.text.stored import (
     size_of,
 )
 
-_OTHERS_ENCODINGS = ("euc_jp", "cp932")  # what is EUC-JP nearly always reads as CP932, too
+_OTHERS_ENCODINGS = ("euc_jp", "cp932")  # EUC-JP nearly always reads as CP932, too
 TEXT_FIELD = "text"
 # Of --txt_documents.
 AUTO, BY_FILE, BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("auto", "file", "blank_line", "line")
@@ -209,8 +209,8 @@ def _instead(value: Any, field: str) -> str:
     if not isinstance(value, dict):
         return f'each line must be an object such as {{"{field}": "..."}}'
     if field not in value:
-        there = ", ".join(list(value)[:20]) or "none"
-        return f"fields are {there}: name one with --text_field"
+        names = ", ".join(list(value)[:20]) or "none"
+        return f"fields are {names}: name one with --text_field"
     return "it is no text: correct the line, or name another field with --text_field"
 
 

@@ -23,7 +23,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
 MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
-# Where a folder states which piece plays which part; the later file wins.
+# Files in which a folder states the parts of its pieces; the later one wins.
 PART_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 # Our name -> the part in Hugging Face's files, and names by which others call it.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -35,8 +35,8 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<s>": ("bos_token", ("[BOS]", "<bos>")),
     "</s>": ("eos_token", ("[EOS]", "<eos>")),
 }
-# Keys of tokenizer_config.json by which transformers puts a part's piece before or after a text
-# -> that part, and the part by which ours goes there.
+# Keys of tokenizer_config.json by which transformers adds a part's piece before or after a text
+# -> that part, and the part by which ours takes its place.
 END_FLAGS = {
     "add_bos_token": ("bos_token", "cls_token"),
     "add_eos_token": ("eos_token", "sep_token"),

@@ -89,7 +89,7 @@ def boundaries(text: str) -> list[int]:
     cuts: list[int] = []
     # Open brackets: kind, offset, and how many boundaries were known before it.
     stack: list[tuple[int, int, int]] = []
-    ended = -1  # where the last run of "end of sentence, closing brackets" stopped
+    ended = -1  # end of the last run of "end of sentence, closing brackets"
     length = len(text)
     first = length - len(text.lstrip())  # before it there is only white space
     for event in _EVENT.finditer(text):

@@ -36,7 +36,6 @@ from bigbird_ja.text.tokenizer import (
     SPECIAL_PIECES,
     USER_PIECES,
     SentencePieceTokenizer,
-    Tokenizer,
 )
 
 if TYPE_CHECKING:
@@ -295,15 +294,15 @@ class ModelFiles:
         Raises:
             BadInput: there is one of other settings, which is not to be overwritten.
         """
-        there = self.read_record()
-        if there is None or overwrite:
+        stored = self.read_record()
+        if stored is None or overwrite:
             return None
         differing = [
-            f"{key} was {there.settings.get(key)}, is {value}"
+            f"{key} was {stored.settings.get(key)}, is {value}"
             for key, value in structs.asdict(settings).items()
-            if there.settings.get(key) != value
+            if stored.settings.get(key) != value
         ]
-        if there.corpus_fingerprint != corpus_fingerprint:
+        if stored.corpus_fingerprint != corpus_fingerprint:
             differing.append("the corpus is another one")
         if differing:
             raise BadInput(
@@ -313,7 +312,7 @@ class ModelFiles:
         if not (storage.exists(self.vocab) and storage.exists(self.model)):
             return None
         sha256 = hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
-        return there if sha256 == there.model_sha256 else None
+        return stored if sha256 == stored.model_sha256 else None
 
     def write(self, tokenizer: SentencePieceTokenizer, record: Mapping[str, Any]) -> ModelRecord:
         """Writes all three; `record` is a `ModelRecord` but for what the model says of itself."""
@@ -335,15 +334,3 @@ class ModelFiles:
         ):
             outputs.write(path, content)
         return made
-
-    def check_model(self, tokenizer: Tokenizer) -> None:
-        """Refuses a model other than the one that its record, if there is one, describes.
-
-        A flipped bit seldom makes a model unreadable: it makes another tokenizer.
-        """
-        there = self.read_record()
-        if there is not None and there.model_sha256 != tokenizer.sha256:
-            raise BadInput(
-                f"{self.model}: not the model that {self.record} describes: restore it from a copy,"
-                f" or remove {self.record} where you have put another model there"
-            )

@@ -94,9 +94,9 @@ class SingleProcess:
         """
         return is_time
 
-    def stops_at(self, step: int, asked: bool) -> bool:
-        """Tell whether training stops at `step`, as this process was asked to or was not."""
-        return asked
+    def stops_at(self, step: int, is_requested: bool) -> bool:
+        """Tell whether training stops at `step`, where this process was requested to or not."""
+        return is_requested
 
     def fail(self, reason: str, message: str) -> None:
         """Tell the others that this process ends badly."""

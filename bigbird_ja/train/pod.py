@@ -61,8 +61,8 @@ class Pod(SingleProcess):
         self._stop = stop
         self._client: Any = None  # of the store; None before it is there and after it is gone
         self._is_over = False  # this process has failed or finished
-        self._failure: CommandError | None = None  # how it has failed
-        self._news: CommandError | None = None  # how another process failed
+        self._failure: CommandError | None = None  # its own, once it has failed
+        self._news: CommandError | None = None  # another process's failure
         self._waits = False  # a thread does, and will raise the news in the main thread
         self._wanted: set[str] = set()  # "stop", "save": what the writer is to name a step for
         self._agreed = (-1, False)  # the last step that was named, and whether all stop there
@@ -227,7 +227,7 @@ class Pod(SingleProcess):
         if self.is_writer and not self._agreed[1]:
             self._wanted.add("stop")
 
-    def stops_at(self, step: int, asked: bool) -> bool:
+    def stops_at(self, step: int, is_requested: bool) -> bool:
         """See `SingleProcess.stops_at`."""
         return self._agreed[1] and step >= self._agreed[0]
 

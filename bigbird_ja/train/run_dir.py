@@ -257,9 +257,9 @@ class RunDir:
 
     def _refuse_another_start(self) -> None:
         """Refuse MODEL_DIR where another process has trained since it was opened."""
-        there = storage.list_stats(self.path)
-        self._names = there.keys()
-        now = there.get(run_log.EVENTS)
+        listed = storage.list_stats(self.path)
+        self._names = listed.keys()
+        now = listed.get(run_log.EVENTS)
         if self._overwrite or now is None or now.token == self.events.token:
             return
         before = self.last_start()

@@ -98,7 +98,7 @@ class Trainer:
     stop: StopRequest
     store: CheckpointStore  # of MODEL_DIR
     scratch: str  # an empty local folder
-    resumption: Resumption  # where training continues
+    resumption: Resumption  # the point at which training continues
     lease: Lease | None  # the lock; None in a process that does not write
     warm_start: FirstValues | None  # replaces the random parameters of a new run
 
@@ -124,7 +124,7 @@ class Trainer:
             lambda **fields: self.recorder.event("profiled", **fields),
         )
         self.logged = self.resumption.step  # the last step that was
-        self.has_begun = False  # whether the engine accepted the run: then its files stay
+        self.has_begun = False  # the engine has accepted the run: its files stay
 
     def run(self) -> dict[str, Any]:
         """Train, and record the end, whichever it is."""
@@ -241,7 +241,7 @@ class Trainer:
         return last
 
     def _stops(self, step: int) -> bool:
-        """Tell whether training stops at `step`, since someone asked."""
+        """Tell whether training stops at `step`, if that was requested."""
         is_requested = self.stop.is_set()
         if is_requested:
             self.stop.answered()

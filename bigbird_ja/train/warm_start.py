@@ -32,7 +32,7 @@ from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train import Job
 from bigbird_ja.train.hf_folder import Source, read_folder
 
-# Where else a checkpoint may have a variable of ours, by the beginning of its name: training with
+# Other names of our variables in checkpoints, by the beginnings of names: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
 # have the first layer norm where BERT has it.
 _OTHER_NAMES = (
@@ -87,7 +87,7 @@ def load_initial(
         The parameters that the source has, float32 by our names.
 
     Raises:
-        BadInput: nothing there, not readable, or of another architecture.
+        BadInput: missing, not readable, or of another architecture.
     """
     specs = parameter_specs(config, data)
     model = _read(source, config, specs, tokenizer_sha256)
@@ -145,21 +145,21 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
     value = model.values.get(name)
     if value is None:
         return None, "not in the source"
-    there = model.names.get(name, name)
+    source = model.names.get(name, name)
     if np.asarray(value).dtype.kind not in "fiu":
-        raise BadInput(f"--init_from: {there} holds no numbers: is this a checkpoint of a model?")
+        raise BadInput(f"--init_from: {source} holds no numbers: is this a checkpoint of a model?")
     value = np.asarray(value, np.float32)
     if value.shape != spec.shape and value.size == np.prod(spec.shape) and value.ndim > 1:
         value = value.reshape(spec.shape)  # attention kernels with the head axis split
     if value.shape == spec.shape:
-        return value, there
+        return value, source
     if name == params_lib.POSITIONS and value.shape[1:] == spec.shape[1:]:
         # Repeated end to end, as in Longformer (arXiv:2004.05150, section 5).
         return np.resize(value, spec.shape), (
-            f"{there}: {len(value):,} positions "
+            f"{source}: {len(value):,} positions "
             + ("repeated" if len(value) < spec.shape[0] else "cut")
         )
-    return None, f"{there} has shape {'x'.join(map(str, value.shape))}"
+    return None, f"{source} has shape {'x'.join(map(str, value.shape))}"
 
 
 def _read(

@@ -1,4 +1,4 @@
-"""The table of prices: form, age, zones, overrides, traffic between regions."""
+"""The table of prices: form, age, zones, overrides."""
 
 import datetime
 
@@ -51,7 +51,6 @@ def test_zones_are_those_of_the_table():
             r"'us-central9-z': v3-8 is not offered there.*: us-central1-.* \(of 5\)",
         ),
         ("us-central1-a", "v4-8", r"v4-8 is not offered there.*the nearest: us-central2-b "),
-        ("Tokyo", "v5e-8", "nearest: asia-northeast1-b, "),
     ):
         with pytest.raises(BadInput, match=words):
             TABLE.check_zone(zone, machine)
@@ -94,29 +93,3 @@ def test_bad_price_files(tmp_path, text, words):
     path.write_text(text)
     with pytest.raises(BadInput, match=words):
         prices.load(str(path))
-
-
-@pytest.mark.parametrize(
-    ("location", "zone", "price"),
-    [
-        ("US-CENTRAL1", "us-central1-b", 0.0),
-        ("us-east1", "us-central1-b", 0.02),
-        ("US", "us-central1-b", 0.02),
-        ("eu", "europe-west4-a", 0.02),
-        ("europe-west4", "us-central1-b", 0.08),
-    ],
-)
-def test_traffic_between_regions_has_its_price(location, zone, price):
-    assert TABLE.egress_per_gb(location, zone) == price
-
-
-def test_each_bucket_of_another_region_is_warned_of_once(bucket, fake_gcs):
-    paths = [f"{bucket}/data", f"{bucket}/run", "/disk", "gs://no-such/x"]
-    assert prices.traffic_warnings(paths, "us-central1-b", TABLE) == []
-    (text,) = prices.traffic_warnings(paths, "europe-west4-a", TABLE, 50 * 10**9)
-    assert f"{paths[0]} is in us-central1" in text
-    assert "0.08 USD per GB, 4.00 USD per pass" in text
-    (text,) = prices.traffic_warnings(paths[::-1], "europe-west4-a", TABLE, 50 * 10**9)
-    assert text.startswith(paths[1]) and "per pass" not in text
-    fake_gcs.fault("/b/b-", "status", code=403, times=-1)
-    assert prices.traffic_warnings(paths, "europe-west4-a", TABLE) == []

@@ -8,7 +8,6 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.commands import export as folder
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import MARK
 
 FILES = sorted([MARK, "export.json", "sub/a.txt"])
@@ -133,13 +132,3 @@ def test_of_two_at_once_with_other_settings_the_second_is_refused(target):
     with pytest.raises(BadInput, match="another export"):
         folder.write(target, _record(2), meanwhile)
     assert _text(target) == "first"
-
-
-def test_one_at_a_time(target):
-    storage.make_directory(target)
-    lease = Lease(f"{target}/{folder._LOCK}", "busy", print)
-    folder.Owned.create(target, "export")
-    refused = pytest.raises(BadInput, match=rf"process {os.getpid()} .* is exporting there")
-    with held(lease), refused:
-        _export(target, 1, "one")
-    assert not _export(target, 1, "one") and storage.list_tree(target) == FILES

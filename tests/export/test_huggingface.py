@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from bigbird_ja.commands.fill_mask import fill_mask
-from bigbird_ja.evaluation.trained_model import load_model
 from bigbird_ja.export import formats, model_card, parity
 from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward, masked_lm_logits, next_sentence_logits
 from bigbird_ja.settings.values import varied
+from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
@@ -102,7 +102,7 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
     changed = dataclasses.replace(trained, config=config, data=data, params=params)
     formats.fill_huggingface(str(tmp_path), changed, model_card.Options("x"))
-    read = load_model(str(tmp_path)).params
+    read = load_initial(str(tmp_path), *with_data(config)).values
     assert all((read[name] == value).all() for name, value in params.items())
     ids = random.integers(7, 1000, (2, 96))
     ids[0, 48:] = 0  # padding

@@ -9,7 +9,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.launch import startup
 from bigbird_ja.launch.files import RunFiles, find_runs, read_run
-from bigbird_ja.launch.prepare import check_name
+from bigbird_ja.launch.prepare import check_name, region_warnings
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
@@ -49,6 +49,16 @@ def test_state_events_and_reports(bucket):
     RunFiles(run).save_run()
     assert read_run(bucket, "run-1") == run
     assert find_runs(bucket) == ["run-1"]
+
+
+def test_zones_of_another_region_than_the_buckets_are_warned_of(bucket, fake_gcs):
+    far = LaunchedRun(bucket, "a", zones=("us-central1-b", "europe-west4-a", "europe-west4-b"))
+    (text,) = region_warnings(far)
+    assert f"{bucket} is in us-central1, zones are in europe-west4: " in text
+    assert region_warnings(replace(far, zones=("us-central1-b",))) == []
+    assert region_warnings(replace(far, bucket="/disk")) == []
+    fake_gcs.fault("/b/b-", "status", code=403, times=-1)
+    assert region_warnings(far) == []
 
 
 @pytest.mark.parametrize("name", ["launch.json", "state.json"])

@@ -64,12 +64,6 @@ def test_the_location_is_read_and_may_be_refused(bucket, fake_gcs):
     assert storage.bucket_location(bucket + "/x") is None
 
 
-def test_the_environment_is_checked(bucket, monkeypatch):
-    monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "soon")
-    with pytest.raises(BadInput, match="TIMEOUT_SECONDS: expected"):
-        storage.read_bytes(f"{bucket}/x")
-
-
 def test_without_credentials_the_message_says_what_to_do(monkeypatch, tmp_path):
     for name in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
         monkeypatch.delenv(name, raising=False)

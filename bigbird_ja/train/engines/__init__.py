@@ -106,9 +106,9 @@ def choose(
         name, why = _automatic(use_tpu, config, accelerator, before)
     if name == "estimator":
         return _estimator(why, use_tpu, config, accelerator)
-    there = devices.find(use_tpu)
-    about = there.description, there.peak_flops
-    return Choice("pjrt", why, use_tpu, len(there.devices), *about, there, processes)
+    present = devices.find(use_tpu)
+    about = present.description, present.peak_flops
+    return Choice("pjrt", why, use_tpu, len(present.devices), *about, present, processes)
 
 
 def has_estimator() -> bool:

@@ -184,9 +184,9 @@ class PjrtEngine:
             local = sum(d.process_index == jax.process_index() for d in self._devices.devices)
             devices_lib.refuse_if_too_large(needed * local)
             return
-        there = self._devices.memory_bytes
-        if there is not None and needed > there:
-            raise devices_lib.out_of_memory(needed, there, "this device")
+        available = self._devices.memory_bytes
+        if available is not None and needed > available:
+            raise devices_lib.out_of_memory(needed, available, "this device")
 
     def _place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         return {
