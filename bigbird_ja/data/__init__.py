@@ -10,6 +10,7 @@
 masks and order.
 """
 
+import importlib.util
 import os
 import tempfile
 from collections.abc import MutableMapping
@@ -36,7 +37,7 @@ _TENSORFLOW: dict[str, str] = {
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
-    """Sets what TensorFlow's gs:// client and its logging read while TensorFlow is imported.
+    """Sets what TensorFlow, its gs:// client and its logging read while TensorFlow is imported.
 
     Set afterwards these variables do nothing. TensorFlow reads training records from gs:// and
     nothing else; everything durable goes through `bigbird_ja.storage`.
@@ -46,6 +47,10 @@ def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
     """
     for name, value in _TENSORFLOW.items():
         environ.setdefault(name, value)
+    if importlib.util.find_spec("tensorflow_estimator") is None:
+        # Nothing but TPUEstimator needs Keras, which with matplotlib is a third of the import; the
+        # legacy one, tf_keras, is seldom installed, and then no Keras is imported.
+        environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     ExtensionFileLoader.create_module = _create_module  # type: ignore[method-assign,assignment]
 
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import types
+from importlib.util import find_spec
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_help_imports_nothing_heavy():
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert run(sys.executable, "-c", program).stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.skipif(find_spec("tensorflow_estimator") is not None, reason="that needs Keras")
+@pytest.mark.skipif(find_spec("tf_keras") is not None, reason="then TensorFlow imports that")
+def test_tensorflow_comes_without_keras():
+    program = (
+        "import os, sys\nfrom bigbird_ja.data import prepare_tensorflow\n"
+        "prepare_tensorflow(os.environ)\nimport tensorflow\n"
+        "print(sorted({'keras', 'matplotlib'} & set(sys.modules)))"
+    )
+    assert run(sys.executable, "-c", program).stdout == "[]\n"
 
 
 def test_an_unknown_command_names_the_nearest(capsys):
