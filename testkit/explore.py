@@ -11,10 +11,10 @@ interrupts, preemptions, lost files, and machines of others (a copied folder's, 
 run's name. The second supervisor may begin at any tick; its clocks are hours off.
 """
 
+import collections
 import contextlib
 import copy
 import hashlib
-import math
 import time
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 
 from bigbird_ja.launch import record, supervise
-from bigbird_ja.launch.account import recovered
 from bigbird_ja.launch.record import LaunchedRun, Operation
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import RunState
@@ -32,22 +31,14 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import lease as lease_module
 from bigbird_ja.storage.decode import FORMAT_VERSION
 from bigbird_ja.storage.lease import Holder, Lease
-from testkit.simulated_cloud import SimulatedCloud, TrainerModel
+from testkit.explored import POLL, Cloud
+from testkit.simulated_cloud import TrainerModel
 
-POLL = 300.0
 ZONES = ("zone-a", "zone-b")
-SLACK = 60.0 + 30.0 + 1.0  # the watcher's turn, and the service's deletion
 FOREIGN = {  # labels of others' machines that have the run's name
     "another's": {"owner": "someone-else"},
     "a copied folder's": record.labels_of(LaunchedRun("gs://copy", "run", "id-1"), 1),
 }
-INVARIANTS = (
-    "nothing foreign is touched",
-    "nothing outlives its lease",
-    "nothing is over budget by more than one poll",
-    "a finished run never rents",
-    "no two machines for longer than two polls",
-)
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
 _SERVICE = ("list", "find", "time", "create", "delete", "operation")
 _LIES = {"list": [], "find": None, "operation": Operation(done=False)}
@@ -82,84 +73,6 @@ class Bounds:
 
 
 @dataclass
-class Cloud(SimulatedCloud):
-    """The world outside the supervisors: the simulated cloud, with the lock's file."""
-
-    lock: tuple[bytes, str] | None = None  # content and token
-    tokens: int = 0
-    newest: dict[str, Any] = field(default_factory=dict)  # event
-    two_for: float = 0.0  # seconds in which two machines were there
-    allowed: dict[int, float] = field(default_factory=dict)  # seconds of life, by attempt
-
-    def copy(self):
-        new = copy.copy(self)
-        new.nodes = [copy.copy(node) for node in self.nodes]
-        new.operations, new.foreign = {**self.operations}, {**self.foreign}
-        new.past_nodes, new.events, new.allowed = [], [], {**self.allowed}
-        return new
-
-    def tick(self):
-        self.advance(self.now + POLL)
-        alive = [node for node in self.nodes if node.ends_at > self.now]
-        self.two_for = self.two_for + POLL if len(alive) > 1 else 0.0
-
-    def broken(self, run):
-        """The invariants that do not hold."""
-        outlives = any(
-            min(node.ready_at + self.allowed[node.attempt], renewed + run.lease) + SLACK < self.now
-            for node in self.nodes
-            for renewed in [max(node.renewed_at, node.ready_at)]
-            if node.ready_at <= self.now < node.ends_at
-        )
-        checks = (
-            self.foreign_touched,
-            outlives,
-            self.rented_seconds > run.max_usd * 3600 + POLL + SLACK,
-            self.rented_finished,
-            self.two_for > 2 * POLL,
-        )
-        return [name for name, is_broken in zip(INVARIANTS, checks, strict=True) if is_broken]
-
-    def delete(self, tpu):
-        there = record.check_still_there(self, tpu)
-        self.foreign_touched += there.run_dir != self.run.run_dir
-        return super().delete(tpu)
-
-    def load_state(self):
-        state = self.state or recovered([self.newest], "events")
-        if state is None:
-            raise StorageError("lost: refused by `launch`")
-        return state
-
-    def append_event(self, event):
-        self.newest = {"saved": event["saved"]}
-
-    def save_state(self, state):
-        self.state, known = state, self.allowed.get(state.attempt, 0.0)
-        self.allowed[state.attempt] = max(state.machine_limit, known)
-
-    def _put(self, content):
-        self.tokens = (self.tokens + 1) % 8
-        self.lock = (content, f"{self.now}/{self.tokens}")
-        return self.lock[1]
-
-    def create_exclusive(self, path, content):
-        return self.lock is None and bool(self._put(content))
-
-    def read_with_token(self, path, most=0):
-        if self.lock is None:
-            raise FileNotFoundError(path)
-        return self.lock
-
-    def replace_if(self, path, content, token):
-        return self._put(content) if self.lock is not None and self.lock[1] == token else None
-
-    def delete_if(self, path, token):
-        if self.lock is not None and self.lock[1] == token:
-            self.lock = None
-
-
-@dataclass
 class Process:
     """A supervisor: what it remembers between two turns, and the answers that this turn has had."""
 
@@ -181,12 +94,10 @@ class System:
     processes: list[Process]
     faults: int
 
-    def changed(self, label, change, cost=1):
-        """A label, and what this state is after a change."""
+    def changed(self, cost):
+        """A copy, to be changed."""
         processes = [copy.copy(process) for process in self.processes]
-        new = System(self.bounds, self.cloud.copy(), processes, self.faults - cost)
-        change(new)
-        return label, new
+        return System(self.bounds, self.cloud.copy(), processes, self.faults - cost)
 
     def key(self):
         """A hash of all that decides what may follow."""
@@ -333,7 +244,7 @@ def _turns(system, index):
     scripts: list[tuple[str, ...]] = [()]
     while scripts:
         script = scripts.pop()
-        _, new = system.changed("", lambda new: None, 0)
+        new = system.changed(0)
         turn = _Turn(new, new.processes[index], script)
         lease_module.storage = turn
         turn.live()
@@ -343,27 +254,18 @@ def _turns(system, index):
             scripts += [(*answered, word) for word in turn.offered[n][1:]]
 
 
-def _preempt(n, cloud):
-    cloud.nodes[n].dies_at = max(cloud.now, cloud.nodes[n].ready_at)
-
-
 def _incidents(cloud):
     """What happens without a supervisor: machines are preempted, files lost, names taken."""
     for n, node in enumerate(cloud.nodes):
         if node.ends_at > cloud.now:
-            yield f"preemption {node.zone}", partial(_preempt, n)
+            dies = {"dies_at": max(cloud.now, node.ready_at)}
+            yield f"preemption {node.zone}", lambda new, n=n, to=dies: vars(new.nodes[n]).update(to)
     for zone in {*ZONES} - {*cloud.foreign, *(node.zone for node in cloud.nodes)}:
         for whose, labels in FOREIGN.items():
             yield f"{whose} machine {zone}", lambda new, at={zone: labels}: new.foreign.update(at)
     for name in ("state", "last_heartbeat", "report", "lock"):
         if getattr(cloud, name) is not None:
             yield f"{name} is lost", lambda new, name=name: setattr(new, name, None)
-
-
-def _tick(new):
-    new.cloud.tick()
-    for process in new.processes:
-        process.has_looked = False
 
 
 def successors(system):
@@ -374,14 +276,19 @@ def successors(system):
             is_ready = False
             yield from _turns(system, index)
         if process.status in ("away", "sleeps"):
-            label = f"{process.name} {'begins' if process.status == 'away' else 'wakes'}"
-            wake = lambda new, index=index: setattr(new.processes[index], "status", "runs")  # noqa: E731
-            yield system.changed(label, wake, 0)
+            new = system.changed(0)
+            new.processes[index].status = "runs"
+            yield f"{process.name} {'begins' if process.status == 'away' else 'wakes'}", new
     if is_ready and system.faults:
         for label, change in _incidents(system.cloud):
-            yield system.changed(label, lambda new, change=change: change(new.cloud))
+            change((new := system.changed(1)).cloud)
+            yield label, new
     if is_ready and system.cloud.now < system.bounds.ticks * POLL:
-        yield system.changed("a poll passes", _tick, 0)
+        new = system.changed(0)
+        new.cloud.tick()
+        for process in new.processes:
+            process.has_looked = False
+        yield "a poll passes", new
 
 
 def begin(bounds):
@@ -403,44 +310,31 @@ class Found:
     traces: dict[str, list[str]] = field(default_factory=dict)
 
 
-def explore(bounds, stop_at_first=False, most_seconds=math.inf):
-    """Visits every state within the bounds.
-
-    Args:
-        stop_at_first: at the first broken invariant.
-        most_seconds: of processor time, after which it raises TimeoutError: nothing is proved then.
-    """
-    found, began = Found(), time.process_time()
+def explore(bounds, stop_at_first=False):
+    """Visits every state within the bounds, or those before the first broken invariant."""
+    found, began, first = Found(), time.process_time(), begin(bounds)
     storage, describe = lease_module.storage, supervise.describe
     supervise.describe = lambda event: ""  # for people, and slow
-    level = [(b"first", begin(bounds))]
-    parents: dict[bytes, tuple[bytes, str]] = {b"first": (b"", "")}
+    waiting = collections.deque([(b"", first)])
+    parents: dict[bytes, tuple[bytes, str]] = {b"": (b"", "")}
     try:
-        while level:
-            level = [*_next_level(level, parents, found)]
-            found.states, found.seconds = len(parents), time.process_time() - began
-            if stop_at_first and found.traces:
-                return found
-            if found.seconds > most_seconds:
-                raise TimeoutError(f"{len(parents):,} states in {most_seconds:.0f} s, and more")
-        return found
+        while waiting and not (stop_at_first and found.traces):
+            here, system = waiting.popleft()
+            for label, new in successors(system):
+                found.edges += 1
+                key = new.key()
+                if key in parents:
+                    continue
+                parents[key] = (here, label)
+                broken = new.cloud.broken(bounds.run)
+                for name in broken:
+                    found.traces.setdefault(name, _trace(parents, key))
+                if not broken:
+                    waiting.append((key, new))
     finally:
         lease_module.storage, supervise.describe = storage, describe
-
-
-def _next_level(level, parents, found):
-    for here, system in level:
-        for label, new in successors(system):
-            found.edges += 1
-            key = new.key()
-            if key in parents:
-                continue
-            parents[key] = (here, label)
-            broken = new.cloud.broken(system.bounds.run)
-            for name in broken:
-                found.traces.setdefault(name, _trace(parents, key))
-            if not broken:
-                yield key, new
+    found.states, found.seconds = len(parents), time.process_time() - began
+    return found
 
 
 def _trace(parents, key):
@@ -448,4 +342,4 @@ def _trace(parents, key):
     while key:
         key, label = parents[key]
         labels.append(label)
-    return labels[-2::-1]
+    return labels[::-1]

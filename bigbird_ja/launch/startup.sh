@@ -60,7 +60,9 @@ install() {
   if [[ -n "$LOCKS" ]]; then
     # shellcheck disable=SC2086 # one word per lock
     (cd -- "$WORK_DIR/package/bigbird_ja/launch/locks" && lacking $LOCKS) >"$WORK_DIR/lacking.txt"
-    "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check --require-hashes \
+    # The system's Python of Ubuntu 24.04 is "externally managed"; the machine is the run's alone.
+    PIP_BREAK_SYSTEM_PACKAGES=1 "$PYTHON" -m pip install --quiet --no-input \
+      --disable-pip-version-check --require-hashes \
       --only-binary :all: --requirement "$WORK_DIR/lacking.txt"
   fi
   after=$(versions)

@@ -7,7 +7,8 @@ import pytest
 from bigbird_ja.launch import decide, outcomes, supervise
 from bigbird_ja.launch.record import Tpu
 from bigbird_ja.launch.state import LONGEST
-from testkit.explore import INVARIANTS, Bounds, explore
+from testkit.explore import Bounds, explore
+from testkit.explored import INVARIANTS
 
 FOREIGN, LEASE, BUDGET, FINISHED, TWO = INVARIANTS
 ENDLESS = 10**6  # steps: the budget ends the run

@@ -1,0 +1,98 @@
+"""The world outside the supervisors that `explore` runs, and what must hold in it at any time."""
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from bigbird_ja.launch import record
+from bigbird_ja.launch.account import recovered
+from bigbird_ja.process.errors import StorageError
+from testkit.simulated_cloud import SimulatedCloud
+
+POLL = 300.0
+SLACK = 60.0 + 30.0 + 1.0  # the watcher's turn, and the service's deletion
+INVARIANTS = (
+    "nothing foreign is touched",
+    "nothing outlives its lease",
+    "nothing is over budget by more than one poll",
+    "a finished run never rents",
+    "no two machines for longer than two polls",
+)
+
+
+@dataclass
+class Cloud(SimulatedCloud):
+    """The world outside the supervisors: the simulated cloud, with the lock's file."""
+
+    lock: tuple[bytes, str] | None = None  # content and token
+    tokens: int = 0
+    newest: dict[str, Any] = field(default_factory=dict)  # event
+    two_for: float = 0.0  # seconds in which two machines were there
+    allowed: dict[int, float] = field(default_factory=dict)  # seconds of life, by attempt
+
+    def copy(self):
+        new = copy.copy(self)
+        new.nodes = [copy.copy(node) for node in self.nodes]
+        new.operations, new.foreign = {**self.operations}, {**self.foreign}
+        new.past_nodes, new.events, new.allowed = [], [], {**self.allowed}
+        return new
+
+    def tick(self):
+        self.advance(self.now + POLL)
+        alive = [node for node in self.nodes if node.ends_at > self.now]
+        self.two_for = self.two_for + POLL if len(alive) > 1 else 0.0
+
+    def broken(self, run):
+        """The invariants that do not hold."""
+        outlives = any(
+            min(node.ready_at + self.allowed[node.attempt], renewed + run.lease) + SLACK < self.now
+            for node in self.nodes
+            for renewed in [max(node.renewed_at, node.ready_at)]
+            if node.ready_at <= self.now < node.ends_at
+        )
+        checks = (
+            self.foreign_touched,
+            outlives,
+            self.rented_seconds > run.max_usd * 3600 + POLL + SLACK,
+            self.rented_finished,
+            self.two_for > 2 * POLL,
+        )
+        return [name for name, is_broken in zip(INVARIANTS, checks, strict=True) if is_broken]
+
+    def delete(self, tpu):
+        there = record.check_still_there(self, tpu)
+        self.foreign_touched += there.run_dir != self.run.run_dir
+        return super().delete(tpu)
+
+    def load_state(self):
+        state = self.state or recovered([self.newest], "events")
+        if state is None:
+            raise StorageError("lost: refused by `launch`")
+        return state
+
+    def append_event(self, event):
+        self.newest = {"saved": event["saved"]}
+
+    def save_state(self, state):
+        self.state, known = state, self.allowed.get(state.attempt, 0.0)
+        self.allowed[state.attempt] = max(state.machine_limit, known)
+
+    def _put(self, content):
+        self.tokens = (self.tokens + 1) % 8
+        self.lock = (content, f"{self.now}/{self.tokens}")
+        return self.lock[1]
+
+    def create_exclusive(self, path, content):
+        return self.lock is None and bool(self._put(content))
+
+    def read_with_token(self, path, most=0):
+        if self.lock is None:
+            raise FileNotFoundError(path)
+        return self.lock
+
+    def replace_if(self, path, content, token):
+        return self._put(content) if self.lock is not None and self.lock[1] == token else None
+
+    def delete_if(self, path, token):
+        if self.lock is not None and self.lock[1] == token:
+            self.lock = None
