@@ -5,8 +5,9 @@
 
 The programs, who timed them and when are in scripts/clock.yaml. Half of them calibrate the
 constants of the model (`roofline.STEP_SECONDS`, `DISPATCH_MS`), half judge it. A whole step is
-compiled for one chip with three layers and extrapolated to its depth: weights that a slice divides
-are gathered layer by layer beside the work (`_gathers`), Adam works on the chip's share.
+compiled for one chip with one layer and extrapolated to its depth, and to its batch and vocabulary
+where another step has the same layer; weights that a slice divides are gathered layer by layer
+beside the work (`_gathers`), Adam works on the chip's share.
 """
 
 import argparse
@@ -35,9 +36,13 @@ PROGRAMS = Path(__file__).with_name("clock.yaml")
 CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
 PICTURE = Path("docs/images/clock.png")
 DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
-LAYERS = 3  # that a whole step is compiled with
+STEP_SHARE = 0.9  # calibrated: what whole steps reach of the rate that their ops give
+# Steps that agree in these are compiled once.
+SHAPE = ("chip", "length", "block", "keeps", "width", "heads", "kv_heads", "mlp", "size")
 ADAM_BYTES = 28  # that a parameter's update reads and writes in HBM
-_VMEM = " --xla_tpu_scoped_vmem_limit_kib=98304"  # as recipes of whole steps set it
+# Seconds of a hop and bytes a second of one link, as marin-community/marin#6736 fits `ppermute`;
+# v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book/tpus).
+LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86.8e9)}
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
 
 
@@ -56,19 +61,19 @@ def _listings() -> Path:
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
     os.environ |= compile_child.ENVIRONMENT
-    os.environ["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(folder)}{_VMEM}"
+    os.environ["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(folder)}"
     return Path(folder)
 
 
 def _compiled(spec: Spec) -> dict[str, float]:
-    """Compile one program and price it: milliseconds on the chip, and what was counted of it."""
+    """Compile one program and price it."""
     import jax
     from jax.sharding import SingleDeviceSharding
 
     chip, folder = CHIPS[spec["chip"]], _listings()
     place = SingleDeviceSharding(compile_child.devices_of(chip.topology, {})[0])
     if spec["kind"] == "step":
-        program, shapes = clock_programs.decoder(spec, LAYERS)
+        program, shapes = clock_programs.decoder(spec, 1)
     elif spec["kind"] == "matmul":
         program, shapes = clock_programs.matmul(spec)
     else:
@@ -78,7 +83,12 @@ def _compiled(spec: Spec) -> dict[str, float]:
         file.unlink()
     compiled = jax.jit(program).lower(*arrays).compile()
     module = hlo.parse(compile_child.optimised(compiled, folder))
-    code = machine_code.collect(str(folder))
+    return _price(spec, module, machine_code.collect(str(folder)))
+
+
+def _price(spec: Spec, module: hlo.Module, code: dict[str, machine_code.Code]) -> dict[str, float]:
+    """Price a program: milliseconds on the chip, and what was counted of it."""
+    chip = CHIPS[spec["chip"]]
     priced = roofline.code_costs(module, costs.costs(module), code, chip)
     if problem := roofline.not_counted(priced):
         raise ValueError(problem)
@@ -93,15 +103,11 @@ def _compiled(spec: Spec) -> dict[str, float]:
     cycles = max(time.cycles + time.waiting - saved, time.hbm)
     steps = sum(listed.steps for listed in code.values())
     result = {"coverage": counted / every, "grid_steps": steps}
-    if spec["kind"] == "step":  # the loops over layers, forward and backward, one trip of each
-        loops = [op for op in module.computations[module.entry] if op.opcode == "while"]
-        bodies = [op.attribute("body") for op in loops if costs.trip_count(module, op) == LAYERS]
-        runs = [
-            roofline.step_time(hlo.Module(body, module.computations), priced, chip)
-            for body in bodies
-        ]
-        layer = sum(run.cycles + run.waiting for run in runs) - saved / LAYERS
-        result |= {"layer_ms": layer / chip.clock_hz * 1e3, "loops": len(runs)}
+    if spec["kind"] == "step":
+        inside = [one for one in priced if "layer/" in one.cost.instruction.op_name]
+        layer = sum(one.cycles for one in inside) + time.waiting - saved
+        result |= {"layer_ms": layer / chip.clock_hz * 1e3}
+        result |= {key: spec[key] for key in ("batch", "vocabulary")}
     return result | {"ms": cycles / chip.clock_hz * 1e3}
 
 
@@ -117,28 +123,17 @@ def _blocks(spec: Spec) -> float:
 def predict(spec: Spec) -> dict[str, float]:
     """Price a whole step on its slice, in milliseconds."""
     few = _known_step(spec)
-    chip, layer = CHIPS[spec["chip"]], few["layer_ms"]
-    gathers = _gathers(spec)
+    chip, wider = CHIPS[spec["chip"]], spec["batch"] / few["batch"]
+    layer, gathers = wider * few["layer_ms"], _gathers(spec)
     update = _parameters(spec) / spec["chips"] * ADAM_BYTES / chip.hbm_bytes_per_second * 1e3
-    ends = few["ms"] - LAYERS * layer
-    ms = spec["layers"] * max(layer, gathers) + ends + update
+    ends = wider * (few["ms"] - few["layer_ms"]) * spec["vocabulary"] / few["vocabulary"]
+    ms = (spec["layers"] * max(layer, gathers) + ends + update) / STEP_SHARE
     return few | {"gathers_ms": gathers, "update_ms": update, "predicted_ms": ms}
 
 
 def _known_step(spec: Spec) -> dict[str, float]:
-    """Price a step of few layers; equal ones of other slices have that from the cache."""
-    told = [
-        "name",
-        "split",
-        "chips",
-        "layers",
-        "source",
-        "date",
-        "versions",
-        "measured_ms",
-        "tflops",
-    ]
-    key = json.dumps({name: value for name, value in spec.items() if name not in told})
+    """Price a step of few layers; one of the same `SHAPE` has that from the cache."""
+    key = json.dumps({name: spec[name] for name in SHAPE})
     if key not in _known():
         _keep({key: _child(spec["name"])})
     return dict(_known()[key])
@@ -163,9 +158,13 @@ def _parameters(spec: Spec) -> int:
 
 
 def _gathers(spec: Spec) -> float:
-    """Count the milliseconds of a layer's links: weights gathered twice, gradients spread once."""
-    size = 3 * 2 * _layer_parameters(spec) * (spec["chips"] - 1) / spec["chips"]
-    return float(size / CHIPS[spec["chip"]].link_bytes_per_second * 1e3)
+    """Count the milliseconds of a layer's links: weights gathered twice, gradients spread once.
+
+    In a corner of a slice that does not wrap around a chip has two links, else four.
+    """
+    chips, (hop, rate) = spec["chips"], LINKS[spec["chip"]]
+    size = 3 * 2 * _layer_parameters(spec) * (chips - 1) / chips
+    return float(3 * 2 * chips**0.5 * hop + size / (rate * (4 if chips >= 256 else 2))) * 1e3
 
 
 def measured_ms(spec: Spec) -> float | None:

@@ -1,5 +1,7 @@
 """Writes the public programs of scripts/clock.yaml, as far as their pages describe them."""
 
+import functools
+import types
 from typing import Any
 
 Spec = dict[str, Any]
@@ -53,8 +55,14 @@ def matmul(spec: Spec) -> tuple[Any, list[Any]]:
 
 
 def _splash(heads: int, length: int, block: int, window: int | None) -> Any:
+    from jax.experimental.pallas import tpu as pltpu
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as module
 
+    # The memory that recipes set for all ops; XLA's take twice as long to compile with it, and as
+    # many cycles.
+    roomy = functools.partial(pltpu.CompilerParams, vmem_limit_bytes=96 << 20)
+    module.pltpu = types.SimpleNamespace(**vars(pltpu) | {"CompilerParams": roomy})
     one = (
         splash.LocalMask((length, length), (window, 0), 0)
         if window
@@ -89,51 +97,67 @@ def decoder(spec: Spec, layers: int) -> tuple[Any, list[Any]]:
     """Write gradients of a plain decoder: gated MLP, rotations left out, bfloat16."""
     import jax
     import jax.numpy as jnp
-    from jax.ad_checkpoint import checkpoint_name
 
     width, mlp, vocabulary, size = (spec[key] for key in ("width", "mlp", "vocabulary", "size"))
     heads, groups, length, batch = (spec[key] for key in ("heads", "kv_heads", "length", "batch"))
-    attend = jax.vmap(_splash(heads, length, spec["block"], None))
     shapes = {
         "q": (width, heads * size), "k": (width, groups * size), "v": (width, groups * size),
         "o": (heads * size, width), "gate": (width, mlp), "up": (width, mlp), "down": (mlp, width),
     }  # fmt: skip
-    names = list(shapes)
-    given: list[Any] = [((layers, *shapes[name]), "bfloat16") for name in names]
+    given: list[Any] = [((layers, *shape), "bfloat16") for shape in shapes.values()]
     given += [((vocabulary, width), "bfloat16"), ((width, vocabulary), "bfloat16")]
     given += [((batch, length), "int32")]
+    kept = jax.checkpoint_policies.save_only_these_names(*(["kept"] if spec["keeps"] else []))
+    layer = jax.checkpoint(_layer(spec, list(shapes)), policy=kept)
 
-    def norm(x: Any) -> Any:
-        wide = x.astype("float32")
-        return (wide * jax.lax.rsqrt((wide**2).mean(-1, keepdims=True) + 1e-6)).astype(x.dtype)
+    def loss(weights: Any, ids: Any) -> Any:
+        *stacked, table, last = weights
+        x, _ = jax.lax.scan(layer, table[ids], stacked)
+        if not spec.get("parts"):
+            return _head(x, last, ids)
+        parts = (spec["parts"], -1)
+        xs = x.reshape(*parts, width), ids.reshape(*parts)
+        add = jax.checkpoint(lambda total, each: (total + _head(each[0], last, each[1]), None))
+        return jax.lax.scan(add, jnp.float32(0), xs)[0]
+
+    return lambda *all_: jax.grad(loss)(list(all_[:-1]), all_[-1]), given
+
+
+def _layer(spec: Spec, names: list[str]) -> Any:
+    """Write a layer as the body of a scan over weights."""
+    import jax
+    from jax.ad_checkpoint import checkpoint_name
+
+    length, batch, size = spec["length"], spec["batch"], spec["size"]
+    attend = jax.vmap(_splash(spec["heads"], length, spec["block"], None))
 
     def split(x: Any) -> Any:
         return x.reshape(batch, length, -1, size).swapaxes(1, 2)
 
+    @jax.named_scope("layer")
     def layer(x: Any, each: Any) -> tuple[Any, None]:
         w = dict(zip(names, each, strict=True))
-        y = norm(x)
+        y = _norm(x)
         q, k, v = (checkpoint_name(y @ w[name], "kept") for name in "qkv")
         context = attend(split(q), split(k), split(v)).swapaxes(1, 2).reshape(batch, length, -1)
         x = x + checkpoint_name(context @ w["o"], "kept")
-        y = norm(x)
+        y = _norm(x)
         return x + (jax.nn.silu(y @ w["gate"]) * (y @ w["up"])) @ w["down"], None
 
-    kept = jax.checkpoint_policies.save_only_these_names(*(["kept"] if spec["keeps"] else []))
+    return layer
 
-    def head(x: Any, last: Any, ids: Any) -> Any:
-        scores = (norm(x) @ last).astype("float32")
-        right = jnp.take_along_axis(scores, ids[..., None], -1)[..., 0]
-        return (jax.nn.logsumexp(scores, -1) - right).sum()
 
-    def loss(weights: Any, ids: Any) -> Any:
-        *stacked, table, last = weights
-        x, _ = jax.lax.scan(jax.checkpoint(layer, policy=kept), table[ids], stacked)
-        if not spec.get("parts"):
-            return head(x, last, ids)
-        parts = (spec["parts"], -1)
-        xs = x.reshape(*parts, width), ids.reshape(*parts)
-        add = jax.checkpoint(lambda total, each: (total + head(each[0], last, each[1]), None))
-        return jax.lax.scan(add, jnp.float32(0), xs)[0]
+def _norm(x: Any) -> Any:
+    import jax
 
-    return lambda *all_: jax.grad(loss)(list(all_[:-1]), all_[-1]), given
+    wide = x.astype("float32")
+    return (wide * jax.lax.rsqrt((wide**2).mean(-1, keepdims=True) + 1e-6)).astype(x.dtype)
+
+
+def _head(x: Any, last: Any, ids: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    scores = (_norm(x) @ last).astype("float32")
+    right = jnp.take_along_axis(scores, ids[..., None], -1)[..., 0]
+    return (jax.nn.logsumexp(scores, -1) - right).sum()
