@@ -4,10 +4,10 @@
     python -m scripts.clock --one NAME # one program of scripts/clock.yaml, as a line of JSON
 
 The programs, who timed them and when are in scripts/clock.yaml. Half of them calibrate the
-constants of the model (`roofline.STEP_SECONDS`, `DISPATCH_MS`), half judge it. A whole step is
-compiled for one chip with one layer and extrapolated to its depth, and to its batch and vocabulary
-where another step has the same layer; weights that a slice divides are gathered layer by layer
-beside the work (`_gathers`), Adam works on the chip's share.
+constants of the model (`roofline.STEP_SECONDS`, `plan.REACHED`, `DISPATCH_MS`), half judge it. A
+whole step is compiled for one chip with one layer and extrapolated to its depth, and to its batch
+and vocabulary where another step has the same layer; weights that a slice divides are gathered
+layer by layer beside the work (`_gathers`), Adam works on the chip's share.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 
 from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.plan import REACHED
 from bigbird_ja.preflight import compile_child, costs, hlo, machine_code, roofline
 from bigbird_ja.process.console import log
 from scripts import clock_programs
@@ -36,7 +37,6 @@ PROGRAMS = Path(__file__).with_name("clock.yaml")
 CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
 PICTURE = Path("docs/images/clock.png")
 DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
-STEP_SHARE = 0.9  # calibrated: what whole steps reach of the rate that their ops give
 # Steps that agree in these are compiled once.
 SHAPE = ("chip", "length", "block", "keeps", "width", "heads", "kv_heads", "mlp", "size")
 ADAM_BYTES = 28  # that a parameter's update reads and writes in HBM
@@ -127,7 +127,7 @@ def predict(spec: Spec) -> dict[str, float]:
     layer, gathers = wider * few["layer_ms"], _gathers(spec)
     update = _parameters(spec) / spec["chips"] * ADAM_BYTES / chip.hbm_bytes_per_second * 1e3
     ends = wider * (few["ms"] - few["layer_ms"]) * spec["vocabulary"] / few["vocabulary"]
-    ms = (spec["layers"] * max(layer, gathers) + ends + update) / STEP_SHARE
+    ms = (spec["layers"] * max(layer, gathers) + ends + update) / REACHED
     return few | {"gathers_ms": gathers, "update_ms": update, "predicted_ms": ms}
 
 

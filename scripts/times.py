@@ -59,12 +59,20 @@ def _rented() -> dict[str, str]:
     rows = plan.make_rows([run], prices.load())
     for row in rows:
         name = row.accelerator.removesuffix("-8")
-        if row.pricing == "spot" and row.wall_hours and row.cost_usd:
-            quotable[f"{name}_days"] = f"{row.wall_hours / 24:.1f} days"
-            quotable[f"{name}_days_ja"] = f"{row.wall_hours / 24:.1f} 日"
-            quotable[f"{name}_dollars"] = f"{row.cost_usd:.0f} US dollars"
-            quotable[f"{name}_dollars_ja"] = f"{row.cost_usd:.0f} 米ドル"
+        if row.pricing == "spot" and row.wall_hours_range and row.cost_usd_range:
+            days = (row.wall_hours or 0.0) / 24
+            quotable |= {f"{name}_days": f"{days:.1f} days", f"{name}_days_ja": f"{days:.1f} 日"}
+            hours = [_short(hours) for hours in (24 * days, *row.wall_hours_range)]
+            usd = [_short(usd) for usd in (row.cost_usd or 0.0, *row.cost_usd_range)]
+            quotable[f"{name}_hours"] = "{} ({}–{}) hours".format(*hours)
+            quotable[f"{name}_hours_ja"] = "{}（{}～{}）時間".format(*hours)
+            quotable[f"{name}_dollars"] = "{} ({}–{}) US dollars".format(*usd)
+            quotable[f"{name}_dollars_ja"] = "{}（{}～{}）米ドル".format(*usd)
     return quotable
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def sentences() -> list[tuple[str, str]]:

@@ -12,10 +12,11 @@ the sum. --data_dir and --preflight then are given once for each, in the same or
 
 Hours are of rented time with saves, restarts and the work that preemptions repeat. They depend on
 the rate of training, on the rate of preemptions and on a dated table of prices by chip and zone.
-Correct the last two by flags. The rate is 0.6 of what preflight counts by machine code, where there
-is any (v5e, v6e), else the rate by the compiler's priced cycles; the table says which. Money is of
-the machine alone: what a base model stores costs less than a dollar a month, and traffic within a
-region nothing.
+Correct the last two by flags. The rate is the share of what preflight counts by machine code (v5e,
+v6e) that real chips reached in whole steps of others (docs/lab/clock.md), elsewhere the rate by the
+compiler's priced cycles; the table says which. Hours and money come with the interval of that
+share. Money is of the machine alone: what a base model stores costs less than a dollar a month, and
+traffic within a region nothing.
 
 Compares one machine of each TPU from v2 to v7x in its cheapest zone, every slice in --preflight,
 and the free machines of Kaggle and Colab.
@@ -32,7 +33,7 @@ from absl import flags as absl_flags
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Flags
-from bigbird_ja.process.console import human_count, human_time, log, table
+from bigbird_ja.process.console import human_count, log, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
@@ -144,9 +145,9 @@ def _plan(
 
 def _results(path: str, seq_length: int) -> Results:
     """Read the results of `preflight` for sequences of that length."""
-    from bigbird_ja import plan
+    from bigbird_ja.plan import results as results_lib
 
-    results = plan.load_results(path)
+    results = results_lib.load_results(path)
     for step in (*results.chips, *results.topologies):
         if step.get("seq_length", seq_length) != seq_length:
             raise BadInput(
@@ -173,14 +174,15 @@ def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _verdict(chosen: Row | None) -> str:
-    """Say `cheapest: v6e-8 spot, 27 dollars, 8.5 h, estimated`, and the command that rents it."""
+    """Say `cheapest: v6e-8 spot, 27 (22-33) dollars, 8.5 (7.0-10.4) h`, and how to rent it."""
     if chosen is None:
         return "no machine here is known to finish it"
-    usd, pricing = chosen.cost_usd or 0.0, chosen.pricing.replace("_", " ")
-    money = f"{usd:,.0f}" if usd >= 10 else f"{usd:,.2f}"
+    usd, hours = chosen.cost_usd or 0.0, chosen.wall_hours or 0.0
     text = (
-        f"cheapest: {_typed(chosen)} {pricing}, {money} dollars,"
-        f" {chosen.wall_hours or 0.0:,.1f} h, {', '.join(filter(None, ('estimated', chosen.note)))}"
+        f"cheapest: {_typed(chosen)} {chosen.pricing.replace('_', ' ')},"
+        f" {_short(usd)} ({_between(chosen.cost_usd_range)}) dollars,"
+        f" {_short(hours)} ({_between(chosen.wall_hours_range)}) h,"
+        f" {', '.join(filter(None, ('estimated', chosen.note)))}"
     )
     return (
         textwrap.fill(text, 79, subsequent_indent="  ") + "\n"
@@ -193,13 +195,16 @@ def _describe(
     plans: Sequence[Plan], runs: Sequence[dict[str, Any]], rows: Sequence[Row], prices_age: str
 ) -> str:
     """Describe the runs, a table of machines, and the assumptions."""
+    from bigbird_ja import plan
+
     overheads = plans[0].overheads
     lost = (overheads.checkpoint_interval / 2 + overheads.restart_seconds) / 60
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
     rented = [row for row in rows if not _is_free(row)]
     pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if _is_free(row))
     notes = [
-        f"tokens/s {'; '.join(by_source)}; none was timed on a rented machine",
+        f"tokens/s {'; '.join(by_source)}; intervals: {plan.REACHED_RANGE[0]:g}-"
+        f"{plan.REACHED_RANGE[1]:g} x machine code",
         *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
         f"spot: {overheads.preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
         " minutes of work and restart",
@@ -235,8 +240,7 @@ def _table(rows: Sequence[Row]) -> str:
     cells = []
     for (name, provider), by_pricing in by_machine.items():
         row = by_pricing.get(provider or "spot") or by_pricing["on_demand"]
-        hours = row.hours if provider else row.wall_hours
-        done = "never" if hours is None else human_time(hours * 3600)
+        done = _duration(row.hours_range if provider else row.wall_hours_range)
         spot, demand = (_money(by_pricing.get(key)) for key in (provider or "spot", "on_demand"))
         rate = human_count(row.tokens_per_second)
         cells.append((name, rate, done, spot, provider or row.zone or "", demand))
@@ -255,7 +259,26 @@ def _typed(row: Row) -> str:
 
 
 def _money(row: Row | None) -> str:
-    return "-" if row is None or row.cost_usd is None else f"{row.cost_usd:,.2f}"
+    return "-" if row is None else _between(row.cost_usd_range)
+
+
+def _duration(hours: tuple[float, float] | None) -> str:
+    if hours is None:
+        return "never"
+    is_long = hours[0] >= 48
+    return f"{_between((hours[0] / 24, hours[1] / 24))} d" if is_long else f"{_between(hours)} h"
+
+
+def _between(ends: tuple[float, float] | None) -> str:
+    """Write the least and the most that something takes: `9-12`, `0.82-1.10`."""
+    if ends is None:
+        return "-"
+    return "-".join(map(_short, ends)) if ends[1] else "0"
+
+
+def _short(value: float) -> str:
+    """Write a number with two or three digits."""
+    return f"{value:,.0f}" if value >= 20 else f"{value:.1f}" if value >= 2 else f"{value:.2f}"
 
 
 def _by(rows: Sequence[Row], field: str) -> dict[str, str]:

@@ -4,80 +4,29 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Annotated, TypedDict
-
-from msgspec import Meta
 
 from bigbird_ja import accelerators
 from bigbird_ja.accelerators import Accelerator
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.plan.results import Results, Step
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode
 
 SECONDS_PER_HOUR = 3600.0
 COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
-# The share of the rate by machine code that is expected: it knows no waiting for hosts or links.
-# Priced cycles get no factor: of one program (base-4096, XLA's attention, on v5e and v6e) they are
-# some 1.9 times the cycles by machine code, which is about as much.
-REACHED = 0.6
+# The share of the rate by machine code that whole train steps of others reached on real chips, and
+# its interval, that of single kernels too, as our ops are smaller: docs/lab/clock.md. Priced cycles
+# get no factor, though of one program (base-4096, XLA's attention, on v5e and v6e) they are some
+# 1.9 times the cycles by machine code.
+REACHED = 0.9
+REACHED_RANGE = (0.7, 1.0)
 LEAST_STEP_SECONDS = 5e-3  # what a host takes to start a step, assumed: it limits tiny models
 
 # Wiki40b Japanese (TFDS wiki40b/ja, train split) as our background states it, and what the 2021
 # tokenizer makes of it. Used only where there is no data set, and printed as an assumption.
 WIKI40B_JA_BYTES = 1.9e9
 BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: two characters
-
-
-Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
-Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
-
-
-class _Step(TypedDict, total=False):
-    """Names what is read of a compiled step; a rate is None where the step does not fit."""
-
-    priced_cycles: Cycles | None  # the rates are computed from these
-    code_cycles: Cycles | None  # by machine code, where there is any
-    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
-    fits: bool
-    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
-
-
-class ChipResult(_Step):
-    """Names what is read of the step on one chip."""
-
-    chip: str
-    tokens_per_second_per_core: Rate | None
-
-
-class SliceResult(_Step):
-    """Names what is read of the step on a whole slice."""
-
-    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
-    tokens_per_second: Rate | None
-
-
-@dataclass(frozen=True)
-class Results:
-    """Holds what is read of a file of `preflight --output`."""
-
-    chips: list[ChipResult]
-    topologies: list[SliceResult] = field(default_factory=list)
-
-
-def load_results(path: str) -> Results:
-    """Read a file of `preflight --output`.
-
-    Raises:
-        BadInput: no such file, or not a result of `preflight --output`.
-    """
-    advice = "not a result of `bigbird-ja preflight --output`"
-    try:
-        return decode.read_json(path, Results, advice)
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
 
 
 @dataclass(frozen=True)
@@ -167,7 +116,7 @@ def _rate(machine: Accelerator, run: Plan) -> MachineRate:
     return MachineRate(machine.peak_flops * share / flops, f"MFU {share:.0%}, {basis}", fits)
 
 
-def _compiled_rate(step: _Step, rate: float, source: str) -> MachineRate:
+def _compiled_rate(step: Step, rate: float, source: str) -> MachineRate:
     """Correct a rate of `preflight`.
 
     The rates in `preflight`'s results are by priced cycles, which charge several times too much for
@@ -231,6 +180,10 @@ class Row:
     wall_hours: float | None  # with the time between machines
     preemptions: float | None
     cost_usd: float | None
+    # The least and the most of these, with the rate anywhere in its interval: `REACHED_RANGE`.
+    hours_range: tuple[float, float] | None
+    wall_hours_range: tuple[float, float] | None
+    cost_usd_range: tuple[float, float] | None
     fits: bool | None  # by preflight; None where there is no figure
     divides: bool  # the global batch, over the machine's devices and accumulation steps
     note: str  # all doubts, in a few words
@@ -276,18 +229,15 @@ def make_row(
     Args:
         runs: one after the other.
         machine: the TPU slice.
-        pricing: on_demand, spot, or the provider of a free machine, who limits its hours per week,
-            so that there is no date of completion.
+        pricing: on_demand, spot, or the provider of a free machine, limited in hours: undated.
         zone: of that price.
         price: US dollars per hour, where it is known.
         free_note: of a free machine.
     """
     rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
-    speeds = [rate.tokens_per_second * SECONDS_PER_HOUR for rate in rates]
-    hours = [count / speed for count, speed in zip(tokens, speeds, strict=True)]
-    is_spot = pricing == "spot"
-    times = [run_time(each, run.overheads, is_spot) for each, run in zip(hours, runs, strict=True)]
-    rented, is_dated = _total(times, "rented_hours"), pricing in PRICINGS
+    seconds = [n / rate.tokens_per_second for n, rate in zip(tokens, rates, strict=True)]
+    is_dated, ends = pricing in PRICINGS, (REACHED / share for share in reversed(REACHED_RANGE))
+    times, *extremes = (_times(runs, seconds, slower, pricing) for slower in (1.0, *ends))
     odd = next(filter(None, (_indivisible(run, machine) for run in runs)), "")
     fits = [rate.fits for rate in rates]
     doubts = (
@@ -301,23 +251,42 @@ def make_row(
         accelerator=machine.name,
         pricing=pricing,
         zone=zone,
-        tokens_per_second=sum(tokens) / sum(hours) / SECONDS_PER_HOUR,
+        tokens_per_second=sum(tokens) / sum(seconds),
         rate_source="; ".join(dict.fromkeys(rate.source for rate in rates)),
         usd_per_hour=price,
-        training_hours=sum(hours),
-        hours=rented,
+        training_hours=sum(seconds) / SECONDS_PER_HOUR,
+        hours=_total(times, "rented_hours"),
         wall_hours=_total(times, "wall_hours") if is_dated else None,
         preemptions=_total(times, "preemptions") if is_dated else None,
-        cost_usd=None if price is None or rented is None else rented * price,
+        cost_usd=_total(times, "rented_hours", price),
+        hours_range=_range(extremes, "rented_hours"),
+        wall_hours_range=_range(extremes, "wall_hours") if is_dated else None,
+        cost_usd_range=_range(extremes, "rented_hours", price),
         fits=None if None in fits else all(fits),
         divides=not odd,
         note="; ".join(filter(None, doubts)),
     )
 
 
-def _total(times: Sequence[RunTime | None], name: str) -> float | None:
-    """Sum one figure of several runs; None where a run never ends."""
-    return None if None in times else sum(map(attrgetter(name), times))
+def _times(
+    runs: Sequence[Plan], seconds: Sequence[float], slower: float, pricing: str
+) -> list[RunTime | None]:
+    """Compute each run's expected hours, from seconds of training, each times `slower`."""
+    hours, is_spot = [slower * each / SECONDS_PER_HOUR for each in seconds], pricing == "spot"
+    return [run_time(each, run.overheads, is_spot) for each, run in zip(hours, runs, strict=True)]
+
+
+def _range(
+    extremes: Sequence[list[RunTime | None]], name: str, price: float | None = 1.0
+) -> tuple[float, float] | None:
+    """Sum one figure of the fastest and of the slowest runs, as `_total` does."""
+    low, high = (_total(times, name, price) for times in extremes)
+    return None if low is None or high is None else (low, high)
+
+
+def _total(times: Sequence[RunTime | None], name: str, price: float | None = 1.0) -> float | None:
+    """Sum one figure of several runs, times a price; None where it is unknown or never ends."""
+    return None if None in times or price is None else sum(map(attrgetter(name), times)) * price
 
 
 def _indivisible(run: Plan, machine: Accelerator) -> str:

@@ -28,10 +28,15 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     assert rows["v3-8", "spot"]["cost_usd"] > 0 and rows["v3-8", "spot"]["zone"]
     assert ended.json["cheapest"] == rows["v6e-8", "spot"]
     assert ended.stderr.startswith("cheapest: v6e-8 spot, ") and "103.5 epochs" in ended.stderr
-    # A machine has one line: its rate, when it is done, what it costs by both pricings and where.
+    # A machine has one line: its rate, when it is done, what it costs by both pricings and where,
+    # each with its interval.
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v3-8 ")]
-    spot, demand = (rows["v3-8", pricing]["cost_usd"] for pricing in ("spot", "on_demand"))
-    assert f"  {spot:.2f}  {rows['v3-8', 'spot']['zone']}" in line and f"{demand:.2f}" in line
+    for pricing in ("spot", "on_demand"):
+        low, high = rows["v3-8", pricing]["cost_usd_range"]
+        assert low < rows["v3-8", pricing]["cost_usd"] < high
+        assert f"  {low:.0f}-{high:.0f}  " in f"{line}  "
+    low, high = rows["v3-8", "spot"]["wall_hours_range"]
+    assert f"  {low:.0f}-{high:.0f} h  " in line
     assert [line for line in ended.stderr.splitlines() if len(line) > 79] == []
     notes = " ".join(ended.stderr.split())
     assert notes.count("limits: kaggle.com/docs/tpu") == 1, "a note stands once"

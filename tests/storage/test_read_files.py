@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from bigbird_ja import plan, run
+from bigbird_ja import run
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState
+from bigbird_ja.plan import results
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
@@ -96,7 +97,10 @@ _READERS = {
         "r/supervisor/launch.json", LaunchedRun, _LAUNCHED, lambda f: read_run(f, "r")
     ),
     "preflight": _Reader(
-        "figures.json", plan.Results, _FIGURES, lambda f: plan.load_results(f"{f}/figures.json")
+        "figures.json",
+        results.Results,
+        _FIGURES,
+        lambda f: results.load_results(f"{f}/figures.json"),
     ),
     "hugging face": _Reader(
         "config.json", hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config
