@@ -4,8 +4,8 @@
 
 Bundles of one layer of a base model (12 heads of 64, bfloat16) for 16,384 tokens, in sequences of
 each length: BigBird's layers (`rolled`; full attention of 512 tokens), ModernBERT's global ones
-(`full`) and local ones. Documents stand apart in these two alone, as in the presets. Needs libtpu
-0.0.42 or later.
+(`full`) and local ones. Documents, of stated lengths, stand apart in these two alone, as in the
+presets. Needs libtpu 0.0.42 or later.
 """
 
 import json
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.preflight import compile_child, machine_code
+from bigbird_ja.preflight import compile_child, documents, machine_code
 
 LENGTHS, TOKENS = (512, 1024, 4096, 8192, 16384), 16384
 HEADS, SIZE, REACH = 12, 64, 64
@@ -43,11 +43,13 @@ def _bundles(chip: str, kind: str, length: int, directory: str, backward: bool) 
     given += [(shape.statistics, "float32")] if backward else []
     given += [(shape.key_marks, "int32" if apart else "float32")]
     given += [(shape.query_marks, "int32")] if apart else []
+    given += [(shape.bounds, "int32")] if shape.runs else []
     place = SingleDeviceSharding(compile_child.devices_of(CHIPS[chip].topology, {})[0])
     arrays = [jax.ShapeDtypeStruct(*each, sharding=place) for each in given]
     kernel = (backward_kernel.backward if backward else forward_kernel.forward)(shape)
     jax.jit(kernel).lower(*arrays).compile()
-    codes = machine_code.collect(directory)
+    trips = documents.trips(shape, documents.STATED)[0] if shape.runs else ()
+    codes = machine_code.collect(directory, trips)
     for file in Path(directory).iterdir():
         file.unlink()
     (code,) = (code for name, code in codes.items() if name.startswith("tpu_custom_call"))

@@ -6,10 +6,11 @@
 Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
 compiles it for one core of each --chip, and for all devices of each --topology together, with the
 sums over them: the program that `pretrain --engine pjrt` runs there. Reports whether it fits, its
-cycles and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config only: no
-data, no network, no TPU. Writes only --output and --dump_hlo. A 12-layer step takes three to five
-minutes per chip on one CPU core; --search_batch compiles three or four times. With a libtpu from
-0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
+cycles and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config, and the
+manifest of --data_dir: no network, no TPU. Writes only --output and --dump_hlo. A 12-layer step
+takes three to five minutes per chip on one CPU core; --search_batch compiles three or four times.
+With a libtpu from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes
+more; kernels skip other documents, whose lengths are those of --data_dir, or stated ones.
 Needs pip install 'bigbird-ja[preflight]'.
 """
 
@@ -53,12 +54,16 @@ def define_flags(flags: Flags) -> None:
     flags.switch("search_batch", "Finds the largest batch per core that fits.")
     flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimised one.")
     flags.path("profile", "MODEL_DIR of a run with --profile_steps: its ops beside these.")
+    guess = "lengths of documents are stated ones"
+    flags.path("data_dir", "Data set of `make-data`: its facts, its lengths.", none=guess)
     flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
 
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
+    from bigbird_ja import storage
     from bigbird_ja.cli import command_flags
+    from bigbird_ja.data import manifest
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures, profile
     from bigbird_ja.process.console import log
@@ -69,8 +74,11 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
     _check_outputs(args)
     config, overrides = command_flags.resolve(args)
-    data = requested_data(config)
-    config = fit_to_data(config, data, overrides)
+    data, where = requested_data(config), ""
+    if args.data_dir:
+        data = manifest.load(args.data_dir)
+        where = storage.join(args.data_dir, manifest.FILE_NAME)
+    config = fit_to_data(config, data, overrides, where)
     wanted = _targets(args, config, data)
     measured = profile.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()

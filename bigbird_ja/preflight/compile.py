@@ -107,13 +107,16 @@ def lists_code(chip: str, libtpu: str) -> bool:
     return chip in machine_code.MATMUL_FLOPS and version >= (0, 0, 42)
 
 
-def compile_for(step: LoweredStep, target: Target, with_code: bool = False) -> Program | Shortage:
+def compile_for(
+    step: LoweredStep, target: Target, with_code: bool = False, kernel_trips: tuple[float, ...] = ()
+) -> Program | Shortage:
     """Compile a step for a target.
 
     Args:
         step: for as many replicas as the target has devices.
         target: one device or a slice.
         with_code: reads the machine code too, where this libtpu lists it.
+        kernel_trips: as of `machine_code.collect`.
 
     Returns:
         The program, or what it needs where it does not fit.
@@ -125,7 +128,7 @@ def compile_for(step: LoweredStep, target: Target, with_code: bool = False) -> P
     libtpu = versions()["libtpu"]
     listed = with_code and lists_code(target.chip.name, libtpu)
     who = f"the compiler for {target.name}"
-    program = _run(Job(step, target.topology, target.options, listed), who)
+    program = _run(Job(step, target.topology, target.options, listed, kernel_trips), who)
     if program.unknown_place:
         raise BadInput(f"the installed libtpu ({libtpu}) knows no {target.name}: use a newer one")
     if is_shortage(program.error):

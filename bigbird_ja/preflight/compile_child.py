@@ -37,6 +37,7 @@ class Job:
     topology: str  # by libtpu's name
     options: dict[str, Any]  # of `get_topology_desc`
     lists_code: bool = False  # libtpu lists its final code
+    kernel_trips: tuple[float, ...] = ()  # as of `machine_code.collect`
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
         flops=cost["flops"],
         bytes_accessed=cost["bytes accessed"],
         compiler=" ".join(devices[0].client.platform_version.split()),
-        code=machine_code.collect(str(folder)) if job.lists_code else None,
+        code=machine_code.collect(str(folder), job.kernel_trips) if job.lists_code else None,
     )
 
 

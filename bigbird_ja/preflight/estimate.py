@@ -7,7 +7,7 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators import Chip
 from bigbird_ja.model import implementation
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.preflight import costs, figures, hlo, profile, roofline
+from bigbird_ja.preflight import costs, documents, figures, hlo, profile, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Shortage, Target, compile_for
 from bigbird_ja.preflight.compile_child import Program
 from bigbird_ja.process.console import waiting
@@ -103,6 +103,7 @@ def examine(
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
     result = _figures(resolved, data, target, batch, compiled, measured)
+    result |= documents.stated(resolved, data)
     return result | {"lacking": implementation.lacking(config, data, "tpu", target.chip.name)}
 
 
@@ -113,7 +114,7 @@ def _compile(
         step = trace(config, data, batch, target.devices)
     takes = "minutes, and some 7.5 GB of memory for a base model"
     with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
-        return step, compile_for(step, target, with_code)
+        return step, compile_for(step, target, with_code, documents.kernel_trips(config, data))
 
 
 def _figures(

@@ -191,12 +191,20 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
 
 def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
     """Write the step by machine code."""
-    total = result["code_cycles"]
+    total, share = result["code_cycles"], result["key_tiles_share"]
+    apart = (
+        ""
+        if share is None
+        else (
+            f", with {share:.0%} of full attention's key tiles: those of a query's documents, whose"
+            f" lengths are {result['document_lengths']}"
+        )
+    )
     bound = (f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items())
     return [
         f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
         f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
-        " them waiting for copies",
+        f" them waiting for copies{apart}",
         f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
         f" {', '.join(bound)}",
     ]

@@ -11,6 +11,7 @@ from bigbird_ja.plan import results
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import costs, figures, hlo
 from bigbird_ja.storage.ownership import MARK
+from testkit import synthetic
 from testkit.configs import fitted, with_data
 from tests.preflight import small_steps
 from tests.preflight.test_compile import DETAILED
@@ -61,6 +62,15 @@ def test_figures_and_files(preflight, tmp_path):
     ]
     for messages in ("fits", "MFU", "nothing was timed on a TPU", "layer_*"):
         assert messages in ended.stderr
+
+
+def test_a_data_set_decides_what_it_knows(preflight, tmp_path):
+    ended = preflight("--chip=v5e", f"--data_dir={tmp_path}")
+    assert ended.status == 2 and "manifest.json" in ended.stderr
+    synthetic.write(tmp_path, seq_length=64)
+    ended = preflight("--chip=v5e", f"--data_dir={tmp_path}")
+    assert ended.status == 2 and f"{tmp_path}/manifest.json" in ended.stderr
+    assert "make_data.seq_length" in ended.stderr
 
 
 def test_a_profile_is_set_beside_by_the_names_of_its_ops(preflight, tmp_path):

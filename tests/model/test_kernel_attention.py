@@ -15,7 +15,8 @@ from tests.model.tiny import tiny_batch, tiny_config
 
 jax = pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
 
-from bigbird_ja.model.kernels.kernel_attention import interpreted, kernel_attention  # noqa: E402
+from bigbird_ja.model.kernels.kernel_attention import bounds, interpreted, kernel_attention  # noqa: E402
+from bigbird_ja.model.kernels.tiles import LayerShape  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
 HEADS, SIZE = 2, 64
@@ -36,13 +37,15 @@ def _by_kernel(query, key, value, tokens, reach):
 @pytest.mark.parametrize(
     ("length", "reach", "has_documents"),
     [
-        (256, None, True),  # one tile
-        (384, None, False),  # three, of 128 tokens
+        (384, None, False),  # three tiles, of 128 tokens
+        (896, None, True),  # seven, of which documents need one to five
         (640, 64, True),  # five, one after the other
         (512, 100, False),  # tiles of 256
         pytest.param(128, 40, False, marks=pytest.mark.nightly),  # no tile beside it
         pytest.param(2176, 64, True, marks=pytest.mark.nightly),  # two tiles, then three at a time
-        pytest.param(4352, None, True, marks=pytest.mark.nightly),  # one tile, then sixteen
+        pytest.param(256, None, True, marks=pytest.mark.nightly),  # one tile
+        pytest.param(4352, None, False, marks=pytest.mark.nightly),  # one tile, then sixteen
+        pytest.param(4352, None, True, marks=pytest.mark.nightly),  # up to nine of seventeen
     ],
 )
 def test_values_and_gradients_equal_the_dense_reference(length, reach, has_documents):
@@ -68,8 +71,37 @@ def test_values_and_gradients_equal_the_dense_reference(length, reach, has_docum
         return context * mask[..., None, None], *tape.gradient(context, given, upstream)
 
     with interpreted():
-        for value, expected in zip(run(True), run(False), strict=True):
-            np.testing.assert_allclose(value, expected, atol=1e-5)
+        by_kernel = run(True)
+    for value, expected in zip(by_kernel, run(False), strict=True):
+        np.testing.assert_allclose(value, expected, atol=1e-5)
+
+
+def test_skipped_documents_change_no_bit(monkeypatch):
+    """Rows that see nothing yet, gradients of keys, and a tile of padding alone, included."""
+    random, length = np.random.default_rng(1), 640
+    given = [tf.constant(random.normal(size=(2, length, HEADS, SIZE)), tf.float32) for _ in "qkv"]
+    documents = np.repeat([[1, 1, 2, 3, 4, 5, 5, 5, 5, 6], [1, 2, 2, 3, 3, 3, 3, 0, 0, 0]], 64, 1)
+    documents = tf.constant(documents, tf.int32)
+    tokens = Tokens(tf.cast(documents > 0, tf.float32), documents)
+    tiled = tokens.map(lambda each: tf.reshape(each, [2, 5, 128]))
+    expected = [[[0, 1], [1, 1], [2, 3], [2, 3], [2, 3]], [[0, 2], [0, 4], [1, 3], [1, 3], [4, 0]]]
+    np.testing.assert_array_equal(bounds(tiled), expected)
+
+    def run():
+        @tf.function(jit_compile=True, autograph=False)
+        def values():
+            with tf.GradientTape() as tape:
+                tape.watch(given)
+                context = _by_kernel(*given, tokens, None)
+            return context, *tape.gradient(context, given, given[0])
+
+        with interpreted():
+            return values()
+
+    skipping = run()
+    monkeypatch.setattr(LayerShape, "runs", ())
+    for value, masked in zip(skipping, run(), strict=True):
+        np.testing.assert_array_equal(value, masked)
 
 
 @pytest.mark.parametrize(

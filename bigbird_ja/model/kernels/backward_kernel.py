@@ -103,7 +103,7 @@ class _Queries:
 
 def _kernel(shape: LayerShape, *refs: Any) -> None:
     given, others = refs[:6], refs[6:]
-    key_marks, query_marks = others[0], others[1] if shape.has_documents else None
+    key_marks, (query_marks, bounds) = others[0], t.optional(shape, others[1:])
     d_query, d_key, d_value, *kept = others[-7:]
     tiles = _Tiles(shape, t.Masks(shape, key_marks, query_marks), d_query, *given, *kept)
     for array in kept:
@@ -117,7 +117,7 @@ def _kernel(shape: LayerShape, *refs: Any) -> None:
             array[j] = jnp.zeros(array.shape[1:], array.dtype)
 
     if shape.is_full:
-        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles), None)
+        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles, bounds), None)
     else:
         _sparse(tiles)
 
@@ -127,8 +127,8 @@ def _kernel(shape: LayerShape, *refs: Any) -> None:
         d_value[j] = tiles.d_values[j].astype(shape.dtype)
 
 
-def _full(tiles: _Tiles, j: Any, _: None) -> None:
-    """Take the queries of tile j through every tile."""
+def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
+    """Take the queries of tile j through every tile, or through those of its documents."""
     shape, heads = tiles.shape, range(tiles.shape.group)
     queries = [tiles.queries(j, head) for head in heads]
 
@@ -140,7 +140,8 @@ def _full(tiles: _Tiles, j: Any, _: None) -> None:
         return [functools.reduce(jnp.add, parts) for parts in added]
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
-    for head, summed in enumerate(t.over_tiles(shape, step, [nothing for _ in heads])):
+    sums = t.over_keys(shape, step, [nothing for _ in heads], bounds, j)
+    for head, summed in enumerate(sums):
         tiles.write(j, head, [summed])
 
 

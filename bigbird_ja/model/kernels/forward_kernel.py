@@ -17,7 +17,7 @@ from bigbird_ja.model.kernels.tiles import LayerShape
 def forward(shape: LayerShape, interpret: Any = False) -> Any:
     """Return the kernel of context and statistics, of the shapes that `LayerShape` names.
 
-    Its arguments are query (scaled), key, value, key marks, and query marks with documents.
+    Its arguments are query (scaled), key, value, and marks of `mark_specs`.
     """
     sequence = t.sequence_spec(shape)
     return t.call(
@@ -93,7 +93,7 @@ class _Tiles:
 def _kernel(
     shape: LayerShape, query: Any, key: Any, value: Any, key_marks: Any, *rest: Any
 ) -> None:
-    query_marks, (context, statistics, keys) = (rest[0] if shape.has_documents else None), rest[-3:]
+    (query_marks, bounds), (context, statistics, keys) = t.optional(shape, rest), rest[-3:]
     tiles = _Tiles(
         shape, t.Masks(shape, key_marks, query_marks), query, key, value, context, statistics, keys
     )
@@ -104,13 +104,13 @@ def _kernel(
 
     keys[shape.tiles] = jnp.zeros(keys.shape[1:], keys.dtype)
     if shape.is_full:
-        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles), None)
+        lax.fori_loop(0, shape.tiles, functools.partial(_full, tiles, bounds), None)
     else:
         _sparse(tiles)
 
 
-def _full(tiles: _Tiles, j: Any, _: None) -> None:
-    """Take the queries of tile j through every tile."""
+def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
+    """Take the queries of tile j through every tile, or through those of its documents."""
     heads = range(tiles.shape.group)
     queries = [t.alone(tiles.shape, tiles.query[j], head) for head in heads]
 
@@ -119,7 +119,8 @@ def _full(tiles: _Tiles, j: Any, _: None) -> None:
         t.staggered(_one_tile(tiles, all_[head], j, k, head) for k in these for head in heads)
         return [one.state for one in all_]
 
-    for head, state in enumerate(t.over_tiles(tiles.shape, step, _nothing(tiles.shape))):
+    states = t.over_keys(tiles.shape, step, _nothing(tiles.shape), bounds, j)
+    for head, state in enumerate(states):
         tiles.write(j, head, *state)
 
 

@@ -12,7 +12,7 @@ unit would fill the missing contraction with zeros anyway.
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ _LANES = 128
 # query tile that sees all.
 _AT_ONCE, _ENOUGH = 3, 16
 _AT_ONCE_FULL = 16
+# The same where documents limit how many there are: as many as fit, then half as many, ...
+_AT_ONCE_APART = (8, 4, 2, 1)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,16 @@ class LayerShape:
         return _AT_ONCE if self.tiles >= _ENOUGH else 1
 
     @property
+    def runs(self) -> tuple[int, ...]:
+        """Return the tiles of one iteration, for each loop over the tiles of a query's documents.
+
+        None where a query tile meets a fixed number of key tiles.
+        """
+        if not (self.is_full and self.has_documents):
+            return ()
+        return tuple(many for many in _AT_ONCE_APART if many <= self.tiles)
+
+    @property
     def width(self) -> int:
         """Return the query lanes of a group."""
         return self.group * self.rows
@@ -95,6 +107,11 @@ class LayerShape:
         """Return the shape of queries' int32 document numbers, which only documents need."""
         return (self.batch * self.tiles, 1, self.rows)
 
+    @property
+    def bounds(self) -> tuple[int]:
+        """Return the shape of the first key tile and the number of them, int32, by query tile."""
+        return (2 * self.batch * self.tiles,)
+
     def vmem_bytes(self) -> int:
         """Estimate the backward kernel's memory: two buffers for each argument, and its scratch."""
         item = 2 if self.dtype == "bfloat16" else 4
@@ -118,11 +135,31 @@ def statistics_spec(shape: LayerShape) -> Any:
 
 
 def mark_specs(shape: LayerShape) -> list[Any]:
-    """Return the parts of key marks, and of query marks where documents limit what is seen."""
+    """Return the parts of key marks; where documents limit what is seen, of query marks, bounds."""
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
-    return [keys, queries] if shape.has_documents else [keys]
+    bounds = [pl.BlockSpec(memory_space=pltpu.SMEM)] if shape.runs else []
+    return [keys, queries, *bounds] if shape.has_documents else [keys]
+
+
+class Bounds:
+    """Names the key tiles that hold documents of a query tile."""
+
+    def __init__(self, shape: LayerShape, bounds: Any) -> None:
+        """Take bounds of the shape `LayerShape.bounds`; outside of loops, as grid ids are."""
+        self._bounds, self._first = bounds, pl.program_id(0) * shape.tiles
+
+    def of(self, query: Any) -> tuple[Any, Any]:
+        """Return the first key tile of a query tile, and their number."""
+        place = 2 * (self._first + query)
+        return self._bounds[place], self._bounds[place + 1]
+
+
+def optional(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None]:
+    """Return query marks and bounds, of a kernel's arguments behind its key marks; None: none."""
+    bounds = Bounds(shape, refs[1]) if shape.runs else None
+    return refs[0] if shape.has_documents else None, bounds
 
 
 def call(kernel: Callable[..., None], shape: LayerShape, interpret: Any, **specs: Any) -> Any:
@@ -177,6 +214,31 @@ def over_tiles(
         return step([start + i * many + place for place in range(many)], state)
 
     return lax.fori_loop(0, (shape.tiles - start) // many, several, state)
+
+
+def over_keys(
+    shape: LayerShape,
+    step: Callable[[list[Any], Any], Any],
+    state: Any,
+    bounds: Bounds | None,
+    query: Any,
+) -> Any:
+    """Run `step`, as `over_tiles`, over the key tiles that hold documents of a query tile.
+
+    Others would add exact zeros; without bounds it takes them all.
+    """
+    if bounds is None:
+        return over_tiles(shape, step, state)
+    start, left = bounds.of(query)
+    for many in shape.runs:
+        trips = left >> (many.bit_length() - 1)
+
+        def several(i: Any, state: Any, start: Any = start, many: int = many) -> Any:
+            return step([start + i * many + place for place in range(many)], state)
+
+        state = lax.fori_loop(0, trips, several, state)
+        start, left = start + trips * many, left - trips * many
+    return state
 
 
 def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
