@@ -29,7 +29,6 @@ from bigbird_ja.preflight.scalars import Scalars
 # FLOP of one `vmatmul` of bfloat16: 16 rows with the 128 x 128 weights of a matrix unit, 256 x 256
 # on v6e and v7x; both cores of v5p, one device, run it.
 MATMUL_FLOPS: Mapping[str, float] = {"v5e": 2**19, "v5p": 2**20, "v6e": 2**21, "v7x": 2**21}
-KERNEL = "tpu_custom_call"  # the target of a kernel, and the beginning of its name
 _MOST_UNKNOWN = 0.05
 _BUNDLES, _UTILISATION = "final_bundles", "final_hlo-static-per-bundle-utilization"
 _FILE = re.compile(rf"\d+-(.+)-\d+-({_BUNDLES}|{_UTILISATION})\.txt")
@@ -70,8 +69,7 @@ def collect(directory: str, kernel_trips: Sequence[float] = ()) -> dict[str, Cod
 
     Args:
         directory: in which libtpu listed them.
-        kernel_trips: of a kernel's loops whose trip count depends on data, in their order, where it
-            has as many: the mean.
+        kernel_trips: as of `bundle_runs`.
     """
     texts: dict[str, dict[str, str]] = {_BUNDLES: {}, _UTILISATION: {}}
     for file in sorted(os.listdir(directory)):
@@ -80,8 +78,7 @@ def collect(directory: str, kernel_trips: Sequence[float] = ()) -> dict[str, Cod
                 texts[match[2]][match[1]] = stream.read()
     codes = {}
     for name, text in texts[_BUNDLES].items():
-        trips = kernel_trips if name.startswith(KERNEL) else ()
-        times, unknown_share = bundle_runs(text, trips)
+        times, unknown_share = bundle_runs(text, kernel_trips)
         slots = fullness(texts[_UTILISATION].get(name, ""), times)
         codes[name] = Code(
             sum(times), slots, unknown_share, _matmuls(text, times), _grid_steps(text, times)
@@ -147,7 +144,10 @@ class _Branch:
 def bundle_runs(text: str, trips: Sequence[float] = ()) -> tuple[list[float], float]:
     """Count how often each bundle of a listing runs, in its order, and `Code.unknown_share`.
 
-    `trips` are means of the loops that depend on data, where there are as many.
+    Args:
+        text: the listing.
+        trips: the means of loops that depend on data, where there are as many and all of them
+            multiply matrices: XLA's own never do.
     """
     bundles = [match for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
     scalars = Scalars(match[2] for match in bundles)
@@ -157,7 +157,8 @@ def bundle_runs(text: str, trips: Sequence[float] = ()) -> tuple[list[float], fl
         loop.trips = scalars.trips(loop.predicate, loop.negated)
         times[loop.first : loop.end] *= loop.trips or 1
     by_data = sorted((loop for loop in loops if loop.trips is None), key=lambda loop: loop.first)
-    known = trips if len(trips) == len(by_data) else [None] * len(by_data)
+    multiply = [any(_MATMUL.search(b[2]) for b in bundles[o.first : o.end]) for o in by_data]
+    known = trips if multiply == [True] * len(trips) else [None] * len(by_data)
     for loop, mean in zip(by_data, known, strict=True):
         times[loop.first : loop.end] *= 1 if mean is None else mean
         unknown[loop.first : loop.end] += mean is None

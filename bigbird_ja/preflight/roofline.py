@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from bigbird_ja.accelerators import Chip
 from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_count
 from bigbird_ja.preflight.hlo import Instruction, Module
-from bigbird_ja.preflight.machine_code import KERNEL, MATMUL_FLOPS, Code
+from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
 
 # An op waits for no resource that is less full than this.
 _LEAST = 0.25
@@ -33,6 +33,7 @@ _UNITS: Mapping[str, tuple[str, ...]] = {
     "vector unit": ("VALU", "XLU", "EUP", "VPOP"),
     "loads": ("VLOAD", "VSTORE"),
 }
+KERNEL = "tpu_custom_call"  # its target
 # Seconds of each step of a kernel's grid beside its bundles: it starts its copies, which are double
 # buffered, and waits for them. Calibrated by public timings: docs/lab/clock.md.
 STEP_SECONDS = 0.24e-6
