@@ -65,6 +65,7 @@ def test_titles_and_headings_are_asked_for_and_taken_out(tmp_path):
     body = "寺である。\n東山。\n昔。\n砂。"
     assert [*embed.from_corpus(path, 2)] == [("銀閣 庭", body), ("銀閣 歴史", body)]
     assert [q for q, _ in embed.from_corpus(path, 9)] == ["銀閣 庭", "銀閣 歴史", "銀閣"]
+    assert embed.bm25(["砂", "海"], [body, "海。"]).argmax(1).tolist() == [0, 1]  # one character
 
 
 @pytest.mark.parametrize(

@@ -220,6 +220,7 @@ WORDS = {
     "byte-level BPE": IN_BPE,
     "RoBERTa's BPE": ["▁雪浜火祭り", *IN_BPE[1:]],
     "WordPiece": list("雪浜火祭り（祭）は、毎年7月") + ["GPS", "GPS", "。", "\ufffd"],
+    "Gemma's BPE with bytes": "雪浜火祭り （ 祭 ）は、 毎年 7月 ▁GPS ▁GPS 。 𠮷".split(),
     "Unigram with bytes": "▁雪浜火祭り ( 祭 )は、 毎年 7 月 ▁GPS ▁GPS 。 𠮷".split(),
     "MeCab with WordPiece": "雪 浜 火祭り ( 祭 ) は 、 毎年 7 月 GPS GPS 。 \ufffd".split(),
 }
