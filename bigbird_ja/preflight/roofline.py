@@ -47,7 +47,8 @@ class CodeCost:
     """One instruction's share of the step by machine code. Cycles are of all its trips together."""
 
     cost: Cost
-    bundle_cycles: float | None  # one per bundle; None where they cannot be counted
+    # One per bundle, and of a kernel what the steps of its grid wait; None where not counted.
+    bundle_cycles: float | None
     hbm_cycles: float  # its bytes in HBM, read and written once, at the chip's bandwidth
     matrix_cycles: float  # its products at the chip's peak
     bound_by: str | None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None where not counted
@@ -84,9 +85,11 @@ def code_costs(
         if listed and not flops:  # a kernel: the module does not say what it multiplies
             flops = listed.matmuls * MATMUL_FLOPS[chip.name]
         matrix = flops / chip.peak_flops * chip.clock_hz
-        is_kernel = op.attribute("custom_call_target") == KERNEL
-        copying = listed.steps * STEP_SECONDS * chip.clock_hz if listed and is_kernel else 0.0
-        bundles = None if listed is None else (listed.cycles + copying) * cost.trips
+        bundles = None if listed is None else listed.cycles * cost.trips
+        if listed and op.attribute("custom_call_target") == KERNEL:
+            # A step waits for its copies after its products, which may be written too close.
+            copying = listed.steps * STEP_SECONDS * chip.clock_hz
+            bundles = (max(listed.cycles, matrix) + copying) * cost.trips
         limit = None if listed is None else bound_by(listed, hbm, matrix)
         priced.append(CodeCost(cost, bundles, hbm * cost.trips, matrix * cost.trips, limit))
     return priced

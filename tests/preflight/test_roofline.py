@@ -125,8 +125,11 @@ def test_a_kernels_products_count_and_without_its_code_nothing_does():
     assert kernel.bound_by == "matrix unit"
     assert roofline.not_counted([kernel, after]) is None
     # Each step of its grid starts copies and waits for them.
+    waits = 100 * roofline.STEP_SECONDS * V5E.clock_hz
     (copying, _) = roofline.code_costs(module, found, {"kernel": Code(5000.0, steps=100.0)}, V5E)
-    assert copying.cycles == pytest.approx(5000 + 100 * roofline.STEP_SECONDS * V5E.clock_hz)
+    assert copying.cycles == pytest.approx(5000 + waits)
+    full = {"kernel": Code(100.0, {}, 0.0, 640.0, 100.0)}  # its products take longer than bundles
+    assert roofline.code_costs(module, found, full, V5E)[0].cycles == pytest.approx(at_peak + waits)
     (unknown, _) = roofline.code_costs(module, found, {"kernel": Code(9.0, {}, 0.5)}, V5E)
     assert "kernel, a kernel" in str(roofline.not_counted([after, unknown]))
 
