@@ -152,11 +152,11 @@ def test_waiting_and_failed_queues(fake_tpu, tpus):
     tpus.create(QUEUED, ZONE, 1, {}, 3600.0)
     assert [tpu.presence for tpu in tpus.list(ZONE)] == [Presence.WAITING]
     (queued,) = fake_tpu.queued.values()
-    error = {"code": 8, "message": "There is no more capacity in the zone"}
+    error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list(ZONE)
     assert tpu.presence is Presence.GONE
-    assert tpu.fault is not None and tpu.fault.kind is Kind.STOCKOUT
+    assert tpu.fault is not None and tpu.fault.kind is Kind.QUOTA
     finished(tpus, tpus.delete(tpu))
     assert fake_tpu.queued_names() == []
 
@@ -170,10 +170,18 @@ def test_what_the_service_leaves_out_is_empty():
             failed = {"state": {"state": "FAILED"}} if "Resources" in path else {}
             return {"name": path, **failed}
 
+        def call(self, verb, name):
+            return {
+                "done": True,
+                "error": {"code": 8, "message": "Quota"} if name == "o" else {"a": 1},
+            }
+
     service = TpuNodes("p", Bare())  # type: ignore[arg-type]
     tpu = service.find(ZONE, "n")
     assert (tpu.presence, tpu.attempt, tpu.owner) == (Presence.GONE, 0, "no label")
     assert (tpu.resource, tpu.fault.kind) == (f"{place}/queuedResources/n", Kind.INTERNAL)
+    kinds = [service.operation(name).fault.kind for name in "on"]
+    assert kinds == [Kind.QUOTA, Kind.INTERNAL]
 
 
 def test_every_state_is_ready_pending_or_dead(fake_tpu, tpus):
