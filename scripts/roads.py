@@ -37,7 +37,7 @@ ROADS: dict[str, tuple[int, tuple[Stretch, ...]]] = {
         ("engines:first_state", "read_variables"),
         ("train.train:train", "CheckpointStore.publish EventLog.append Owned.note"),
         ("pretrain:run", "CheckpointStore.latest_good engines:first_state RunDir.locked"
-         " RunDir.check_settings device_step:place Lease.acquire DataGuard.check"),
+         " RunDir.check_settings pjrt:place Lease.acquire DataGuard.check"),
     )),
     "a launched machine to its deletion": (11, (
         ("commands.launch:run", "RunFiles.save_run startup:metadata TpuNodes.create TpuNodes.delete"

@@ -27,7 +27,6 @@ from bigbird_ja import storage
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
-from bigbird_ja.text.columns import read_rows
 from bigbird_ja.text.stored import (
     ARROW_SUFFIXES,
     CONVERT,
@@ -37,6 +36,7 @@ from bigbird_ja.text.stored import (
     members,
     open_stored,
     open_unpacked,
+    read_rows,
     size_of,
 )
 

@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import columns
+from bigbird_ja.text import stored
 from bigbird_ja.text.corpus import open_corpus
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
@@ -100,7 +100,7 @@ def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_pat
     kept = pyarrow.DictionaryArray.from_arrays([0] * 400, [text])
     table = pyarrow.table({"text": pyarrow.chunked_array([kept])})
     parquet.write_table(table, path, dictionary_pagesize_limit=1 << 30)
-    monkeypatch.setattr(columns, "_BATCH_BYTES", 10 << 20)
+    monkeypatch.setattr(stored, "_BATCH_BYTES", 10 << 20)
     before = pyarrow.default_memory_pool().max_memory()
     assert path.stat().st_size < 1 << 20
     assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 400_000_000

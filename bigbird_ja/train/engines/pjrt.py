@@ -20,18 +20,18 @@ from jax.sharding import PartitionSpec as P
 from bigbird_ja.model import implementation
 from bigbird_ja.model.forward import inference_config, padded
 from bigbird_ja.process.errors import StorageError
+from bigbird_ja.run.model import STEP
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines import devices as devices_lib
 from bigbird_ja.train.engines.devices import CompiledPrograms, Devices
-from bigbird_ja.train.engines.lowering import as_jax_function, program, shard_map
+from bigbird_ja.train.engines.lowering import LoweredStep, as_jax_function, program, shard_map
 from bigbird_ja.train.engines.lowering.device_step import (
     AXIS,
     DeviceState,
     Notes,
     make_step,
-    place,
     shapes,
     to_host,
 )
@@ -214,6 +214,42 @@ class PjrtEngine:
         metrics[step] = dict(zip(self._program.metric_names, map(float, row), strict=True))
         bad = int(notes.first_bad)
         return bad if bad >= 0 else None
+
+
+def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
+    """Bring a state from the host to the devices.
+
+    A checkpoint does not know of devices: divided slots are gathered when they are saved, and
+    divided anew, over as many devices as there are then, when they are restored.
+
+    Args:
+        values: every variable's value by name, whole.
+        step: the program that will take it.
+        mesh: of its devices.
+    """
+    state, _ = shapes(step, mesh)
+
+    def put(name: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
+        value = _filled(np.asarray(values[name], np.float32), shape.shape)
+        return to_devices(value, shape.sharding)
+
+    return DeviceState(
+        [put(*pair) for pair in zip(step.parameters, state.parameters, strict=True)],
+        [put(*pair) for pair in zip(step.slots, state.slots, strict=True)],
+        to_devices(np.asarray(values[STEP], np.int32), state.step.sharding),
+        to_devices(np.asarray(-1, np.int32), state.first_bad.sharding),
+    )
+
+
+def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
+    """Place an array; unlike `device_put` without comparing the values of all processes."""
+    return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+
+
+def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if value.shape == shape:
+        return value
+    return np.pad(value, [(0, to - size) for size, to in zip(value.shape, shape, strict=True)])
 
 
 class PjrtForward:

@@ -185,36 +185,6 @@ def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
     return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 
 
-def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
-    """Bring a state from the host to the devices.
-
-    A checkpoint does not know of devices: divided slots are gathered when they are saved, and
-    divided anew, over as many devices as there are then, when they are restored.
-
-    Args:
-        values: every variable's value by name, whole.
-        step: the program that will take it.
-        mesh: of its devices.
-    """
-    state, _ = shapes(step, mesh)
-
-    def put(name: str, shape: jax.ShapeDtypeStruct) -> jax.Array:
-        value = _filled(np.asarray(values[name], np.float32), shape.shape)
-        return to_devices(value, shape.sharding)
-
-    return DeviceState(
-        [put(*pair) for pair in zip(step.parameters, state.parameters, strict=True)],
-        [put(*pair) for pair in zip(step.slots, state.slots, strict=True)],
-        to_devices(np.asarray(values[STEP], np.int32), state.step.sharding),
-        to_devices(np.asarray(-1, np.int32), state.first_bad.sharding),
-    )
-
-
-def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
-    """Place an array; unlike `device_put` without comparing the values of all processes."""
-    return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
-
-
 def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
     """Return the values of a state by name, whole.
 
@@ -246,9 +216,3 @@ def _read(array: jax.Array) -> np.ndarray:
 def _gathering(mesh: Mesh) -> Any:
     """Bring a divided array to every device; one function, so that each shape is compiled once."""
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))
-
-
-def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if value.shape == shape:
-        return value
-    return np.pad(value, [(0, to - size) for size, to in zip(value.shape, shape, strict=True)])
