@@ -73,8 +73,8 @@ class Code:
         """Return the "module:name", or the module, that a dotted name means in a module, or ""."""
         first, _, rest = dotted.partition(".")
         if f"{module}:{first}" in self._tree:
-            there = f"{module}:{dotted}"
-            return there if there in self._tree else f"{module}:{first}" if not rest else ""
+            target = f"{module}:{dotted}"
+            return target if target in self._tree else f"{module}:{first}" if not rest else ""
         if first in self._imported[module]:
             return self._absolute(self._imported[module][first] + (f".{rest}" if rest else ""))
         return ""
@@ -89,8 +89,8 @@ class Code:
 
     def member(self, kind: str, name: str) -> Iterator[str]:
         """Yield the attribute of a class, its own or its base's, or of a module."""
-        if kind in self.files and (there := self.find(kind, name)) in self._tree:
-            yield there
+        if kind in self.files and (target := self.find(kind, name)) in self._tree:
+            yield target
         tree = self._tree.get(kind)
         if not isinstance(tree, ast.ClassDef):
             return
@@ -122,12 +122,12 @@ class Code:
             if isinstance(node, (ast.Name, ast.Attribute)):
                 if ast.unparse(node) == "Self":
                     result.add(owner.rpartition(".")[0])
-                there = self.find(module, ast.unparse(node))
-                tree = self._tree.get(there)
+                target = self.find(module, ast.unparse(node))
+                tree = self._tree.get(target)
                 if isinstance(tree, ast.ClassDef):
-                    result.add(there)
-                elif there != owner and isinstance(tree, ast.Assign):  # an alias of types
-                    result |= self.annotated(there.partition(":")[0], tree.value, there)
+                    result.add(target)
+                elif target != owner and isinstance(tree, ast.Assign):  # an alias of types
+                    result |= self.annotated(target.partition(":")[0], tree.value, target)
         return result
 
     def calls(self, name: str) -> set[str]:
@@ -175,10 +175,10 @@ class Code:
         Raises:
             LookupError: none does, or several.
         """
-        there = [name for name in self._tree if name.endswith((f".{end}", f":{end}"))]
-        if len(there) != 1:
-            raise LookupError(f"{end}: {', '.join(there) or 'nothing has that name'}")
-        return there[0]
+        names = [name for name in self._tree if name.endswith((f".{end}", f":{end}"))]
+        if len(names) != 1:
+            raise LookupError(f"{end}: {', '.join(names) or 'nothing has that name'}")
+        return names[0]
 
     def way(self, start: str, end: str) -> list[str]:
         """Return the calls that lead from one to the other through the fewest files.
@@ -255,11 +255,11 @@ class Scope:
         if isinstance(node, ast.Name):
             if node.id in self._local:
                 return self._local[node.id]
-            there = self._code.find(self._module, node.id)
-            if there in self._code.files:
-                return {there}
-            is_value = isinstance(self._code._tree.get(there), (ast.Assign, ast.AnnAssign))
-            return self._code.kinds(there) if is_value else set()
+            target = self._code.find(self._module, node.id)
+            if target in self._code.files:
+                return {target}
+            is_value = isinstance(self._code._tree.get(target), (ast.Assign, ast.AnnAssign))
+            return self._code.kinds(target) if is_value else set()
         if isinstance(node, ast.Call):
             made = set().union(*(self._code.kinds(one) for one in self.meant(node.func)))
             plain = isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)
@@ -289,12 +289,12 @@ class Scope:
                 return set()
             if node.id == "cls":
                 return self._local["cls"]
-            there = self._code.find(self._module, node.id)
-            return {there} if there in self._code._tree else set()
+            target = self._code.find(self._module, node.id)
+            return {target} if target in self._code._tree else set()
         if isinstance(node, ast.Attribute):
-            there = self._code.find(self._module, ast.unparse(node))
-            if there and ast.unparse(node).partition(".")[0] not in self._local:
-                return {there} if there in self._code._tree else set()
+            target = self._code.find(self._module, ast.unparse(node))
+            if target and ast.unparse(node).partition(".")[0] not in self._local:
+                return {target} if target in self._code._tree else set()
             owners = self.kinds(node.value)
             if isinstance(node.value, (ast.Name, ast.Attribute)):
                 owners = owners | {one for one in self.meant(node.value) if self._is_class(one)}

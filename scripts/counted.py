@@ -58,11 +58,11 @@ class Counts:
         rest = left.astype(np.float32) * self.unigram
         return np.maximum(seen - DISCOUNT, 0) / np.maximum(total, 1) + rest
 
-    def two_sided(self, asked: Predictions, weights: list[tuple[float, float]]) -> np.ndarray:
+    def two_sided(self, wanted: Predictions, weights: list[tuple[float, float]]) -> np.ndarray:
         """Compute losses of P(x | before)^w P(x | after)^w / P(x)^s, normalised: [len(weights)]."""
         sums, common = np.zeros(len(weights)), np.log(self.unigram)
-        for first in range(0, len(asked.pieces), ROWS):
-            part = asked.some(slice(first, first + ROWS))
+        for first in range(0, len(wanted.pieces), ROWS):
+            part = wanted.some(slice(first, first + ROWS))
             both = np.log(self.given(part.before)) + np.log(self.followed_by(part.after))
             rows = np.arange(len(both))
             for number, (w, s) in enumerate(weights):
@@ -70,16 +70,16 @@ class Counts:
                 scores -= scores.max(1, keepdims=True)
                 found = np.log(np.exp(scores).sum(1)) - scores[rows, part.pieces]
                 sums[number] += found.sum(dtype=np.float64)
-        return sums / len(asked.pieces)
+        return sums / len(wanted.pieces)
 
-    def left_loss(self, asked: Predictions) -> float:
+    def left_loss(self, wanted: Predictions) -> float:
         """Compute the loss of P(x | before)."""
         total = 0.0
-        for first in range(0, len(asked.pieces), ROWS):
-            part = asked.some(slice(first, first + ROWS))
+        for first in range(0, len(wanted.pieces), ROWS):
+            part = wanted.some(slice(first, first + ROWS))
             found = self.given(part.before)[np.arange(len(part.pieces)), part.pieces]
             total -= float(np.log(found).sum(dtype=np.float64))
-        return total / len(asked.pieces)
+        return total / len(wanted.pieces)
 
 
 def losses(data_dir: str) -> dict[str, float]:
@@ -99,8 +99,8 @@ def masked_records(
 ) -> Masked:
     """Read records with the masks of evaluation, [N, S] each."""
     parts: list[Masked] = []
-    asked = dataclasses.replace(made, eval_shards=shards)
-    for batch in pipeline.eval_batches(asked, data_dir, batch_size=1024):
+    wanted = dataclasses.replace(made, eval_shards=shards)
+    for batch in pipeline.eval_batches(wanted, data_dir, batch_size=1024):
         inputs, places, pieces, weights = (
             batch[name].numpy()
             for name in ("input_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
@@ -130,11 +130,11 @@ def losses_of(
     tuned_on = tuned_on.some(slice(None, None, max(1, len(tuned_on.pieces) // TUNED_ON)))
     most = Counts(train[0][:-tenth], vocab_size, special)
     w, s = grid[int(np.argmin(most.two_sided(tuned_on, grid)))]
-    counts, asked = Counts(train[0], vocab_size, special), predictions_of(held_out)
+    counts, wanted = Counts(train[0], vocab_size, special), predictions_of(held_out)
     found = {
-        "unigram": float(-np.log(counts.unigram[asked.pieces]).mean(dtype=np.float64)),
-        "left bigram": counts.left_loss(asked),
-        "two-sided": float(counts.two_sided(asked, [(w, s)])[0]),
+        "unigram": float(-np.log(counts.unigram[wanted.pieces]).mean(dtype=np.float64)),
+        "left bigram": counts.left_loss(wanted),
+        "two-sided": float(counts.two_sided(wanted, [(w, s)])[0]),
     }
     return {**{name: round(loss, 4) for name, loss in found.items()}, "w": w, "s": s}
 

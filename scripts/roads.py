@@ -70,8 +70,8 @@ def main() -> int:
     status = 0
     for name, (most, stretches) in ROADS.items():
         try:
-            there = files(code, stretches)
-            print(f"{name}: {len(there)} files (at most {most}): {', '.join(there)}")
+            names = files(code, stretches)
+            print(f"{name}: {len(names)} files (at most {most}): {', '.join(names)}")
         except LookupError as error:
             print(f"{name}: {error}", file=sys.stderr)
             status = 1

@@ -99,8 +99,8 @@ def read(*patterns: str) -> dict[str, str]:
     """Return the tracked files of some patterns by path, as they are in the working tree."""
     command = ["git", "ls-files", *patterns]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    there = [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
-    return {name: (ROOT / name).read_text("utf-8") for name in there}
+    present = [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
+    return {name: (ROOT / name).read_text("utf-8") for name in present}
 
 
 def counted(sizes: dict[str, Size]) -> dict[str, int]:

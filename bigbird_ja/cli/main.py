@@ -195,12 +195,8 @@ def _leave(message: str, signals: CommandSignals) -> None:
                 os.write(2, f"{below}bigbird-ja: {message}\n".encode())
             streams.write_results({"reason": Interrupted.reason, "error": message})
 
-    for what, seconds in (
-        (children.clean_up, 5.0),
-        (last_words, 2.0),
-        (atexit._run_exitfuncs, 2.0),
-    ):
-        thread = threading.Thread(target=what, daemon=True)
+    for act, seconds in ((children.clean_up, 5.0), (last_words, 2.0), (atexit._run_exitfuncs, 2.0)):
+        thread = threading.Thread(target=act, daemon=True)
         thread.start()
         thread.join(seconds)
     os._exit(Interrupted.status)

@@ -102,7 +102,9 @@ def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Co
             checks += _static_checks(manifest, tokens, parsed)
             totals["predictions"] += int((parsed["masked_lm_weights"] > 0).sum())
     return [
-        f"record {first + int(np.argmax(is_bad))} {what}" for what, is_bad in checks if is_bad.any()
+        f"record {first + int(np.argmax(is_bad))} {fault}"
+        for fault, is_bad in checks
+        if is_bad.any()
     ]
 
 
@@ -166,8 +168,8 @@ def _total_problems(manifest: Manifest, totals: dict[str, _Counts]) -> list[str]
         for name in [*names, "predictions"] if manifest.masking == "static" else names:
             number, expected = counted[name], getattr(stated, name)
             if number != expected:
-                what = name.replace("_", " ")
-                problems.append(f"{split}: {number} {what}, the manifest states {expected}")
+                words = name.replace("_", " ")
+                problems.append(f"{split}: {number} {words}, the manifest states {expected}")
     return problems
 
 

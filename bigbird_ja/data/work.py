@@ -149,8 +149,8 @@ class Work:
                     pass
 
     def _held_part(self, name: str) -> AbstractContextManager[Lease]:
-        what = name.removesuffix(".lock")
-        busy = f"{self._output}: {{owner}} is making {what} there: wait for it to end"
+        part = name.removesuffix(".lock")
+        busy = f"{self._output}: {{owner}} is making {part} there: wait for it to end"
         return held(Lease(storage.join(self.beside, name), busy, log))
 
     def note_packed(self, packed: Packed) -> None:

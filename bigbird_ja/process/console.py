@@ -140,15 +140,15 @@ def log(message: str, stream: TextIO | None = None) -> None:
 
 
 @contextlib.contextmanager
-def waiting(what: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
+def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
     """Logs what the block does, and every so many seconds how long it has taken so far."""
     start, done = time.monotonic(), threading.Event()
 
     def remind() -> None:
         while not done.wait(seconds):
-            log(f"{what}: {human_time(time.monotonic() - start)} so far")
+            log(f"{task}: {human_time(time.monotonic() - start)} so far")
 
-    log(f"{what} ...")
+    log(f"{task} ...")
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()
     try:

@@ -95,12 +95,12 @@ def load_initial(
     lacking: dict[str, str] = {}
     adapted = []
     for name, spec in specs.items():
-        value, how = _take(name, spec, model)
+        value, note = _take(name, spec, model)
         if value is None:
-            lacking[name] = how
+            lacking[name] = note
         elif np.isfinite(value).all():
             taken[name] = value
-            adapted += [how] if ": " in how else []
+            adapted += [note] if ": " in note else []
         else:
             raise BadInput(
                 f"--init_from {source}: {model.names.get(name, name)} holds NaN or infinite"
