@@ -26,7 +26,7 @@ from typing import Any
 
 import yaml
 
-from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.accelerators import CHIPS, link_seconds
 from bigbird_ja.plan import REACHED
 from bigbird_ja.preflight import compile_child, costs, hlo, machine_code, roofline
 from bigbird_ja.process.console import log
@@ -40,9 +40,6 @@ DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
 # Steps that agree in these are compiled once.
 SHAPE = ("chip", "length", "block", "keeps", "width", "heads", "kv_heads", "mlp", "size")
 ADAM_BYTES = 28  # that a parameter's update reads and writes in HBM
-# Seconds of a hop and bytes a second of one link, as marin-community/marin#6736 fits `ppermute`;
-# v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book/tpus).
-LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86.8e9)}
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
 
 
@@ -158,13 +155,12 @@ def _parameters(spec: Spec) -> int:
 
 
 def _gathers(spec: Spec) -> float:
-    """Count the milliseconds of a layer's links: weights gathered twice, gradients spread once.
-
-    In a corner of a slice that does not wrap around a chip has two links, else four.
-    """
-    chips, (hop, rate) = spec["chips"], LINKS[spec["chip"]]
+    """Count the milliseconds of a layer's links: weights gathered twice, gradients spread once."""
+    chips = spec["chips"]
     size = 3 * 2 * _layer_parameters(spec) * (chips - 1) / chips
-    return float(3 * 2 * chips**0.5 * hop + size / (rate * (4 if chips >= 256 else 2))) * 1e3
+    side = 1 << (chips.bit_length() - 1) // 2
+    slice_ = f"{spec['chip']}:{side}x{chips // side}"
+    return link_seconds(CHIPS[spec["chip"]], slice_, size, 3) * 1e3
 
 
 def measured_ms(spec: Spec) -> float | None:

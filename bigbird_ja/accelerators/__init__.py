@@ -60,6 +60,9 @@ MEGACORE: dict[str, Chip] = {
                "both cores joined"),
 }
 # fmt: on
+# Seconds of a hop, and bytes a second of one link in one direction, as `ppermute` took on chips
+# (marin-community/marin#6736); v5e's links have half of v6e's rate (jax-ml.github.io/scaling-book).
+LINKS = {"v5e": (2.29e-6, 43.4e9), "v5p": (4.55e-6, 86.3e9), "v6e": (2.29e-6, 86.8e9)}
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,20 @@ def of_chips(chip: str, chips: int) -> Accelerator:
         chips * cores * CHIPS[chip].peak_flops,
         _PRICED_MFU[chip],
     )
+
+
+def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
+    """Compute what so many collectives take on the links of a slice that carry so many bytes.
+
+    In a corner of a slice a chip has one link in each dimension; two where it wraps around, from 16
+    chips on, of v5p from 4. Without a public timing of the chip its rate on paper counts.
+    """
+    sizes = [int(size) for size in topology.partition(":")[2].split("x") if size != "1"]
+    if chip.name not in LINKS or not sizes:
+        return carried / chip.link_bytes_per_second
+    hop, rate = LINKS[chip.name]
+    ways = 2 if min(sizes) >= (4 if chip.name == "v5p" else 16) else 1
+    return count * hop * sum(sizes) / ways + carried / (rate * ways * len(sizes))
 
 
 def launch_type(machine: Accelerator) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bigbird_ja import storage
+from bigbird_ja import accelerators, storage
 from bigbird_ja.accelerators import Chip
 from bigbird_ja.model import implementation
 from bigbird_ja.model.params import model_flops
@@ -205,12 +205,14 @@ def _between_devices(
     carried = sum(
         costs.link_bytes(str(cost.collective), cost.moved_bytes, target.devices) for cost in between
     )
+    count = sum(cost.trips for cost in between)
     return {
         "tokens_per_second": result["tokens_per_second_per_core"] * target.devices,
-        "collectives": sum(cost.trips for cost in between),
+        "collectives": count,
         "collective_bytes": round(sum(cost.moved_bytes for cost in between)),
         "collective_cycles": round(sum(cost.cycles for cost in between)),
-        "collective_link_ms": carried / target.chip.link_bytes_per_second * 1e3,
+        "collective_link_ms": 1e3
+        * accelerators.link_seconds(target.chip, target.name, carried, count),
     }
 
 

@@ -183,7 +183,7 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
         lines.append(
             f"slice: {human_count(result['tokens_per_second'])} tokens/s together; between devices"
             f" {human_bytes(result['collective_bytes'])} in {result['collectives']} operations,"
-            f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (links on paper:"
+            f" {result['collective_cycles'] / 1e6:.1f} M of the cycles (on the links:"
             f" {result['collective_link_ms']:.1f} ms)"
         )
     return lines + _tables(result, total)

@@ -42,3 +42,20 @@ def test_unknown_machines_are_refused(name):
 def test_unknown_topologies_are_refused(name):
     with pytest.raises(BadInput, match="no topology"):
         accelerators.of_topology(name)
+
+
+@pytest.mark.parametrize(
+    ("topology", "links", "hops"),
+    [("v6e:2x4", 2, 6), ("v6e:16x16", 4, 16), ("v5p:2x2x1", 2, 4), ("v5p:4x4x4", 6, 6)],
+)
+def test_collectives_take_their_hops_and_their_bytes_over_the_links_of_a_corner(
+    topology, links, hops
+):
+    chip = accelerators.CHIPS[topology[:3]]
+    hop, rate = accelerators.LINKS[chip.name]
+    seconds = accelerators.link_seconds(chip, topology, 1e9, 10)
+    assert seconds == pytest.approx(10 * hops * hop + 1e9 / (links * rate))
+
+
+def test_links_that_nobody_timed_count_by_their_rate_on_paper():
+    assert accelerators.link_seconds(accelerators.CHIPS["v3"], "v3:2x2", 82e9, 10) == 1.0
