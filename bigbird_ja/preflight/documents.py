@@ -71,7 +71,6 @@ def trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, .
     import tensorflow as tf
 
     from bigbird_ja.model.kernels.kernel_attention import bounds
-    from bigbird_ja.model.layers import Tokens
 
     length = shape.tiles * shape.rows
     powers = np.append(0.0, np.cumsum(histogram) / sum(histogram))
@@ -87,7 +86,7 @@ def trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, .
             row[end - (number == 0) : end + fragment.cost] = number + 1
             end += fragment.cost
     tiled = tf.constant(documents.reshape(-1, shape.tiles, shape.rows))
-    left = bounds(Tokens(tf.cast(tiled > 0, tf.float32), tiled)).numpy()[..., 1]
+    left = bounds(tiled, tiled > 0).numpy()[..., 1]
     share, means = float(left.mean()) / shape.tiles, []
     for many in shape.runs:
         means.append(float((left // many).mean()))

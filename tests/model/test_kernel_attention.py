@@ -85,7 +85,7 @@ def test_skipped_documents_change_no_bit(monkeypatch):
     tokens = Tokens(tf.cast(documents > 0, tf.float32), documents)
     tiled = tokens.map(lambda each: tf.reshape(each, [2, 5, 128]))
     expected = [[[0, 1], [1, 1], [2, 3], [2, 3], [2, 3]], [[0, 2], [0, 4], [1, 3], [1, 3], [4, 0]]]
-    np.testing.assert_array_equal(bounds(tiled), expected)
+    np.testing.assert_array_equal(bounds(tiled.documents, tiled.mask > 0), expected)
 
     def run():
         @tf.function(jit_compile=True, autograph=False)

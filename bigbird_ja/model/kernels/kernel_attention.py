@@ -95,16 +95,18 @@ def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
     marks = [tf.broadcast_to(columns, shape.key_marks)]
     if tokens.documents is not None:
         marks.append(tf.reshape(tokens.documents, shape.query_marks))
-    return [*marks, tf.reshape(bounds(tokens), shape.bounds)] if shape.runs else marks
+        if shape.runs:
+            found = bounds(tokens.documents, tokens.mask > 0)
+            marks.append(tf.reshape(found, shape.bounds))
+    return marks
 
 
-def bounds(tokens: Tokens) -> tf.Tensor:
+def bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
     """Find the key tiles of each query tile's documents: the first, and how many: int32 [b, T, 2].
 
     Numbers of documents grow along a sequence, and padding has none: tiles of which the ranges of
     numbers meet share a document, or lie between two that do.
     """
-    documents, is_text = tokens.documents, tokens.mask > 0
     least = tf.reduce_min(tf.where(is_text, documents, documents.dtype.max), axis=2)
     most = tf.reduce_max(tf.where(is_text, documents, -1), axis=2)
     met = (least[:, None] <= most[:, :, None]) & (most[:, None] >= least[:, :, None])
