@@ -105,20 +105,23 @@ def test_skipped_documents_change_no_bit(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("length", "sets"),
+    ("length", "sets", "barriers"),
     [
-        (384, {"architecture": "modernbert"}),  # a global layer and a local one
-        (256, {"attention_type": "original_full"}),
+        (384, {"architecture": "modernbert"}, 6),  # a global layer and a local one
+        (256, {"attention_type": "original_full"}, 4),
     ],
 )
-def test_an_encoder_has_the_same_gradients_by_kernels(length, sets):
+def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers):
+    """Beside one barrier per layer for checkpointing, which runs the activation twice, it stands
+    behind one, and so do the gradients of a gated product."""
     sets |= {"hidden_size": "128", "attend_across_documents": "false"}
     by_way = {}
     for way in ("xla", "kernel"):
         named = {f"model.{k}": v for k, v in (sets | {"attention_implementation": way}).items()}
         config = tiny_config(length, **named, **{"training.gradient_checkpointing": True})
         with interpreted():
-            by_way[way] = _gradients(config)
+            by_way[way], found = _gradients(config)
+        assert found == 2 + (way == "kernel") * barriers
     for name, expected in by_way["xla"].items():
         # The keys' bias changes nothing: its gradient is rounding.
         scale = 1.0 if name.endswith("key/bias") else float(tf.reduce_max(abs(expected)))
@@ -128,7 +131,7 @@ def test_an_encoder_has_the_same_gradients_by_kernels(length, sets):
 
 
 def _gradients(config):
-    """Of an encoder's parameters, on documents apart of which one ends in padding."""
+    """Of an encoder's parameters, on documents apart of which one ends in padding; barriers."""
     batch = tiny_batch(config, batch_size=2)
     inputs = [batch[name] for name in ("input_ids", "segment_ids", "document_ids")]
 
@@ -142,7 +145,9 @@ def _gradients(config):
         return tape.gradient(total, params)
 
     params = {k: tf.constant(v) for k, v in initial_parameters(*with_data(config), seed=1).items()}
-    return {k: tf.convert_to_tensor(v) for k, v in run(params).items() if v is not None}
+    gradients = {k: tf.convert_to_tensor(v) for k, v in run(params).items() if v is not None}
+    operations = run.get_concrete_function(params).graph.get_operations()
+    return gradients, sum(operation.type == "XlaOptimizationBarrier" for operation in operations)
 
 
 @pytest.mark.parametrize("reach", [None, 64])
