@@ -63,6 +63,18 @@ def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
     assert state.cost_usd == pytest.approx(2.4 * cloud.rented_seconds / 3600, rel=0.01)
 
 
+def test_a_machine_that_is_repaired_after_hours_has_the_time_of_a_new_one():
+    cloud = SimulatedCloud(TRAINER)
+
+    def sleep(seconds):
+        cloud.sleep(seconds)
+        if 5 * 3600 < cloud.now < 5 * 3600 + 600:
+            cloud.nodes[0].ready_at = 5 * 3600 + 600.0
+
+    assert run(cloud, sleep=sleep).ending is Ending.FINISHED
+    assert cloud.creations == 1
+
+
 def test_a_dead_tpu_of_the_run_is_removed_first():
     cloud = SimulatedCloud(TRAINER, lifetimes(0.0))
     cloud.create(RECORD, "zone-a", 1, {}, math.inf)

@@ -120,6 +120,14 @@ def test_bfloat16_is_close():
         assert np.linalg.norm(short[name] - value) < 0.06 * moved, name
 
 
+@pytest.mark.parametrize("shape", [(16, 40), (40, 16)])
+def test_of_the_two_products_the_smaller_is_computed(shape):
+    traced = tf.function(orthogonalize, autograph=False)
+    graph = traced.get_concrete_function(tf.TensorSpec([1, *shape])).graph
+    shapes = {tuple(out.shape) for op in graph.get_operations() for out in op.outputs}
+    assert (1, 16, 16) in shapes and (1, 40, 40) not in shapes
+
+
 @pytest.mark.parametrize("shape", [(24, 24), (16, 40), (40, 16), (1, 7)])
 def test_singular_values_come_near_one(shape):
     """Those from a hundredth of the matrix's norm on; in the same directions."""
