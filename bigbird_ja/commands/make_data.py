@@ -230,14 +230,12 @@ def _start_ray() -> Any:
     import signal
 
     from bigbird_ja.process.console import shortened, waiting
-    from bigbird_ja.process.errors import BadInput, StorageError
+    from bigbird_ja.process.errors import StorageError
 
     handler = signal.getsignal(signal.SIGTERM)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise BadInput("--runner ray needs Ray: pip install 'bigbird-ja[ray]'") from error
+    import ray
+
     try:
         with waiting("starting Ray, or joining its cluster"):
             ray.init(logging_level=logging.ERROR)

@@ -160,6 +160,8 @@ INSTALL = {
     "transformers": "pip install 'bigbird-ja[huggingface]'",
     "pyarrow": "pip install 'bigbird-ja[arrow]'",
     "fugashi": "pip install 'bigbird-ja[words]'",
+    "ray": "pip install 'bigbird-ja[ray]'",
+    "wandb": "pip install wandb",
 }
 if os.path.exists(os.path.join(os.path.dirname(__file__), "../../Makefile")):  # a checkout
     INSTALL["libtpu"] += " (in a checkout: make install-all)"

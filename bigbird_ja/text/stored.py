@@ -65,21 +65,13 @@ def open_unpacked(path: str) -> Iterator[IO[bytes]]:
     """Open a file as what was packed."""
     with open_stored(path) as stream:
         if path.endswith(".zst"):
-            arrow = import_pyarrow(path)
-            yield cast("IO[bytes]", arrow.CompressedInputStream(stream, "zstd"))
+            import pyarrow
+
+            yield cast("IO[bytes]", pyarrow.CompressedInputStream(stream, "zstd"))
         else:
             yield (
                 cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if path.endswith(".gz") else stream
             )
-
-
-def import_pyarrow(path: str) -> Any:
-    """Import pyarrow, which `path` needs."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise BadInput(f"{path} needs pyarrow: pip install 'bigbird-ja[arrow]'") from error
-    return pyarrow
 
 
 def check_column(path: str, names: list[str], field: str) -> None:
@@ -114,7 +106,8 @@ def read_rows(path: str, field: str) -> Iterator[str]:
     Raises:
         BadInput: not such a file, damaged, or without that column of text.
     """
-    pyarrow = import_pyarrow(path)
+    import pyarrow
+
     with open_stored(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are

@@ -10,7 +10,6 @@ from typing import Any, TextIO
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import LiveLine, human_count, human_time
-from bigbird_ja.process.errors import BadInput
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
@@ -187,19 +186,6 @@ class EventWriter:
     def _write(self, event: Any) -> None:
         with self._lock:
             self._writer.write(event.SerializeToString())
-
-
-def load_wandb() -> Any:
-    """Import the wandb package.
-
-    Raises:
-        BadInput: it is not installed.
-    """
-    try:
-        import wandb
-    except ImportError as error:
-        raise BadInput("--wandb needs the package: pip install wandb") from error
-    return wandb
 
 
 class WandbLog:

@@ -19,7 +19,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train import Job, Resumption
-from bigbird_ja.train.progress import EventWriter, TrainProgress, WandbLog, load_wandb
+from bigbird_ja.train.progress import EventWriter, TrainProgress, WandbLog
 from bigbird_ja.train.run_dir import RunDir
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
@@ -137,7 +137,9 @@ class Recorder:
             name = storage.base_name(self._dir)
             settings = flatten(self._job.config, self._job.manifest)
             run_id = self._run_dir.owned.place_id
-            self._wandb = WandbLog(load_wandb(), run_id, name, settings, self._deps.log)
+            import wandb
+
+            self._wandb = WandbLog(wandb, run_id, name, settings, self._deps.log)
 
     def began(self) -> None:
         """Note that the first step comes next."""

@@ -1,15 +1,13 @@
 """The progress line and its rates, with the clock passed in; Weights & Biases."""
 
 import io
-import sys
 from unittest import mock
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.train.progress import TrainProgress, WandbLog, load_wandb
+from bigbird_ja.train.progress import TrainProgress, WandbLog
 
 
 def make(peak=None, start=0, before=0.0, cores=8):
@@ -118,9 +116,3 @@ def test_a_failure_is_logged_once_and_training_continues():
         log.write(step, {"loss": 1.0}, "train")
     log.close()
     assert len(printed) == 1 and "no network" in printed[0]
-
-
-def test_not_installed_is_bad_input(monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(BadInput, match="pip install wandb"):
-        load_wandb()

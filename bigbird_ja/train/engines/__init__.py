@@ -19,7 +19,7 @@ from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.model import first_values, pattern
 from bigbird_ja.model import params as params_lib
 from bigbird_ja.model.params import count_parameters, count_state
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.errors import BadInput, require
 from bigbird_ja.run.model import STEP, read_checkpoint, slot_name
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
@@ -244,9 +244,7 @@ def check(job: Job) -> None:
     except ValueError as error:
         raise BadInput(str(error)) from error
     if job.wandb:
-        from bigbird_ja.train.progress import load_wandb
-
-        load_wandb()
+        require("wandb")
     # Refuses a mask unit or a rate that static data does not have.
     job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
     is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)

@@ -17,7 +17,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.process.console import human_bytes, shortened
-from bigbird_ja.process.errors import BadInput, OutOfMemory, StorageError
+from bigbird_ja.process.errors import BadInput, OutOfMemory, StorageError, require
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.ownership import Made, Owned
 from bigbird_ja.train import COMPILED
@@ -32,11 +32,6 @@ CHIP_OF_KIND = {
     "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x",
 }  # fmt: skip
 _CGROUP = Path("/sys/fs/cgroup")
-_INSTALL = {
-    "tpu": "pip install 'bigbird-ja[tpu]'",
-    "cuda": "pip install 'bigbird-ja[gpu]'",
-    "cpu": "pip install 'bigbird-ja[cpu]'",
-}
 
 
 @dataclass(frozen=True)
@@ -104,10 +99,7 @@ def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
         raise BadInput(
             "--use_tpu: this machine has no TPU: run on a TPU VM, or leave --use_tpu out"
         )
-    if use_tpu and importlib.util.find_spec("libtpu") is None:
-        raise BadInput(f"--use_tpu needs libtpu, which is not installed: {_INSTALL['tpu']}")
-    if not is_installed():
-        raise BadInput(f"--engine pjrt needs jax, which is not installed: {_INSTALL[platform]}")
+    require("jax", *(["libtpu"] if use_tpu else []))
     # Before jax is imported, so that it also holds where something else has imported it by then.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
     import jax
