@@ -26,8 +26,9 @@ def _rents_for_longer_than_it_stored(self):
         (Bounds(ticks=8), 10_000),
         (Bounds(ticks=9, target_step=ENDLESS), 20_000),
         (replace(ALONE, ticks=14, target_step=ENDLESS), 3_000),
+        pytest.param(Bounds(faults=2, ticks=3), 100_000, marks=pytest.mark.nightly),
     ],
-    ids=["finishes", "budget ends it", "long"],
+    ids=["finishes", "budget ends it", "long", "two faults"],
 )
 def test_every_invariant_holds_in_every_state(bounds, states):
     found = explore(bounds)
