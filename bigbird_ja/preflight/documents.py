@@ -62,7 +62,8 @@ def shape_of(config: Config, data: Data) -> LayerShape | None:
 
     rows, heads = tile_rows(data.seq_length, None), model.num_attention_heads
     size, tiles = model.hidden_size // heads, data.seq_length // rows
-    return LayerShape(1, tiles, heads, size, rows, None, True, config.training.dtype)
+    shape = LayerShape(1, tiles, heads, size, rows, None, True, config.training.dtype)
+    return shape if shape.runs else None
 
 
 @functools.lru_cache(maxsize=4)

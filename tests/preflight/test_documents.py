@@ -31,6 +31,7 @@ def test_loops_run_as_often_as_documents_are_long():
         ({"model.architecture": "modernbert", "model.attend_across_documents": True}, False),
         ({"model.architecture": "modernbert", "model.attention_implementation": "xla"}, False),
         ({}, False),  # rolled
+        ({"model.architecture": "modernbert", "make_data.seq_length": 512}, False),  # two tiles
     ],
 )
 def test_layers_that_skip_other_documents(sets, has_loops):

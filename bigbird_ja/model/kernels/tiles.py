@@ -76,9 +76,9 @@ class LayerShape:
     def runs(self) -> tuple[int, ...]:
         """Return the tiles of one iteration, for each loop over the tiles of a query's documents.
 
-        None where a query tile meets a fixed number of key tiles.
+        None where a query tile meets a fixed number of key tiles: of two, loops cost more.
         """
-        if not (self.is_full and self.has_documents):
+        if not (self.is_full and self.has_documents and self.tiles > 2):
             return ()
         return tuple(many for many in _AT_ONCE_APART if many <= self.tiles)
 
