@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ def backward(shape: LayerShape, interpret: Any = False) -> Any:
 
     Its arguments are query, key, value, context, its gradient, statistics and marks.
     """
+    shape = replace(shape, is_backward=True)
     sequence = t.sequence_spec(shape)
     kept = (shape.tiles + 1, shape.rows, shape.group * shape.size)
     summed = (shape.tiles + 1, shape.group * shape.size, shape.rows)
@@ -134,9 +135,12 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
     def step(these: list[Any], sums: list[jax.Array]) -> list[jax.Array]:
         added = [[summed] for summed in sums]
-        t.staggered(
-            _whole(tiles, queries[head], j, k, head, added[head]) for k in these for head in heads
-        )
+        pieces = [
+            _products(tiles, queries[head], j, [k], head, None, added[head])
+            for k in these
+            for head in heads
+        ]
+        t.staggered(pieces, shape.order.lag)
         return [functools.reduce(jnp.add, parts) for parts in added]
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
@@ -161,8 +165,10 @@ def _sparse(tiles: _Tiles) -> None:
         for j in these:
             parts.append([[] for _ in heads])
             pieces += _one_tile(tiles, t.Neighbours(shape, shifts, j), j, parts[-1])
-            pieces += [_whole(tiles, q, 0, j, head, added[head]) for head, q in enumerate(first)]
-        t.staggered(pieces)
+            pieces += [
+                _products(tiles, q, 0, [j], head, None, added[head]) for head, q in enumerate(first)
+            ]
+        t.staggered(pieces, shape.order.lag)
         for j, of_heads in zip(these, parts, strict=True):
             for head in heads:
                 tiles.write(j, head, of_heads[head])
@@ -170,71 +176,75 @@ def _sparse(tiles: _Tiles) -> None:
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
     added: list[list[jax.Array]] = [[nothing] for _ in first]
-    t.staggered(_whole(tiles, q, 0, 0, head, added[head]) for head, q in enumerate(first))
+    t.staggered(
+        _products(tiles, q, 0, [0], head, None, added[head]) for head, q in enumerate(first)
+    )
     d_first = [functools.reduce(jnp.add, summed) for summed in added]
     d_first = t.over_tiles(shape, step, d_first, first=int(is_rolled))
     for head, summed in enumerate(d_first):
         tiles.write(0, head, [summed])
 
 
-def _whole(
-    tiles: _Tiles, ours: _Queries, query: Any, tile: Any, head: int, d_queries: list[jax.Array]
+def _products(
+    tiles: _Tiles,
+    ours: _Queries,
+    query: Any,
+    chosen: list[Any],
+    head: int,
+    near: t.Neighbours | None,
+    d_queries: list[jax.Array],
 ) -> Iterator[None]:
-    """Take one head's queries of a tile through a whole tile of keys.
+    """Take one head's queries of a tile through tiles of keys, side by side in one product.
 
-    `d_queries` gets the queries' part.
+    And through the blocks on both sides, where `near` names them. `d_queries` gets the queries'
+    part.
     """
-    own = t.rows_of(tiles.shape, head)
-    scores, d_exact = ours.products(tiles.keys[tile], tiles.values[tile])
-    yield
-    exact, slopes = ours.weights(tiles.seen.tile(scores, query, tile), d_exact)
-    yield
-    d_queries.append(t.matmul(tiles.key[tile, own], slopes))
-    d_keys, d_values = ours.to_keys(exact, slopes)
-    yield
-    tiles.d_keys[tile, own] += d_keys
-    tiles.d_values[tile, own] += d_values
-
-
-def _beside(
-    tiles: _Tiles, near: t.Neighbours, ours: _Queries, j: Any, head: int, d_queries: list[jax.Array]
-) -> Iterator[None]:
-    """Take one head's queries of tile j through the blocks on both sides, as `_whole`."""
-    shape, own = tiles.shape, t.rows_of(tiles.shape, head)
+    shape, seen, own = tiles.shape, tiles.seen, t.rows_of(tiles.shape, head)
+    sides = [] if near is None else [(near.after, near.before)]
     keys, values = (
-        t.joined_rows(shape, array, near.after, near.before) for array in (tiles.keys, tiles.values)
+        jnp.concatenate(
+            [array[tile] for tile in chosen] + [t.joined_rows(shape, array, *two) for two in sides]
+        )
+        for array in (tiles.keys, tiles.values)
     )
     scores, d_exact = ours.products(keys, values)
     yield
-    scores = tiles.seen.outer(scores, j, near.after, near.before)
-    exact, slopes = ours.weights(scores, d_exact)
+    parts = jnp.split(scores, len(chosen) + len(sides))
+    limited = [seen.tile(part, query, tile) for part, tile in zip(parts, chosen, strict=False)]
+    limited += [seen.outer(parts[-1], query, *two) for two in sides]
+    exact, slopes = ours.weights(jnp.concatenate(limited), d_exact)
     yield
-    key = t.joined_lanes(tiles.key[near.after_there, own], tiles.key[near.before_there, own])
-    d_queries.append(t.matmul(key, slopes))
-    parts = ours.to_keys(exact, slopes)
+    key = [tiles.key[tile, own] for tile in chosen]
+    if near is not None:
+        there = tiles.key[near.after_there, own], tiles.key[near.before_there, own]
+        key.append(t.joined_lanes(*there))
+    d_queries.append(t.matmul(jnp.concatenate(key, axis=1), slopes))
+    sums = ours.to_keys(exact, slopes)
     yield
-    for array, part in zip((tiles.d_keys, tiles.d_values), parts, strict=True):
-        nothing = jnp.zeros_like(part)
-        array[near.after, own] += t.joined_lanes(part, nothing)
-        array[near.before, own] += t.joined_lanes(nothing, part)
+    for array, summed in zip((tiles.d_keys, tiles.d_values), sums, strict=True):
+        parts = jnp.split(summed, len(parts), axis=1)
+        for tile, part in zip(chosen, parts, strict=False):
+            array[tile, own] += part
+        for after, before in sides:
+            nothing = jnp.zeros_like(parts[-1])
+            array[after, own] += t.joined_lanes(parts[-1], nothing)
+            array[before, own] += t.joined_lanes(nothing, parts[-1])
 
 
 def _one_tile(
     tiles: _Tiles, near: t.Neighbours, j: Any, d_queries: list[list[jax.Array]]
 ) -> list[Iterator[None]]:
-    """Take each head of tile j through each of the tiles that it sees.
-
-    `d_queries` gets, for each head, the parts of its queries' gradient.
-    """
-    heads = range(tiles.shape.group)
-    queries = [tiles.queries(j, head) for head in heads]
-    global_ = [] if tiles.shape.shifts is None else [[0 for _ in heads]]
-    chosen = [[j for _ in heads], *global_, *near.random]
-    pieces = [
-        _whole(tiles, queries[head], j, each[head], head, d_queries[head])
-        for each in chosen
-        for head in heads
-    ]
-    return pieces + [
-        _beside(tiles, near, queries[head], j, head, d_queries[head]) for head in heads
+    """Take each head of tile j through all that it sees: `d_queries` gets each head's part."""
+    global_ = [] if tiles.shape.shifts is None else [0]
+    return [
+        _products(
+            tiles,
+            tiles.queries(j, head),
+            j,
+            [j, *global_, *(there[head] for there in near.random)],
+            head,
+            near,
+            d_queries[head],
+        )
+        for head in range(tiles.shape.group)
     ]

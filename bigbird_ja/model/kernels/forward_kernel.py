@@ -116,7 +116,8 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:
         all_ = [_SeesAll(queries[head], *states[head]) for head in heads]
-        t.staggered(_one_tile(tiles, all_[head], j, k, head) for k in these for head in heads)
+        pieces = [_one_tile(tiles, all_[head], j, k, head) for k in these for head in heads]
+        t.staggered(pieces, tiles.shape.order.lag)
         return [one.state for one in all_]
 
     states = t.over_keys(tiles.shape, step, _nothing(tiles.shape), bounds, j)
@@ -138,10 +139,7 @@ def _sparse(tiles: _Tiles) -> None:
             for j, near in zip(these, nears, strict=True)
             for head in heads
         ]
-        # As many stages as there are products of scores: those of a head run beside the softmax of
-        # the head before, and the products of values of the one before that. Two products are too
-        # few for that.
-        t.staggered(pieces, lag=len(nears[0].random) + 4 if is_rolled else 1)
+        t.staggered(pieces, shape.order.lag)
         return [first.state for first in firsts]
 
     states = []

@@ -13,7 +13,7 @@ unit would fill the missing contraction with zeros anyway.
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -27,12 +27,24 @@ UNSEEN = -1e9
 # Exponentials are powers of 2, which is what chips compute: queries come scaled by log2(e).
 LN_2 = math.log(2.0)
 _LANES = 128
-# Query tiles that are written down together, where there are enough of them; and key tiles of a
-# query tile that sees all.
-_AT_ONCE, _ENOUGH = 3, 16
-_AT_ONCE_FULL = 16
-# The same where documents limit how many there are: as many as fit, then half as many, ...
-_AT_ONCE_APART = (8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Says how a kernel's work is written down: `scripts/kernel_code.py` searches for better."""
+
+    at_once: int  # query tiles of an iteration; where a query tile sees all, key tiles
+    lag: int  # of `staggered`
+
+
+# Forward and backward. BigBird's lag is as many stages as there are products of scores: those of a
+# head run beside the softmax of the head before, the products of values of the one before that.
+ORDERS = {
+    "rolled": (Order(4, 6), Order(4, 1)),
+    "local": (Order(8, 1), Order(8, 1)),
+    "full": (Order(16, 1), Order(16, 1)),
+    "apart": (Order(8, 1), Order(8, 1)),  # full, of documents apart: see `LayerShape.runs`
+}
 
 
 @dataclass(frozen=True)
@@ -48,11 +60,25 @@ class LayerShape:
     has_documents: bool
     dtype: str
     reach: int | None = None  # where not rolled: how many tokens away a key may be; None: any
+    is_backward: bool = False  # of the kernel that is written
+
+    @property
+    def kind(self) -> str:
+        """Return the name of what a query sees."""
+        if self.is_full:
+            return "apart" if self.has_documents and self.tiles > 2 else "full"
+        return "local" if self.shifts is None else "rolled"
 
     @property
     def is_full(self) -> bool:
         """Return whether every query sees every key."""
         return self.shifts is None and self.reach is None
+
+    @property
+    def order(self) -> Order:
+        """Return the order of the kernel's work, of no more tiles than there are."""
+        order = ORDERS[self.kind][self.is_backward]
+        return replace(order, at_once=min(order.at_once, self.tiles))
 
     @property
     def group(self) -> int:
@@ -66,21 +92,15 @@ class LayerShape:
         return self.heads // self.group
 
     @property
-    def at_once(self) -> int:
-        """Return the tiles that one iteration computes; more is more code for the compiler."""
-        if self.is_full:
-            return min(_AT_ONCE_FULL, self.tiles)
-        return _AT_ONCE if self.tiles >= _ENOUGH else 1
-
-    @property
     def runs(self) -> tuple[int, ...]:
         """Return the tiles of one iteration, for each loop over the tiles of a query's documents.
 
-        None where a query tile meets a fixed number of key tiles: of two, loops cost more.
+        As many as the order says, then half as many, ...; none where a query tile meets a fixed
+        number of key tiles: of two, loops cost more.
         """
-        if not (self.is_full and self.has_documents and self.tiles > 2):
-            return ()
-        return tuple(many for many in _AT_ONCE_APART if many <= self.tiles)
+        most = ORDERS["apart"][self.is_backward].at_once if self.kind == "apart" else 0
+        halved = (most >> place for place in range(most.bit_length()))
+        return tuple(many for many in halved if many <= self.tiles)
 
     @property
     def width(self) -> int:
@@ -202,10 +222,10 @@ def over_tiles(
 ) -> Any:
     """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
 
-    It takes `LayerShape.at_once` at a time: the first and the last stages of a step have nothing
+    It takes `Order.at_once` at a time: the first and the last stages of a step have nothing
     beside them.
     """
-    many = shape.at_once
+    many = shape.order.at_once
     start = first + (shape.tiles - first) % many
     if start > first:
         state = step(list(range(first, start)), state)
