@@ -11,8 +11,8 @@ presets. Needs libtpu 0.0.42 or later.
 
 A search takes sequences of 8,192, heads of 64 and of 128. From the order of work that the package
 has (`tiles.Order`) it changes one thing at a time, and goes on from what is cheaper. What FILE
-holds is not compiled again, so the same command goes on where it stopped. Values and gradients of
-what wins, by Pallas' interpreter, are compared with dense attention's.
+holds is not compiled again, so the same command goes on where it stopped. Once what wins stands in
+`tiles.ORDERS`, the tests of tests/model compare its values and gradients with dense attention's.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from bigbird_ja.process import console
 
 LENGTHS, TOKENS, SEARCHED = (512, 1024, 4096, 8192, 16384), 16384, 8192
 WIDTH, REACH = 768, 64
-ENOUGH = 0.98  # of the present price: what wins less changes nothing
 CHOICES: Mapping[str, Mapping[str, tuple[int, ...]]] = {
     "rolled": {"at_once": (1, 2, 3, 4, 6, 8), "lag": (1, 2, 4, 6, 8), "rows": (128,)},
     "local": {"at_once": (1, 2, 3, 4, 8, 16), "lag": (1, 2, 4), "rows": (128, 256)},
@@ -93,24 +92,19 @@ def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
     return arrays + ([(shape.bounds, "int32")] if shape.runs else [])
 
 
-def kernel_of(shape: Any, interpret: bool = False) -> Any:
-    """Return the kernel of a layer, of its direction."""
-    from bigbird_ja.model.kernels import backward_kernel, forward_kernel
-
-    make = backward_kernel.backward if shape.is_backward else forward_kernel.forward
-    return make(shape, interpret)
-
-
 def bundles(one: Candidate, length: int, directory: str) -> float | None:
     """Compile a kernel; None where the compiler refuses it, or its code cannot be counted."""
     import jax
     from jax.sharding import SingleDeviceSharding
 
+    from bigbird_ja.model.kernels import backward_kernel, forward_kernel
+
     shape = shape_of(one, TOKENS // length, length)
     place = SingleDeviceSharding(compile_child.devices_of(CHIPS[one.chip].topology, {})[0])
     arrays = [jax.ShapeDtypeStruct(*each, sharding=place) for each in given(shape)]
     try:
-        jax.jit(kernel_of(shape)).lower(*arrays).compile()
+        make = backward_kernel.backward if one.backward else forward_kernel.forward
+        jax.jit(make(shape)).lower(*arrays).compile()
     except jax.errors.JaxRuntimeError as error:
         console.log(f"{one}: {str(error).splitlines()[0]}")
         return None
@@ -120,60 +114,6 @@ def bundles(one: Candidate, length: int, directory: str) -> float | None:
         file.unlink()
     (code,) = (code for name, code in codes.items() if name.startswith("tpu_custom_call"))
     return code.cycles if code.is_counted else None
-
-
-def error_of(one: Candidate) -> float:
-    """Return how far a kernel's values, in float32, are from dense attention's."""
-    import jax
-    import jax.numpy as jnp
-    import numpy as np
-
-    shape = shape_of(one, 1, SEARCHED)
-    shifts = None if shape.shifts is None else ((2, 3), (4, 2))[: shape.group]
-    tiles, rows, heads = one.at_once + 9, one.rows, shape.group
-    shape = replace(shape, tiles=tiles, heads=heads, shifts=shifts, dtype="float32")
-    random, length = np.random.default_rng(0), tiles * rows
-    documents = np.sort(random.integers(0, 3, length)) * shape.has_documents
-    place = np.arange(length)
-    tile, block = place // rows, place // (rows // 2)
-    seen = np.repeat((documents[:, None] == documents)[None], heads, axis=0)
-    if shape.reach is not None:
-        seen &= abs(place[:, None] - place) <= shape.reach
-    for head, (s, other) in enumerate(shifts or ()):
-        turned = [1 + (tile + shift - 1) % (tiles - 1) for shift in (s, other)]
-        seen[head] = (tile[:, None] == tile) | (abs(block[:, None] - block) == 1)
-        seen[head] |= np.isin(0, tile) & ((tile[:, None] == 0) | (tile == 0))
-        seen[head] |= (turned[0][:, None] == tile) | (turned[1][:, None] == tile)
-
-    def dense(*tiled: Any) -> Any:
-        query, key, value = (
-            each.reshape(tiles, heads, one.size, rows)
-            .transpose(1, 0, 3, 2)
-            .reshape(heads, length, -1)
-            for each in tiled
-        )
-        scores = jnp.where(seen, query @ key.transpose(0, 2, 1) * np.log(2), -1e9)
-        context = jax.nn.softmax(scores) @ value
-        sums = jax.nn.logsumexp(scores, axis=-1) / np.log(2)
-        context = context.reshape(heads, tiles, rows, -1).transpose(1, 0, 3, 2)
-        return context.reshape(shape.sequence), sums.reshape(heads, tiles, rows)
-
-    query, *others = (random.normal(size=shape.sequence).astype("float32") for _ in range(4))
-    inputs, upstream = [query / 8, *others[:2]], others[2]
-    (context, sums), gradient = jax.vjp(dense, *inputs)
-    statistics = sums.transpose(1, 0, 2).reshape(shape.statistics)
-    marks: list[Any] = [np.zeros(shape.key_marks, "float32")]
-    if shape.has_documents:
-        column = np.append(documents, np.full(rows, -1)).reshape(*shape.key_marks[:2], 1)
-        marks = [np.broadcast_to(column, shape.key_marks).astype("int32")]
-        marks += [documents.reshape(shape.query_marks).astype("int32")]
-    if one.backward:
-        found = kernel_of(shape, True)(*inputs, context, upstream, statistics, *marks)
-        wanted = gradient((upstream, jnp.zeros_like(sums)))
-    else:
-        found, wanted = kernel_of(shape, True)(*inputs, *marks), (context, statistics)
-    pairs = zip(found, wanted, strict=True)
-    return max(float(jnp.max(jnp.abs(one - other))) for one, other in pairs)
 
 
 class Tried:
@@ -209,20 +149,20 @@ class Tried:
 
 
 def search(chips: Sequence[str], kinds: Sequence[str], file: Path, directory: str) -> None:
-    """Look for better orders; prints all that was tried, and how far values by the best are off."""
+    """Look for better orders; prints all that was tried."""
     tried, orders = Tried(file, directory), {}
     for chip, kind, size, backward in itertools.product(chips, kinds, (64, 128), (False, True)):
         first = orders.get((kind, backward)) or present(chip, kind, size, backward, SEARCHED)
         orders[kind, backward] = first
-        best = tried.best(replace(first, chip=chip, size=size))
-        if tried.price(best) < ENOUGH * tried.price(replace(first, chip=chip, size=size)):
-            console.log(f"{best}: wrong by {error_of(best):.1e}")
-    rows = [
-        (*list(asdict(one).values())[:3], ("forward", "backward")[one.backward])
-        + (one.rows, one.at_once, one.lag, f"{(cost or 0) / 1000:,.0f}" if cost else "refused")
-        for one, cost in sorted(tried.prices.items(), key=lambda pair: str(pair))
-    ]
-    titles = "chip", "kind", "head", "kernel", "rows", "at once", "lag", "thousands of bundles"
+        tried.best(replace(first, chip=chip, size=size))
+    by_kernel: dict[tuple[str, ...], list[str]] = {}
+    for one, cost in sorted(tried.prices.items(), key=lambda pair: pair[1] or float("inf")):
+        way = "backward" if one.backward else "forward"
+        order = f"{one.rows} x {one.at_once}, {one.lag}: "
+        order += f"{cost / 1000:,.0f}" if cost else "refused"
+        by_kernel.setdefault((one.chip, one.kind, str(one.size), way), []).append(order)
+    rows = [(*kernel, "; ".join(orders)) for kernel, orders in sorted(by_kernel.items())]
+    titles = "chip", "kind", "head", "kernel", "rows x at once, lag: thousands of bundles"
     print(console.table(rows, titles))
 
 
