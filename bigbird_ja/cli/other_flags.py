@@ -20,6 +20,8 @@ _ANSWERS: dict[str, str] = {
     "export.parity_sequences": "with --data_dir held-out records are compared",
     "fill-mask.file": "it is --input now",
     "down.dry_run": "`status --project` shows what would be deleted",
+    **dict.fromkeys(("down.zones", "status.zones"), "every zone is listed"),
+    "down.timeout_minutes": _FIXED,
     "preflight.cache": "--output keeps the results",
     "preflight.machine_code": "it is counted wherever it can be",
     "preflight.timeout_minutes": "a compilation has an hour",
