@@ -18,6 +18,7 @@ from bigbird_ja.model.implementation import keeps_slope, tile_rows
 from bigbird_ja.model.layers import (
     Parameters,
     Tokens,
+    barrier,
     dense,
     dense_attention,
     dropout,
@@ -28,7 +29,7 @@ from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 
-# Cosines and sines, float32 [tiles, 1, size / 2, rows].
+# Cosines, float32 [tiles, 1, 1, size / 2, rows], and sines of both halves: [tiles, 1, 2, ...].
 _Angles = tuple[tf.Tensor, tf.Tensor]
 
 
@@ -140,7 +141,9 @@ def _attend(
         kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
         rows = tf.reshape(inputs, [*tiles, model.hidden_size])
-        query, key, value = tf.unstack(tf.einsum("btri,inhd->nbthdr", rows, kernel))
+        # Three products: what one writes would be copied apart, and its gradients together.
+        each = (tf.einsum("btri,ihd->bthdr", rows, part) for part in tf.unstack(kernel, axis=1))
+        query, key, value = each
         scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
         query, key = rotated(query, angles, scale), rotated(key, angles)
     if is_kernel:
@@ -202,12 +205,23 @@ def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor
     """Apply rotary positions (Su et al. 2021, arXiv:2104.09864), [b, tiles, heads, size, rows].
 
     Number d of a head's first half and number d of its second are turned together, and scaled;
-    computed in float32.
+    computed in float32. Barriers keep a TPU's compiler from writing float32, and from turning
+    gradients anew in each product that reads them.
     """
     cosine, sine = angles
-    low, high = tf.split(tf.cast(values, tf.float32) * scale, 2, axis=3)
-    turned = [low * cosine - high * sine, high * cosine + low * sine]
-    return tf.cast(tf.concat(turned, axis=3), values.dtype)
+    halves = [*values.shape[:3], 2, values.shape[3] // 2, values.shape[4]]
+
+    def turned(values: tf.Tensor, sine: tf.Tensor) -> tf.Tensor:
+        numbers = tf.cast(tf.reshape(values, halves), tf.float32) * scale
+        numbers = numbers * cosine + tf.reverse(numbers, [3]) * sine
+        return tf.reshape(tf.cast(numbers, values.dtype), values.shape)
+
+    @tf.custom_gradient
+    def run(values: tf.Tensor):  # type: ignore[no-untyped-def]
+        (values,) = barrier([values])
+        return turned(values, sine), lambda upstream: barrier([turned(upstream, -sine)])[0]
+
+    return run(values)
 
 
 def _angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
@@ -215,6 +229,7 @@ def _angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
     size = config.model.hidden_size // config.model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)
-    positions = np.arange(length, dtype=np.float32).reshape(-1, 1, 1, rows)
+    positions = np.arange(length, dtype=np.float32).reshape(-1, 1, 1, 1, rows)
     angles = rates[:, None] * positions
-    return tf.constant(np.cos(angles)), tf.constant(np.sin(angles))
+    signs = np.array([-1, 1], np.float32)[:, None, None]
+    return tf.constant(np.cos(angles)), tf.constant(signs * np.sin(angles))
