@@ -205,7 +205,7 @@ def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor
     """Apply rotary positions (Su et al. 2021, arXiv:2104.09864), [b, tiles, heads, size, rows].
 
     Number d of a head's first half and number d of its second are turned together, and scaled;
-    computed in float32. Barriers keep a TPU's compiler from writing float32, and from turning
+    computed in float32. Barriers keep a TPU's compiler from writing products so, and from turning
     gradients anew in each product that reads them.
     """
     cosine, sine = angles
