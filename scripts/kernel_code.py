@@ -144,16 +144,18 @@ class Tried:
             for name, values in CHOICES[one.kind].items():
                 place = values.index(getattr(one, name))
                 for value in values[max(place - 1, 0) : place + 2]:
-                    one = min(one, replace(one, **{name: value}), key=self.price)
+                    other: dict[str, Any] = {name: value}
+                    one = min(one, replace(one, **other), key=self.price)
         return one
 
 
 def search(chips: Sequence[str], kinds: Sequence[str], file: Path, directory: str) -> None:
     """Look for better orders; prints all that was tried."""
-    tried, orders = Tried(file, directory), {}
+    tried = Tried(file, directory)
+    firsts: dict[tuple[str, bool], Candidate] = {}
     for chip, kind, size, backward in itertools.product(chips, kinds, (64, 128), (False, True)):
-        first = orders.get((kind, backward)) or present(chip, kind, size, backward, SEARCHED)
-        orders[kind, backward] = first
+        first = firsts.get((kind, backward)) or present(chip, kind, size, backward, SEARCHED)
+        firsts[kind, backward] = first
         tried.best(replace(first, chip=chip, size=size))
     by_kernel: dict[tuple[str, ...], list[str]] = {}
     for one, cost in sorted(tried.prices.items(), key=lambda pair: pair[1] or float("inf")):
