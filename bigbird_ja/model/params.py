@@ -172,21 +172,23 @@ def count_state(config: Config, data: Data) -> int:
     return sum(math.prod(specs[name].shape) for name in (*specs, *slots))
 
 
-def model_flops(config: Config, data: Data, batch_per_core: int) -> float:
+def model_flops(config: Config, data: Data, batch_per_core: int, share: float = 1.0) -> float:
     """Count the FLOPs that one core's step needs: forward once, backward twice.
 
     Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP (3 h i where it is
     gated), that of the last layer for the predicted tokens alone; 4 h per visible pair of query and
     key (scores and context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP
     2 x (h^2 + 2 h) per sequence. Sparse attention counts the pairs that its pattern lets see each
-    other, and nothing else. Additions, softmax, norms and the optimiser count nothing.
+    other, and nothing else; full attention `share` of its pairs, as others are of other documents.
+    Additions, softmax, norms and the optimiser count nothing.
     """
     model = config.model
     hidden, length = model.hidden_size, data.seq_length
     predictions = train_predictions(config, data)
     is_gated = model.architecture == "modernbert"
     projections = model.num_layers * length * 2 * 4 * hidden**2
-    pairs = sum(visible_pairs(config, layer, length) for layer in range(model.num_layers))
+    visible = [visible_pairs(config, layer, length) for layer in range(model.num_layers)]
+    pairs = sum(pairs * share if pairs == length**2 else pairs for pairs in visible)
     tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
     mlps = tokens * 2 * (3 if is_gated else 2) * hidden * model.intermediate_size
     head = predictions * 2 * (hidden**2 + hidden * (model.vocab_size or 0))

@@ -103,7 +103,6 @@ def examine(
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
     result = _figures(resolved, data, target, batch, compiled, measured)
-    result |= documents.stated(resolved, data)
     return result | {"lacking": implementation.lacking(config, data, "tpu", target.chip.name)}
 
 
@@ -126,6 +125,8 @@ def _figures(
     measured: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     accumulated = config.training.gradient_accumulation_steps
+    stated = documents.stated(config, data)
+    flops = model_flops(config, data, batch, stated["key_tiles_share"] or 1.0)
     common: dict[str, Any] = {
         **({"topology": target.name, "devices": target.devices} if target.is_slice else {}),
         "chip": target.chip.name,
@@ -136,7 +137,8 @@ def _figures(
         "gradient_accumulation_steps": accumulated,
         "fits": isinstance(compiled, Program),
         "hbm_limit_bytes": target.chip.hbm_bytes,
-        "model_flops": model_flops(config, data, batch) * accumulated,
+        "model_flops": flops * accumulated,
+        **stated,
     }
     keys = [*_KEYS.split(), *figures.CODE_KEYS, *_SLICE_KEYS.split() * target.is_slice]
     missing = common | dict.fromkeys(keys) | {"top_ops": []}

@@ -136,9 +136,11 @@ def test_model_flops_of_full_attention_by_hand():
     # The last layer's MLP runs for the 5 predictions alone.
     mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
     head = 5 * 2 * (8 * 8 + 8 * 100)
-    assert model_flops(*with_data(config), batch_per_core=2) == 3 * 2 * (
-        3 * attention + mlps + head
-    )
+    whole = 3 * 2 * (3 * attention + mlps + head)
+    assert model_flops(*with_data(config), batch_per_core=2) == whole
+    # Half of the pairs are of other documents.
+    half = 3 * 2 * 3 * 4 * 8 * 16 * 16 / 2
+    assert model_flops(*with_data(config), batch_per_core=2, share=0.5) == whole - half
 
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
