@@ -230,8 +230,10 @@ def exports_and_fine_tunes(run_cli, model, data, folder, texts):
     checked(run_cli("export", *places, timeout=900))
     report = json.loads((folder / "parity_report.json").read_text())
     assert report["tokenizer"]["agrees"] and report["scores"]["agrees"]
-    asked = [f"--model_dir={folder}", "--text=この城は[MASK]である。", "--json"]
+    asked = [f"--model_dir={model}", "--text=この城は[MASK]である。", "--json"]
     assert len(checked(run_cli("fill-mask", *asked)).json["masks"]) == 1
+    fill = transformers.pipeline("fill-mask", model=str(folder))
+    assert fill(f"この城は{fill.tokenizer.mask_token}である。")
     config = transformers.AutoConfig.from_pretrained(folder)
     length = json.loads((data / "manifest.json").read_text())["seq_length"]
     assert config.max_position_embeddings == 4 * length, "the source's, not the data's"
