@@ -90,6 +90,7 @@ SHARD_CHANGED = "shard ended early or was changed:"
 
 # Errors of the standard streams carry these in place of a file's name (`process.streams`).
 STREAMS = ("standard input", "standard output", "standard error")
+_LONGEST_WORD = 300  # of a message; more than any path that a person types
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # A disk, a network file system or a connection that failed.
@@ -283,5 +284,11 @@ def _classify_os_error(error: OSError) -> CommandError | None:
 
 
 def one_line(message: str) -> str:
-    """Puts a message on one line, and escapes control characters."""
-    return printable(" ".join(message.split()))
+    """Puts a message on one line: escapes control characters and shortens overlong words."""
+    return printable(" ".join(map(_shortened, message.split())))
+
+
+def _shortened(word: str) -> str:
+    if len(word) <= _LONGEST_WORD:
+        return word
+    return f"{word[:150]}...({len(word):,} characters)...{word[-50:]}"

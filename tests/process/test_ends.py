@@ -70,18 +70,20 @@ def test_a_signal_ends_it_with_one_line_and_75(number):
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
 
 
-def test_a_signal_while_the_command_is_being_imported_is_75_too():
-    program = """
+@pytest.mark.parametrize("module", ["bigbird_ja.cli", "bigbird_ja.cli.command_flags"])
+def test_a_signal_while_the_command_is_being_imported_is_75_too(module):
+    program = f"""
 import os, signal, sys
-from bigbird_ja.cli import main as cli
+from bigbird_ja import __main__
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "bigbird_ja.cli.command_flags":
+        if name == {module!r}:
             os.kill(os.getpid(), signal.SIGTERM)
 
 sys.meta_path.insert(0, Finder())
-cli.main(["plan", "--json"])
+sys.argv[1:] = ["plan", "--json"]
+__main__.main()
 """
     ended = command_line.run(sys.executable, "-c", program)
     assert ended.status == 75 and len(ended.stderr.splitlines()) == 1, ended.stderr

@@ -74,6 +74,9 @@ def test_what_libraries_raise(error, status):
     assert "\n" not in str(end) and "https://x" not in str(end)
 
 
-def test_a_path_of_any_bytes_fits_in_a_line():
+def test_a_path_of_any_length_and_bytes_fits_in_a_line():
+    end = classify(system_error(errno.ENAMETOOLONG, "x/" * 5_000))
+    line = one_line(f"{end}\nchoose another")
+    assert len(line) < 500 and "(10,0" in line and line.endswith("check the path choose another")
     end = classify(OSError(errno.ENOENT, "No such file", b"\xff.txt"))
     assert one_line(str(end)).isprintable() and "udcff.txt" in one_line(str(end))

@@ -385,8 +385,6 @@ def _wrapped(tile: Any, tiles: int) -> Any:
     """Count on from the first where a number is beyond the last of tiles 1..T-1, a ring.
 
     Without a division, which takes many scalar steps.
-
-    Without a division, which takes many scalar steps.
     """
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
 
