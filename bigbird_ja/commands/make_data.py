@@ -131,12 +131,15 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _load_tokenizer(path: str) -> Tokenizer:
-    """Load a tokenizer, and log how it was changed."""
+    """Load a tokenizer, check it against its record, and log how it was changed."""
     from bigbird_ja.process.console import log
     from bigbird_ja.text import read_tokenizer
+    from bigbird_ja.text.tokenizer_training import ModelFiles
 
     tokenizer = read_tokenizer(path)
     tokenizer.encode("")  # refuses what cannot encode
+    if path.endswith(".model"):
+        ModelFiles(path.removesuffix(".model")).check_model(tokenizer)
     for name, change in tokenizer.changes.items():
         log(f"{tokenizer.source}: {name}: {change}")
     return tokenizer

@@ -153,8 +153,13 @@ class Lease:
         Raises:
             BadInput: another process is at work, or what is at the path is no lease of ours.
         """
-        taken_from = self._acquire()
-        self._token = self._token_if_ours()
+        try:
+            taken_from = self._acquire()
+            self._token = self._token_if_ours()
+        except KeyboardInterrupt:  # perhaps between the file and its being noted
+            with contextlib.suppress(Exception):
+                self.release()
+            raise
         return taken_from
 
     def _acquire(self) -> Holder | None:

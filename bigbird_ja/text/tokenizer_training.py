@@ -36,6 +36,7 @@ from bigbird_ja.text.tokenizer import (
     SPECIAL_PIECES,
     USER_PIECES,
     SentencePieceTokenizer,
+    Tokenizer,
 )
 
 if TYPE_CHECKING:
@@ -334,3 +335,15 @@ class ModelFiles:
         ):
             outputs.write(path, content)
         return made
+
+    def check_model(self, tokenizer: Tokenizer) -> None:
+        """Refuses a model other than the one that its record, if there is one, describes.
+
+        A flipped bit seldom makes a model unreadable: it makes another tokenizer.
+        """
+        stored = self.read_record()
+        if stored is not None and stored.model_sha256 != tokenizer.sha256:
+            raise BadInput(
+                f"{self.model}: not the model that {self.record} describes: restore it from a copy,"
+                f" or remove {self.record} where you have put another model there"
+            )

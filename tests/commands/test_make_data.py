@@ -1,6 +1,7 @@
 """`make-data` as a user runs it; what is refused: tests/test_bad_inputs.py."""
 
 import functools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,21 @@ def test_a_field_and_a_tokenizer_of_ones_own(tmp_path, sample_corpus, make_data)
     assert "[MASK]" in ended.stderr  # what was added to the tokenizer is logged
     manifest = manifest_lib.load(f"{tmp_path}/data")
     assert manifest.special_ids["pad"] == 3 and manifest.documents == 60  # its ids stay
+
+
+def test_a_flipped_bit_in_a_model_that_tokenize_wrote_is_seen(
+    tmp_path, tokenizer_path, sample_corpus, run
+):
+    model = tmp_path / "ja.model"
+    for path in Path(tokenizer_path).parent.glob("ja.*"):
+        shutil.copy(path, tmp_path)
+    content = bytearray(model.read_bytes())
+    content[-50] ^= 16
+    model.write_bytes(content)
+    inputs = (f"--input={sample_corpus}", f"--tokenizer={model}", "--seq_length=64")
+    ended = run("make-data", *inputs, f"--output_dir={tmp_path}/data")
+    assert ended.status == 2 and "not the model that" in ended.stderr, ended.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_what_has_no_text_is_counted(tmp_path, sample_corpus, make_data, run):
