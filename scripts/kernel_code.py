@@ -10,9 +10,10 @@ each length: BigBird's layers (`rolled`; full attention of 512 tokens), ModernBE
 presets. Needs libtpu 0.0.42 or later.
 
 A search takes sequences of 8,192, heads of 64 and of 128. From the order of work that the package
-has (`tiles.Order`) it changes one thing at a time, and goes on from what is cheaper. What FILE
-holds is not compiled again, so the same command goes on where it stopped. Once what wins stands in
-`tiles.ORDERS`, the tests of tests/model compare its values and gradients with dense attention's.
+has (`layer_shape.Order`) it changes one thing at a time, and goes on from what is cheaper. What
+FILE holds is not compiled again, so the same command goes on where it stopped. Once what wins
+stands in `layer_shape.ORDERS`, the tests of tests/model compare its values and gradients with dense
+attention's.
 """
 
 import argparse
@@ -47,14 +48,14 @@ class Candidate:
     size: int  # of a head
     backward: bool
     rows: int  # of a tile
-    at_once: int  # of `tiles.Order`, as the next
+    at_once: int  # of `layer_shape.Order`, as the next
     lag: int
 
 
 def present(chip: str, kind: str, size: int, backward: bool, length: int) -> Candidate:
     """Return what the package has."""
     from bigbird_ja.model.implementation import tile_rows
-    from bigbird_ja.model.kernels.tiles import ORDERS
+    from bigbird_ja.model.kernels.layer_shape import ORDERS
 
     rows = 128 if kind == "rolled" else tile_rows(length, REACH if kind == "local" else None)
     order = ORDERS["apart" if kind == "full" else kind][backward]
@@ -64,7 +65,7 @@ def present(chip: str, kind: str, size: int, backward: bool, length: int) -> Can
 def shape_of(one: Candidate, batch: int, length: int) -> Any:
     """Return the layer of which a candidate is a kernel; from now on the order is its own."""
     from bigbird_ja.model import pattern
-    from bigbird_ja.model.kernels import tiles
+    from bigbird_ja.model.kernels import layer_shape
     from bigbird_ja.settings.resolve import resolve_config
 
     heads, shifts = WIDTH // one.size, None
@@ -75,11 +76,13 @@ def shape_of(one: Candidate, batch: int, length: int) -> Any:
     rows = 256 if one.kind == "rolled" and plans is None else one.rows
     reach = REACH if one.kind == "local" else None
     sizes = batch, length // rows, heads, one.size, rows
-    shape = tiles.LayerShape(*sizes, shifts, one.kind != "rolled", "bfloat16", reach, one.backward)
-    orders = list(tiles.ORDERS[shape.kind])
+    shape = layer_shape.LayerShape(
+        *sizes, shifts, one.kind != "rolled", "bfloat16", reach, one.backward
+    )
+    orders = list(layer_shape.ORDERS[shape.kind])
     if shape.kind != "full":
-        orders[one.backward] = tiles.Order(one.at_once, one.lag)
-        tiles.ORDERS[shape.kind] = (orders[0], orders[1])
+        orders[one.backward] = layer_shape.Order(one.at_once, one.lag)
+        layer_shape.ORDERS[shape.kind] = (orders[0], orders[1])
     return shape
 
 

@@ -10,6 +10,7 @@ import importlib.metadata
 import re
 
 from bigbird_ja.model import pattern
+from bigbird_ja.model.kernels.layer_shape import LayerShape
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
@@ -142,7 +143,6 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
     if platform != "tpu" or chip not in _VMEM_MIB:
         return f"it is for TPUs {', '.join(_VMEM_MIB)}"
-    from bigbird_ja.model.kernels.tiles import LayerShape  # imports jax
 
     heads = model.num_attention_heads
     size, documents = model.hidden_size // heads, not model.attend_across_documents

@@ -13,9 +13,9 @@ import numpy as np
 
 from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 if TYPE_CHECKING:
-    from bigbird_ja.model.kernels.tiles import LayerShape
     from bigbird_ja.settings import Data
     from bigbird_ja.settings.schema import Config
 
@@ -58,8 +58,6 @@ def shape_of(config: Config, data: Data) -> LayerShape | None:
         return None
     if model.architecture != "modernbert" and not pattern.is_full(config, data.seq_length):
         return None
-    from bigbird_ja.model.kernels.tiles import LayerShape  # imports jax
-
     rows, heads = tile_rows(data.seq_length, None), model.num_attention_heads
     size, tiles = model.hidden_size // heads, data.seq_length // rows
     shape = LayerShape(1, tiles, heads, size, rows, None, True, config.training.dtype)

@@ -1,0 +1,118 @@
+"""Describes an attention layer to its kernels: sizes, what a query sees, the order of the work."""
+
+from dataclasses import dataclass, replace
+
+_LANES = 128
+
+
+@dataclass(frozen=True)
+class Order:
+    """Says how a kernel's work is written down: `scripts/kernel_code.py` searches for better."""
+
+    at_once: int  # query tiles of an iteration; where a query tile sees all, key tiles
+    lag: int  # of `staggered`
+
+
+# Forward and backward. BigBird's lag is as many stages as there are products of scores: those of a
+# head run beside the softmax of the head before, the products of values of the one before that.
+ORDERS = {
+    "rolled": (Order(4, 6), Order(4, 1)),
+    "local": (Order(8, 1), Order(8, 1)),
+    "full": (Order(16, 1), Order(16, 1)),
+    "apart": (Order(8, 1), Order(8, 1)),  # full, of documents apart: see `LayerShape.runs`
+}
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """Describes one attention layer: its sizes, and which keys a query sees."""
+
+    batch: int
+    tiles: int  # T of a sequence, tile 0 included
+    heads: int
+    size: int  # of a head
+    rows: int  # of a tile
+    shifts: tuple[tuple[int, ...], ...] | None  # of each head's rolled pattern; None: not rolled
+    has_documents: bool
+    dtype: str
+    reach: int | None = None  # where not rolled: how many tokens away a key may be; None: any
+    is_backward: bool = False  # of the kernel that is written
+
+    @property
+    def kind(self) -> str:
+        """Return the name of what a query sees."""
+        if self.is_full:
+            return "apart" if self.has_documents and self.tiles > 2 else "full"
+        return "local" if self.shifts is None else "rolled"
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether every query sees every key."""
+        return self.shifts is None and self.reach is None
+
+    @property
+    def order(self) -> Order:
+        """Return the order of the kernel's work, of no more tiles than there are."""
+        order = ORDERS[self.kind][self.is_backward]
+        return replace(order, at_once=min(order.at_once, self.tiles))
+
+    @property
+    def group(self) -> int:
+        """Return the heads that one step of the grid computes: they fill the lanes."""
+        wanted = max(1, _LANES // self.size)
+        return wanted if self.heads % wanted == 0 else 1
+
+    @property
+    def groups(self) -> int:
+        """Return how many steps of the grid a sequence takes."""
+        return self.heads // self.group
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """Return the tiles of one iteration, for each loop over the tiles of a query's documents.
+
+        As many as the order says, then half as many, ...; none where a query tile meets a fixed
+        number of key tiles: of two, loops cost more.
+        """
+        most = ORDERS["apart"][self.is_backward].at_once if self.kind == "apart" else 0
+        halved = (most >> place for place in range(most.bit_length()))
+        return tuple(many for many in halved if many <= self.tiles)
+
+    @property
+    def width(self) -> int:
+        """Return the query lanes of a group."""
+        return self.group * self.rows
+
+    @property
+    def sequence(self) -> tuple[int, int, int]:
+        """Return the shape of queries, keys, values, contexts and their gradients, as projected."""
+        return (self.batch * self.tiles, self.heads * self.size, self.rows)
+
+    @property
+    def statistics(self) -> tuple[int, int, int]:
+        """Return the shape of the logarithms of rows' sums of exponentials, float32."""
+        return (self.batch * self.groups * self.tiles, 1, self.width)
+
+    @property
+    def key_marks(self) -> tuple[int, int, int]:
+        """Return the shape of keys' marks (see `Masks`); one tile more, of absent keys."""
+        return (self.batch * (self.tiles + 1), self.rows, min(self.rows, _LANES))
+
+    @property
+    def query_marks(self) -> tuple[int, int, int]:
+        """Return the shape of queries' int32 document numbers, which only documents need."""
+        return (self.batch * self.tiles, 1, self.rows)
+
+    @property
+    def bounds(self) -> tuple[int]:
+        """Return the shape of the first key tile and the number of them, int32, by query tile."""
+        return (2 * self.batch * self.tiles,)
+
+    def vmem_bytes(self) -> int:
+        """Estimate the backward kernel's memory: two buffers for each argument, and its scratch."""
+        item = 2 if self.dtype == "bfloat16" else 4
+        lanes = max(self.group * self.size, _LANES)
+        sequence = self.tiles * self.group * self.size * self.rows * item
+        marks = (self.tiles + 1) * self.rows * _LANES * 4
+        scratch = (self.tiles + 1) * self.rows * lanes * (2 * item + 2 * 4)
+        return 2 * (8 * sequence + marks) + scratch
