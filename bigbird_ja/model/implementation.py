@@ -19,14 +19,14 @@ from bigbird_ja.settings.values import varied
 
 # Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
-# Where `auto` takes the kernels: shown cheaper there, as part of a whole step, by machine code
-# (docs/design/kernel.md).
+# Chips on which `auto` takes the kernels: as part of a whole step they are cheaper there, by
+# machine code (docs/design/kernel.md).
 _CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
 _LANES = 128  # a tile's rows are a multiple of these
 _OLDEST_JAX = (0, 7)
 _OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
 _KEY = "model.attention_implementation"
-# What a compiler says that cannot take a kernel: it reads no such Mosaic, or has too little vector
+# Words of a compiler that cannot take a kernel: it reads no such Mosaic, or has too little vector
 # memory for it.
 _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
 _OTHER_MEMORY = "memory space hbm"  # where buffers, of kernels too, are listed by name

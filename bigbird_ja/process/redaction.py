@@ -27,7 +27,7 @@ _FORMS = (
     r"|(?<=/bot)\d+:[\w-]+|\b\w+%3[aA]%2[fF]%2[fF][^\s\"'<>]+"
 )
 _SEPARATOR = r"""\\*["']?\]?\s*(?:[=:：]|%3[dD]|=>|>(?=[^<\s]+</)|,(?=\s*b?\\*["']))\s*"""
-# What a program or a manual shows in place of a credential stays: `$TOKEN`, `<your token>`, None;
+# Placeholders that programs and manuals show for a credential stay: `$TOKEN`, `<your token>`, None;
 # and where a file of them lies.
 _PLACEHOLDER = (
     r"""(?!\[redacted\]|\\*["']?(?:\$[\w({]|<|%s|\{|\*\*|[/~.]|(?:none|null|true|false)\b))"""

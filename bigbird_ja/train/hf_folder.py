@@ -299,7 +299,7 @@ def _add_pieces(
 
 # The name of a weight in a layer; position ids and other buffers are none.
 _IN_LAYER = re.compile(r".*\.layers?\..*\.(weight|bias|gamma|beta)")
-# What a parameter may be called, and its usual name: a model that was saved without its heads has
+# Other names of parameters, and their usual ones: a model that was saved without its heads has
 # no prefix, BERT's pooler is a layer deeper, old ones have the layer norms' names of TensorFlow.
 _RENAMED = {
     r"^(bert|roberta|model)\.": "",

@@ -156,7 +156,7 @@ class Trainer:
         """Start the engine and run the loop; "finished" or "interrupted"."""
         engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
         self.recorder.open_board()
-        # Where a shard cannot be read, its damage is named.
+        # The damage of a shard that cannot be read is named.
         named = verify.named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.

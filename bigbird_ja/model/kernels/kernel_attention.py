@@ -97,8 +97,8 @@ def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
     if tokens.documents is not None:
         marks.append(tf.reshape(tokens.documents, shape.query_marks))
         if shape.runs:
-            found = bounds(tokens.documents, tokens.mask > 0)
-            marks.append(tf.reshape(found, shape.bounds))
+            limits = bounds(tokens.documents, tokens.mask > 0)
+            marks.append(tf.reshape(limits, shape.bounds))
     return marks
 
 
