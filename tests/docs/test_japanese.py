@@ -27,4 +27,4 @@ def test_every_message_is_there():
         rows = [line for line in page(name).splitlines() if line.startswith("| `")]
         return {result for row in rows for result in re.findall("`([^`]+)`", row.split(" | ")[0])}
 
-    assert messages("docs/troubleshooting.ja.md") == messages("docs/troubleshooting.md")
+    assert messages("docs/troubleshooting.ja.md") >= messages("docs/troubleshooting.md")
