@@ -6,7 +6,7 @@
 # Called without an argument it starts the watcher (bigbird_ja/launch/watcher.py, which deletes this
 # machine when it must go), installs, and trains; it, or the service manager, calls it again as
 #   install puts the package in place; a shell of its own, where `set -e` is in force
-#   train   runs `bigbird-ja pretrain`, passes SIGTERM on, reports how it ended
+#   train   runs `bigbird-ja pretrain` as a user of its own, passes SIGTERM on, reports how it ended
 # No credentials are in here: the VM's service account signs everything.
 set -euo pipefail
 
@@ -14,7 +14,7 @@ readonly RUN_NAME=@@RUN_NAME@@
 readonly ATTEMPT=@@ATTEMPT@@
 readonly PACKAGE=@@PACKAGE@@
 readonly PACKAGE_SHA256=@@PACKAGE_SHA256@@
-readonly LOCKS=@@LOCKS@@                     # of the package, separated by spaces: what is installed
+readonly LOCKS=@@LOCKS@@                     # of the package, with spaces: what is installed
 readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
 readonly PYTHON=@@PYTHON@@
 readonly SERVICE_MANAGER=@@SERVICE_MANAGER@@ # systemd | none
@@ -24,7 +24,8 @@ readonly WATCHER=@@WATCHER@@
 
 WORK_DIR="${BIGBIRD_JA_VM_DIR:-/opt/bigbird-ja}"
 UNIT_DIR="${BIGBIRD_JA_UNIT_DIR:-/etc/systemd/system}"
-readonly WORK_DIR UNIT_DIR
+DEVICE_DIR="${BIGBIRD_JA_DEVICE_DIR:-/dev}"
+readonly WORK_DIR UNIT_DIR DEVICE_DIR
 readonly LOG="$WORK_DIR/training.log"
 readonly AGAIN_SECONDS=2 # between two tries of a slice
 
@@ -75,8 +76,8 @@ install() {
   printf '%s\n' "$PACKAGE_SHA256" >"$WORK_DIR/package/.sha256"
 }
 
-versions() { # of what the image may bring
-  "$PYTHON" -c 'import importlib.metadata as m
+versions() { # [COMMAND...]: of what the image may bring, as COMMAND runs it
+  "$@" "$PYTHON" -c 'import importlib.metadata as m
 names = [d.metadata["Name"] + "==" + d.version for d in m.distributions()]
 kinds = ("tensorflow", "jax", "libtpu")
 print(" ".join(sorted(n for n in names if n.lower().startswith(kinds))))'
@@ -95,11 +96,38 @@ for lock in sys.argv[1:]:
             print(one)' "$@"
 }
 
+# Hands the TPU's devices to a user of the trainer's own, and sets as_user to what runs a command as
+# that user, without a way back to root. Fails where something of it is not possible.
+own_user() {
+  local devices one uid gid
+  shopt -s nullglob
+  devices=("$DEVICE_DIR"/accel[0-9]* "$DEVICE_DIR"/vfio/*)
+  shopt -u nullglob
+  ((${#devices[@]})) || return 1
+  id bigbird-ja || useradd --system --user-group --create-home bigbird-ja || return 1
+  uid=$(id -u bigbird-ja) && gid=$(id -g bigbird-ja) || return 1
+  # Memory that a device reaches by VFIO is locked, of which all users but root have little.
+  [[ ! -d "$DEVICE_DIR/vfio" ]] || ulimit -l unlimited || return 1
+  chown -- "$uid" "${devices[@]}" || return 1
+  chgrp -- "$gid" "$WORK_DIR" && chmod 710 -- "$WORK_DIR" || return 1
+  as_user=(setpriv "--reuid=$uid" "--regid=$gid" --clear-groups --no-new-privs
+    env HOME=/home/bigbird-ja USER=bigbird-ja)
+  for one in "${devices[@]}"; do
+    "${as_user[@]}" test -r "$one" -a -w "$one" || return 1
+  done
+  [[ "$(versions "${as_user[@]}")" == "$(versions)" ]] || return 1
+  rm -rf -- "${TMPDIR:-/tmp}"/{libtpu_lockfile,tpu_logs} # of root, if it has used the TPU before
+}
+
 train() {
-  local status child signalled=0 interrupted
+  local status child signalled=0 interrupted as_user=()
   export PYTHONPATH="$WORK_DIR/package${PYTHONPATH:+:$PYTHONPATH}"
+  if ! own_user >>"$LOG" 2>&1; then
+    as_user=()
+    say "the trainer runs as root: the TPU could not be handed to a user of its own" 2>>"$LOG"
+  fi
   while true; do
-    "$PYTHON" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
+    "${as_user[@]}" "$PYTHON" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
     child=$!
     # A signal ends `wait` early: pass it on, then wait for the save and its status.
     trap 'interrupted=1 signalled=1; kill -TERM "$child" 2>/dev/null || true' TERM INT

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,8 @@ def start(root, script, *arguments, **environ):
         "BIGBIRD_JA_VM_DIR": f"{root}/vm",
         "BIGBIRD_JA_VM_RUN_DIR": f"{root}/vm",
         "BIGBIRD_JA_UNIT_DIR": f"{root}/vm",
+        "BIGBIRD_JA_DEVICE_DIR": f"{root}/dev",
+        "TMPDIR": f"{root}/tmp",
         "PATH": f"{root}/bin:{os.environ['PATH']}",
         **environ,
     }
@@ -136,13 +139,52 @@ def test_only_what_the_image_lacks_is_installed_by_hash_and_nothing_that_is_ther
     assert needed and not re.search("(?m)^(tensorflow|jax|numpy|protobuf)", beside)
 
 
-def training(root, hosts, trainer, reporter):
+def training(root, hosts, trainer, reporter, others="", **environ):
     """The script where it trains, with a Python that runs one line of bash for the trainer, and
     another for what reports the end."""
     python = f"{root}/bin/python3"
-    write_tool(python, f'case "$*" in\n*pretrain*) {trainer} ;;\n*) {reporter} ;;\nesac')
+    write_tool(python, f'case "$*" in\n*pretrain*) {trainer} ;;\n{others}*) {reporter} ;;\nesac')
     script = fill(run_of(vm_python=python, accelerator_type="v4-16" if hosts > 1 else "v4-8"))
-    return start(root, script, "train")
+    return start(root, script, "train", **environ)
+
+
+FITS, NO_MEMORY, OTHER = "ulimit() { echo $*; }", "ulimit() { return 1; }", "image=$EUID"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a machine's script is run by root")
+@pytest.mark.parametrize(
+    ("devices", "machine", "user"),
+    [
+        (["accel0", "accel1"], NO_MEMORY, 65534),
+        (["vfio/0", "vfio/vfio"], FITS, 65534),
+        (["vfio/0", "vfio/vfio"], NO_MEMORY, 0),
+        (["accel0"], OTHER, 0),  # TensorFlow lies where root alone finds it
+        ([], FITS, 0),
+    ],
+)
+def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, machine, user):
+    """With real owners; of the tools, `useradd` and `id` stand in for an account."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o711)
+        for name in ["tmp/libtpu_lockfile", "seen", *(f"dev/{device}" for device in devices)]:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch(0o600)
+        (root / "seen").chmod(0o666)
+        write_tool(f"{root}/bin/useradd", f'echo "$*" >>{root}/calls')
+        write_tool(f"{root}/bin/id", f"test -e {root}/calls && echo 65534")
+        opened = "".join(f"; echo >>{root}/dev/{device} && echo opens" for device in devices)
+        trainer = f"""(echo $EUID; kill -0 $PPID && echo kills{opened}
+            echo x >{root}/vm/startup.sh && echo writes) >{root}/seen 2>/dev/null"""
+        environ = {"BASH_FUNC_ulimit%%": machine[6:]} if machine != OTHER else {}
+        image = f"*importlib*) {machine if machine == OTHER else 'image=1'}; echo jax==$image ;;\n"
+        assert training(root, 1, trainer, "true", image, **environ).wait(60) == 0
+        seen, log = ((root / name).read_text("utf-8") for name in ("seen", "vm/training.log"))
+        assert ("as root" in log) == (not user)
+        opens = ["opens" for _ in devices]
+        assert seen.split() == ([str(user), *opens] if user else ["0", "kills", *opens, "writes"])
+        assert (root / "tmp/libtpu_lockfile").exists() == (not user)
+        assert not user or (root / "vm").stat().st_mode & 0o777 == 0o710
 
 
 @pytest.mark.parametrize("hosts", [1, 2])
