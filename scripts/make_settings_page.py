@@ -25,7 +25,7 @@ may hold all sections.
 *In a run, the data set's*: read from its manifest; a value that disagrees is refused.
 *May change*: a resumed run accepts another value. *May be set anew*: it accepts one from its
 command line and logs that as an event. All else in `model`, `data` and `training` stays as the run
-began. Many settings are flags of the same name ([commands](commands/README.md)); other names are below.
+began. Many settings are flags of the same name ([commands](commands/README.md)).
 """
 
 
