@@ -5,9 +5,8 @@
 
 Reads checkpoints of MODEL_DIR and the eval split of DATA_DIR, with masks that are the same for
 every model. Prints a table; adds a line to MODEL_DIR/eval.jsonl and TensorBoard files to
-MODEL_DIR/eval/. A checkpoint that was evaluated on this data before is not evaluated again.
-by_position counts from the start of the sequence; by_distance from the masked token to the nearest
-visible one of the same piece.
+MODEL_DIR/eval/. A checkpoint is evaluated once on the same data. by_position counts from the start
+of the sequence; by_distance from the masked token to the nearest visible one of the same piece.
 
 A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batches limits them).
 """

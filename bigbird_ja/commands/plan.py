@@ -7,16 +7,14 @@
 Reads a config and, where given, a data set's manifest, `preflight --output` figures and a table of
 prices. Writes nothing. Takes a second.
 
-Several --config are runs one after the other, of which each goes on from the one before: a table of
-the sum. --data_dir and --preflight then are given once for each, in the same order, or not at all.
+Several --config are runs one after the other, each from the weights of the one before, with a
+table of the sum. --data_dir and --preflight then are given once for each, in order, or not at all.
 
-Hours are of rented time with saves, restarts and the work that preemptions repeat. They depend on
-the rate of training, on the rate of preemptions and on a dated table of prices by chip and zone.
-Correct the last two by flags. The rate is the share of what preflight counts by machine code (v5e,
-v6e) that real chips reached in whole steps of others (docs/lab/clock.md), elsewhere the rate by the
-compiler's priced cycles; the table says which. Hours and money come with the interval of that
-share. Money is of the machine alone: what a base model stores costs less than a dollar a month, and
-traffic within a region nothing.
+Hours are of rented time with saves, restarts and the work that preemptions repeat. The rate of
+training is by machine code (v5e, v6e), as far as real chips reached it in steps of others
+(docs/lab/clock.md), elsewhere by the compiler's priced cycles; the table says which, and gives the
+interval. Money is of the machine alone: what a base model stores costs less than a dollar a month,
+and traffic within a region nothing.
 
 Compares one machine of each TPU from v2 to v7x in its cheapest zone, every slice in --preflight,
 and the free machines of Kaggle and Colab.

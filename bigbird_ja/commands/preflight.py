@@ -3,14 +3,12 @@
   bigbird-ja preflight --config base-4096 --chip v3 --chip v2
   bigbird-ja preflight --config base-4096 --topology v5e:2x4 --topology v6e:2x4
 
-Traces the step that `pretrain` runs (loss, gradients, optimiser) with the config's shapes and
-compiles it for one core of each --chip, and for all devices of each --topology together, with the
-sums over them: the program that `pretrain --engine pjrt` runs there. Reports whether it fits, its
-cycles and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config, and the
-manifest of --data_dir: no network, no TPU. Writes only --output and --dump_hlo. A 12-layer step
-takes three to five minutes per chip on one CPU core; --search_batch compiles three or four times.
-With a libtpu from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes
-more; kernels skip other documents, whose lengths are those of --data_dir, or stated ones.
+Compiles the step that `pretrain --engine pjrt` runs, for one core of each --chip and for all
+devices of each --topology together, with the sums over them. Reports whether it fits, its cycles
+and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config, and the manifest
+of --data_dir: no network, no TPU. Writes only --output and --dump_hlo. A 12-layer step takes three
+to five minutes per chip on one CPU core; --search_batch compiles three or four times. With a libtpu
+from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
 Needs pip install 'bigbird-ja[preflight]'.
 """
 
