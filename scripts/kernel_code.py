@@ -4,7 +4,7 @@
     python -m scripts.kernel_code search v5e v6e --tried FILE  # other orders: hours
     python -m scripts.kernel_code search --tried FILE  # the table of what was tried
 
-Bundles of one layer of a base model (12 heads of 64, bfloat16) for 16,384 tokens, in sequences of
+Cycles of one layer of a base model (12 heads of 64, bfloat16) for 16,384 tokens, in sequences of
 each length: BigBird's layers (`rolled`; full attention of 512 tokens), ModernBERT's global ones
 (`full`) and local ones. Documents, of stated lengths, stand apart in these two alone, as in the
 presets. Needs libtpu 0.0.42 or later.
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.preflight import compile_child, documents, machine_code
+from bigbird_ja.preflight import compile_child, documents, machine_code, roofline
 from bigbird_ja.process import console
 
 LENGTHS, TOKENS, SEARCHED = (512, 1024, 4096, 8192, 16384), 16384, 8192
@@ -63,9 +63,9 @@ def present(chip: str, kind: str, size: int, backward: bool, length: int) -> Can
 
 
 def shape_of(one: Candidate, batch: int, length: int) -> Any:
-    """Return the layer of which a candidate is a kernel; from now on the order is its own."""
+    """Return the layer of which a candidate is a kernel."""
     from bigbird_ja.model import pattern
-    from bigbird_ja.model.kernels import layer_shape
+    from bigbird_ja.model.kernels.layer_shape import LayerShape, Order
     from bigbird_ja.settings.resolve import resolve_config
 
     heads, shifts = WIDTH // one.size, None
@@ -76,14 +76,9 @@ def shape_of(one: Candidate, batch: int, length: int) -> Any:
     rows = 256 if one.kind == "rolled" and plans is None else one.rows
     reach = REACH if one.kind == "local" else None
     sizes = batch, length // rows, heads, one.size, rows
-    shape = layer_shape.LayerShape(
-        *sizes, shifts, one.kind != "rolled", "bfloat16", reach, one.backward
-    )
-    orders = list(layer_shape.ORDERS[shape.kind])
-    if shape.kind != "full":
-        orders[one.backward] = layer_shape.Order(one.at_once, one.lag)
-        layer_shape.ORDERS[shape.kind] = (orders[0], orders[1])
-    return shape
+    seen = shifts, one.kind != "rolled", "bfloat16", reach
+    order = None if one.kind == "rolled" and plans is None else Order(one.at_once, one.lag)
+    return LayerShape(*sizes, *seen, one.backward, order)
 
 
 def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
@@ -95,8 +90,11 @@ def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
     return arrays + ([(shape.bounds, "int32")] if shape.runs else [])
 
 
-def bundles(one: Candidate, length: int, directory: str) -> float | None:
-    """Compile a kernel; None where the compiler refuses it, or its code cannot be counted."""
+def cycles(one: Candidate, length: int, directory: str) -> float | None:
+    """Compile a kernel, and count as `preflight.roofline` does.
+
+    None where the compiler refuses it, or its code cannot be counted.
+    """
     import jax
     from jax.sharding import SingleDeviceSharding
 
@@ -116,7 +114,10 @@ def bundles(one: Candidate, length: int, directory: str) -> float | None:
     for file in Path(directory).iterdir():
         file.unlink()
     (code,) = (code for name, code in codes.items() if name.startswith("tpu_custom_call"))
-    return code.cycles if code.is_counted else None
+    chip = CHIPS[one.chip]
+    products = code.matmuls * machine_code.MATMUL_FLOPS[chip.name] / chip.peak_flops
+    waits = code.steps * roofline.STEP_SECONDS * chip.clock_hz
+    return max(code.cycles, products * chip.clock_hz) + waits if code.is_counted else None
 
 
 class Tried:
@@ -128,14 +129,14 @@ class Tried:
         self.prices: dict[Candidate, float | None] = {}
         for line in file.read_text("utf-8").splitlines() if file.exists() else []:
             one = json.loads(line)
-            self.prices |= {Candidate(**one["candidate"]): one["bundles"]}
+            self.prices |= {Candidate(**one["candidate"]): one["cycles"]}
 
     def price(self, one: Candidate) -> float:
         """Compile what was not tried."""
         if one not in self.prices:
-            self.prices[one] = bundles(one, SEARCHED, self._directory)
+            self.prices[one] = cycles(one, SEARCHED, self._directory)
             with self._file.open("a", encoding="utf-8") as stream:
-                line = {"candidate": asdict(one), "bundles": self.prices[one]}
+                line = {"candidate": asdict(one), "cycles": self.prices[one]}
                 stream.write(json.dumps(line) + "\n")
         return self.prices[one] or float("inf")
 
@@ -167,7 +168,7 @@ def search(chips: Sequence[str], kinds: Sequence[str], file: Path, directory: st
         order += f"{cost / 1000:,.0f}" if cost else "refused"
         by_kernel.setdefault((one.chip, one.kind, str(one.size), way), []).append(order)
     rows = [(*kernel, "; ".join(orders)) for kernel, orders in sorted(by_kernel.items())]
-    titles = "chip", "kind", "head", "kernel", "rows x at once, lag: thousands of bundles"
+    titles = "chip", "kind", "head", "kernel", "rows x at once, lag: thousands of cycles"
     print(console.table(rows, titles))
 
 
@@ -176,6 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("chips", nargs="*", help="a chip; or `search` and chips")
     parser.add_argument("--tried", type=Path, default=Path("out/kernel-orders.jsonl"))
+    parser.add_argument("--size", type=int, default=64, help="of a head; not of a search")
     parser.add_argument("--kind", action="append", choices=CHOICES, help="of a search")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -187,7 +189,9 @@ def main() -> None:
             return search(options.chips[1:], kinds, options.tried, directory)
         for kind, length in itertools.product(CHOICES, LENGTHS):
             both = [
-                bundles(present(options.chips[0], kind, 64, way, length), length, directory)
+                cycles(
+                    present(options.chips[0], kind, options.size, way, length), length, directory
+                )
                 for way in (False, True)
             ]
             line = {"kind": kind, "length": length, "forward": both[0], "backward": both[1]}

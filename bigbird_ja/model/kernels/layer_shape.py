@@ -1,6 +1,6 @@
 """Describes an attention layer to its kernels: sizes, what a query sees, the order of the work."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 _LANES = 128
 
@@ -37,6 +37,7 @@ class LayerShape:
     dtype: str
     reach: int | None = None  # where not rolled: how many tokens away a key may be; None: any
     is_backward: bool = False  # of the kernel that is written
+    tried: Order | None = None  # in place of what `ORDERS` says
 
     @property
     def kind(self) -> str:
@@ -52,9 +53,8 @@ class LayerShape:
 
     @property
     def order(self) -> Order:
-        """Return the order of the kernel's work, of no more tiles than there are."""
-        order = ORDERS[self.kind][self.is_backward]
-        return replace(order, at_once=min(order.at_once, self.tiles))
+        """Return the order of the kernel's work."""
+        return self.tried or ORDERS[self.kind][self.is_backward]
 
     @property
     def group(self) -> int:
@@ -74,7 +74,7 @@ class LayerShape:
         As many as the order says, then half as many, ...; none where a query tile meets a fixed
         number of key tiles: of two, loops cost more.
         """
-        most = ORDERS["apart"][self.is_backward].at_once if self.kind == "apart" else 0
+        most = self.order.at_once if self.kind == "apart" else 0
         halved = (most >> place for place in range(most.bit_length()))
         return tuple(many for many in halved if many <= self.tiles)
 

@@ -112,7 +112,7 @@ def over_tiles(
     It takes `Order.at_once` at a time: the first and the last stages of a step have nothing
     beside them.
     """
-    many = shape.order.at_once
+    many = min(shape.order.at_once, shape.tiles)
     start = first + (shape.tiles - first) % many
     if start > first:
         state = step(list(range(first, start)), state)
