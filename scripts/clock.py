@@ -228,15 +228,22 @@ def report(programs: list[Spec], known: dict[str, Any]) -> None:
         Row(spec, known.get(spec["name"], {}).get("predicted_ms"), measured_ms(spec))
         for spec in programs
     ]
-    lines = ["| program | half | predicted, ms | published, ms | published / predicted |"]
-    lines.append("|---|---|---|---|---|")
-    for row in rows:
-        cells = [f"{value:.4g}" if value else "" for value in (row.predicted, row.measured)]
-        cells[0] = cells[0] or known.get(row.spec["name"], {}).get("error", "not compiled yet")
-        ratio = f"{row.ratio:.2f}" if row.ratio else ""
-        name = f"[{row.spec['name']}]({row.spec['source']})"
-        lines.append(f"| {' | '.join((name, row.spec['split'], *cells, ratio))} |")
-    lines += ["", "| half | kind | programs | median error | worst |", "|---|---|---|---|---|"]
+    lines: list[str] = []
+    for half in ("calibrate", "judge"):
+        lines += [f"Programs that {half}:", ""]
+        lines += [
+            "| program | predicted, ms | published, ms | published / predicted |",
+            "|---|---|---|---|",
+        ]
+        for row in (row for row in rows if row.spec["split"] == half):
+            cells = [f"{value:.4g}" if value else "" for value in (row.predicted, row.measured)]
+            cells[0] = cells[0] or known.get(row.spec["name"], {}).get("error", "not compiled yet")
+            ratio = f"{row.ratio:.2f}" if row.ratio else ""
+            lines.append(
+                f"| [{row.spec['name']}]({row.spec['source']}) | {' | '.join((*cells, ratio))} |"
+            )
+        lines.append("")
+    lines += ["| half | kind | programs | median error | worst |", "|---|---|---|---|---|"]
     for half in ("calibrate", "judge"):
         for kind in ("kernels", "XLA's matmuls", "whole steps"):
             lines += _errors(half, kind, rows)

@@ -45,10 +45,13 @@ def page() -> str:
 
 
 def _changes(section: str, listed: list[Option]) -> str:
-    """Say which settings of a section a resumed run may change."""
+    """Say which settings of a section the data set decides, or a resumed run may change."""
     names = {
         kind: [f"`{o.name}`" for o in listed if o.change == kind] for kind in ("free", "logged")
     }
+    facts = [f"`{o.name}`" for o in listed if o.key in DATA_KEYS]
+    if facts:
+        return f" *In a run, the data set's*: {', '.join(facts)}."
     if section not in ("model", "training", "checkpoints", "tpu"):
         return ""
     if len(names["free"]) == len(listed):
@@ -70,8 +73,6 @@ def _row(option: Option, flags: dict[str, list[str]]) -> str:
 
 def _notes(option: Option, flags: dict[str, list[str]]) -> str:
     notes = []
-    if option.key in DATA_KEYS:
-        notes.append("in a run, the data set's")
     if option.only_with:
         notes.append(f"only with `{option.only_with}`")
     if option.needs_flag:
