@@ -33,12 +33,12 @@ def _readme(name: str) -> str:
 
 
 def _index() -> str:
-    rows = "\n".join(f"| [`{n}`]({n}.md) | {what} |" for n, what in cli.COMMANDS.items())
+    rows = "\n".join(f"- [`{n}`]({n}.md): {what}" for n, what in cli.COMMANDS.items())
     common = help.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
     return (
         "# Commands\n\nIn the order of use; a default stands in brackets. `make docs` writes these"
         " pages from the commands' flags.\n\n"
-        f"| command | what it does |\n|---|---|\n{rows}\n\n## {COMMON}\n\n{_flag_list(common)}\n\n"
+        f"{rows}\n\n## {COMMON}\n\n{_flag_list(common)}\n\n"
         "Exit statuses are in [troubleshooting](../troubleshooting.md).\n"
     )
 
