@@ -82,12 +82,13 @@ def tables() -> str:
         rows = [
             f"**`{phase}`**",
             "",
-            "| what is observed | action | then | because |",
-            "| --- " * 4 + "|",
+            "| what is observed | what is done | because |",
+            "|---|---|---|",
         ]
         for rule in rules(phase):
-            to = ", ".join(f"`{one}`" for one in rule.phases) or "stays"
-            rows.append(f"| {rule.observed} | {rule.action} | {to} | {rule.why} |")
+            to = ", ".join(f"`{one}`" for one in rule.phases)
+            done = f"{rule.action} → {to}" if to else rule.action
+            rows.append(f"| {rule.observed} | {done} | {rule.why} |")
         parts.append("\n".join(rows))
     return "\n\n".join(parts)
 

@@ -22,4 +22,4 @@ def test_the_design_page_shows_the_supervisors_rules():
     with open(make_state_tables.PAGE, encoding="utf-8") as file:
         text = file.read()
     assert make_state_tables.page(text) == text
-    assert text.count("| `removing` |") > 10
+    assert text.count("→ `removing` |") > 10
