@@ -33,7 +33,7 @@ BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: t
 class Overheads:
     """The costs of preemptions, apart from the TPU's price: seconds, and events per rented hour."""
 
-    preemptions_per_hour: float = 0.25  # one in four hours; see docs/launch for what it rests on
+    preemptions_per_hour: float = 0.25  # one in four hours; assumed: docs/design/launch.md
     checkpoint_interval: float = 600.0  # seconds of training between two checkpoints
     save_seconds: float = 15.0  # training stands still this long for a checkpoint
     restart_seconds: float = 360.0  # READY until the first step: boot, install, compile, restore
