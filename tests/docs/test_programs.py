@@ -13,7 +13,7 @@ PAGES = [*ROOT.glob("*.md"), *(DOCS / "commands").glob("*.md"), *DOCS.glob("*.md
 # Console scripts of packages in our locks: `make install`, or the extra `huggingface`.
 LOCKED = {"hf": "huggingface-hub", "tensorboard": "tensorboard"}
 GIVEN = {
-    **dict.fromkeys(("cp", "iconv", "ls"), "every Linux and macOS"),
+    **dict.fromkeys(("cp", "iconv"), "every Linux and macOS"),
     **dict.fromkeys(("git", "make", "pip", "python"), "what `make install` itself needs"),
     "gcloud": "Google's SDK, which docs/cloud-setup.md asks for",
 }
