@@ -20,7 +20,7 @@ def test_every_recipe_is_made_of_settings_that_there_are(name):
         resolve_config("base-4096", run.recipe["price"])
 
 
-@pytest.mark.parametrize("name", ["recipe", "recipe-parts"])
+@pytest.mark.parametrize("name", ["recipe", "recipe-parts", "recipe-tokens"])
 def test_what_the_repository_holds_has_the_settings_that_the_recipes_have(name):
     path = learn.ROOT / "docs" / "images" / f"{BENCHES[name]['picture']}.json"
     runs, published = learn.runs_of(BENCHES[name]), compare.read_published(path, None) or {}
