@@ -60,6 +60,12 @@ INNOCENT = [
     "GOOGLE_APPLICATION_CREDENTIALS=/home/me/key.json",
     "--set model.num_layers=6 --json --user_defined_symbols=a:b",
     "2024-01-02 03:04:05 run-1: preempted, zone us-central1-a, time 1700000000.123",
+    "step=100 loss=2.345 lr=1e-04 mfu=0.41 eta=3h05m; exit code 75, code: E1234, pass 2 of 3",
+    f"run-20260101_010101-a1b2c3d4: gs://b/packages/{HEX32}{HEX32}.zip, snapshots/{HEX32}01234567",
+    "no weight for the key: bert/encoder/layer_11/output/dense/kernel; key=layer_12, key encoder.11",
+    "Token indices sequence length is longer than (5000 > 4096): token 7 of Wav2Vec2ForCTC",
+    "no Google credentials: run `gcloud auth application-default login`; basic base-4096 preset",
+    "その合言葉は「颯椿」である。パスワード保護は無効",
 ]
 
 
