@@ -87,7 +87,10 @@ class FileSource:
             BadInput: naming the file, and the line or the column.
         """
         if self.is_arrow:
-            yield from read_rows(self.path, self.text_field)
+            for row, text in enumerate(read_rows(self.path, self.text_field), 1):
+                if 4 * len(text) > MAX_DOCUMENT_BYTES < len(text.encode()):
+                    _refuse_long(self.path, row, "row")
+                yield text
             return
         if comma := self._comma:
             yield from _cells(self.path, self.text_field, comma)

@@ -1,16 +1,18 @@
 """`make-data` packs every token once, in equal shards, with the same bytes for any worker count."""
 
 import os
+import tracemalloc
+from collections import Counter
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import build, shards, tfrecords, verify
+from bigbird_ja.data import blocks, build, shards, tfrecords, verify
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text import file_source, read_tokenizer
 from tests.data import making
 
 
@@ -128,3 +130,19 @@ def test_more_shards_than_records_are_fewer():
         (10**9, 25_000, 8192),
     ):
         assert shards.choose_num_shards(records, size) == expected
+
+
+def test_empty_documents_are_read_twice_held_never_and_handed_on_to_nobody(tmp_path, monkeypatch):
+    path, reads, skipped = tmp_path / "a.jsonl", Counter[str](), Counter[int]()
+    path.write_text('{"text": ""}\n' * 20_000 + '{"text": "一つ。"}\n', encoding="utf-8")
+    read = file_source._text_of_json
+    monkeypatch.setattr(
+        file_source, "_text_of_json", lambda *line: reads.update(["line"]) or read(*line)
+    )
+    tracemalloc.start()
+    corpus = corpus_lib.open_corpus([str(path)])  # looks for the first text
+    (block,) = blocks.cut_into_blocks([(corpus.texts(), 1.0)], 256, 0.0, 0, skipped)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (block.texts, skipped[0], reads["line"]) == (("一つ。",), 20_000, 2 * 20_001)
+    assert peak < 1 << 19, "26 bytes for each document would be more"

@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import stored
+from bigbird_ja.text import file_source, stored
 from bigbird_ja.text.corpus import open_corpus
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
@@ -105,6 +105,9 @@ def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_pat
     assert path.stat().st_size < 1 << 20
     assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 400_000_000
     assert pyarrow.default_memory_pool().max_memory() - before < 100 << 20, "300 MB at once"
+    monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", (3 << 20) - (1 << 18))
+    with pytest.raises(BadInput, match="line 1: a row longer than 2 MB"):
+        texts(path)
 
 
 def test_a_data_set_on_disk(tmp_path):
