@@ -72,11 +72,6 @@ class FileSource:
         return self.path.endswith((".txt", ".txt.gz", ".txt.zst"))
 
     @property
-    def is_arrow(self) -> bool:
-        """Tell whether it has columns."""
-        return self.path.endswith(ARROW_SUFFIXES)
-
-    @property
     def _comma(self) -> str:
         return next((comma for end, comma in TABLES.items() if self.path.endswith(end)), "")
 
@@ -86,7 +81,7 @@ class FileSource:
         Raises:
             BadInput: naming the file, and the line or the column.
         """
-        if self.is_arrow:
+        if self.path.endswith(ARROW_SUFFIXES):
             for row, text in enumerate(read_rows(self.path, self.text_field), 1):
                 if 4 * len(text) > MAX_DOCUMENT_BYTES < len(text.encode()):
                     _refuse_long(self.path, row, "row")
@@ -110,7 +105,8 @@ class FileSource:
 
     def digest(self) -> bytes:
         """Hash how the file is read and its bytes: SHA-256."""
-        kind = "column" if self.is_arrow else f"table{self._comma}" if self._comma else "jsonl"
+        kind = f"table{self._comma}" if self._comma else "jsonl"
+        kind = "column" if self.path.endswith(ARROW_SUFFIXES) else kind
         how = f"{kind}={self.text_field}"
         how = f"txt={self.txt_documents}" if self.is_text else how
         digest = hashlib.sha256(f"{how}\0".encode())

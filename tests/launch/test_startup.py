@@ -148,18 +148,19 @@ def training(root, hosts, trainer, reporter, others="", **environ):
     return start(root, script, "train", **environ)
 
 
-FITS, NO_MEMORY, OTHER = "ulimit() { echo $*; }", "ulimit() { return 1; }", "image=$EUID"
+FITS = {"BASH_FUNC_ulimit%%": "() { :; }", "IMAGE": "1"}
+NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a machine's script is run by root")
 @pytest.mark.parametrize(
     ("devices", "machine", "user"),
     [
-        (["accel0", "accel1"], NO_MEMORY, 65534),
-        (["vfio/0", "vfio/vfio"], FITS, 65534),
-        (["vfio/0", "vfio/vfio"], NO_MEMORY, 0),
-        (["accel0"], OTHER, 0),  # TensorFlow lies where root alone finds it
-        ([], FITS, 0),
+        ("accel0 accel1", NO_MEMORY, 65534),
+        ("vfio/0 vfio/vfio", FITS, 65534),
+        ("vfio/0 vfio/vfio", NO_MEMORY, 0),
+        ("accel0", {}, 0),  # TensorFlow lies where root alone finds it
+        ("", FITS, 0),
     ],
 )
 def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, machine, user):
@@ -167,21 +168,21 @@ def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, 
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         root.chmod(0o711)
-        for name in ["tmp/libtpu_lockfile", "seen", *(f"dev/{device}" for device in devices)]:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).touch(0o600)
+        files = ["seen", "tmp/libtpu_lockfile", *(f"dev/{device}" for device in devices.split())]
+        for path in map(root.joinpath, files):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(0o600)
         (root / "seen").chmod(0o666)
         write_tool(f"{root}/bin/useradd", f'echo "$*" >>{root}/calls')
         write_tool(f"{root}/bin/id", f"test -e {root}/calls && echo 65534")
-        opened = "".join(f"; echo >>{root}/dev/{device} && echo opens" for device in devices)
+        opened = "".join(f"; echo >>{root}/{device} && echo opens" for device in files[2:])
         trainer = f"""(echo $EUID; kill -0 $PPID && echo kills{opened}
             echo x >{root}/vm/startup.sh && echo writes) >{root}/seen 2>/dev/null"""
-        environ = {"BASH_FUNC_ulimit%%": machine[6:]} if machine != OTHER else {}
-        image = f"*importlib*) {machine if machine == OTHER else 'image=1'}; echo jax==$image ;;\n"
-        assert training(root, 1, trainer, "true", image, **environ).wait(60) == 0
+        image = "*importlib*) echo jax==${IMAGE-$EUID} ;;\n"
+        assert training(root, 1, trainer, "true", image, **machine).wait(60) == 0
         seen, log = ((root / name).read_text("utf-8") for name in ("seen", "vm/training.log"))
         assert ("as root" in log) == (not user)
-        opens = ["opens" for _ in devices]
+        opens = ["opens" for _ in files[2:]]
         assert seen.split() == ([str(user), *opens] if user else ["0", "kills", *opens, "writes"])
         assert (root / "tmp/libtpu_lockfile").exists() == (not user)
         assert not user or (root / "vm").stat().st_mode & 0o777 == 0o710

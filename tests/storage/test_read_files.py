@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +45,15 @@ def _of_run(folder):
     return RunFiles(LaunchedRun(folder, "r"))
 
 
-def _or_refused(read, folder):
+def _evaluations(folder):
     """A line of eval.jsonl is known by its key: one without it is left out, nothing is wrong."""
-    if values := read(folder):
+    if values := run_log.read_evaluations(folder):
         return values
     raise BadInput("eval.jsonl: nothing of the kind")
 
 
-_SIDECAR = Meta(3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")})
+_META = Meta(3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")})
+_SIDECAR = asdict(_META)
 _LAUNCHED = asdict(LaunchedRun("b", "r", package="p", zones=("z",), usd_per_hour=1.0))
 _LAUNCHED["format_version"] = FORMAT_VERSION
 _STATE = msgspec.to_builtins(
@@ -75,42 +75,25 @@ _EVENT = {"event": "started", "time": 1.7e9, "host": "vm", "pid": 7, "global_ste
 _STEP = {"step": 5, "time": 1.7e9, "loss": 2.0, "masked_lm_accuracy": 0.5}
 _EVALUATION = fake_run.evaluation(5)
 _RATE = {"fits": True, "tokens_per_second_per_core": 1e4}
+_FOLDER = {"model_type": "big_bird"}
 _FIGURES = {"chips": [{"chip": "v3", **_RATE}]}
 
-_READERS = {
-    "heartbeat": _Reader("heartbeat.json", run.HeartbeatRecord, _BEAT, run_log.read_heartbeat),
-    "events": _Reader("events.jsonl", run.EventRecord, _EVENT, run_log.read_events),
-    "metrics": _Reader("metrics.jsonl", run.MetricsRecord, _STEP, run_log.read_metrics),
-    "evaluations": _Reader(
-        "eval.jsonl", run.Evaluation, _EVALUATION, partial(_or_refused, run_log.read_evaluations)
-    ),
-    "sidecar": _Reader(
-        "model.ckpt-3.json", Meta, asdict(_SIDECAR), lambda f: CheckpointStore(f).read_meta(3)
-    ),
-    "state": _Reader(
-        "r/supervisor/state.json", RunState, _STATE, lambda f: _of_run(f).load_state()
-    ),
-    "exit": _Reader(
-        "r/supervisor/exit.json", ExitReport, _EXIT, lambda f: _of_run(f).exit_report()
-    ),
-    "launched": _Reader(
-        "r/supervisor/launch.json", LaunchedRun, _LAUNCHED, lambda f: read_run(f, "r")
-    ),
-    "preflight": _Reader(
-        "figures.json",
-        results.Results,
-        _FIGURES,
-        lambda f: results.load_results(f"{f}/figures.json"),
-    ),
-    "hugging face": _Reader(
-        "config.json", hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config
-    ),
-}
+_READERS = [
+    _Reader("heartbeat.json", run.HeartbeatRecord, _BEAT, run_log.read_heartbeat),
+    _Reader("events.jsonl", run.EventRecord, _EVENT, run_log.read_events),
+    _Reader("metrics.jsonl", run.MetricsRecord, _STEP, run_log.read_metrics),
+    _Reader("eval.jsonl", run.Evaluation, _EVALUATION, _evaluations),
+    _Reader("model.ckpt-3.json", Meta, _SIDECAR, lambda f: CheckpointStore(f).read_meta(3)),
+    _Reader("r/supervisor/state.json", RunState, _STATE, lambda f: _of_run(f).load_state()),
+    _Reader("r/supervisor/exit.json", ExitReport, _EXIT, lambda f: _of_run(f).exit_report()),
+    _Reader("r/supervisor/launch.json", LaunchedRun, _LAUNCHED, lambda f: read_run(f, "r")),
+    _Reader("x.json", results.Results, _FIGURES, lambda f: results.load_results(f"{f}/x.json")),
+    _Reader("config.json", hf_folder.FolderConfig, _FOLDER, hf_folder.read_config),
+]
 
 
-@pytest.mark.parametrize("name", _READERS)
-def test_what_the_type_does_not_take_is_one_line_that_names_the_file(name, tmp_path):
-    reader = _READERS[name]
+@pytest.mark.parametrize("reader", _READERS, ids=[reader.path for reader in _READERS])
+def test_what_the_type_does_not_take_is_one_line_that_names_the_file(reader, tmp_path):
     reader.write(tmp_path, _encoded(reader.sample))
     assert reader.read(str(tmp_path))
     cases = [(what, _encoded(value)) for what, value in declared.wrong(reader.kind, reader.sample)]
@@ -124,4 +107,4 @@ def test_what_the_type_does_not_take_is_one_line_that_names_the_file(name, tmp_p
             assert "\n" not in str(error), what
             assert Path(reader.path).name in str(error), f"{what}: {error}"
             continue
-        pytest.fail(f"{name}: {what} was taken")
+        pytest.fail(f"{reader.path}: {what} was taken")
