@@ -13,6 +13,7 @@ from testkit.explored import INVARIANTS
 FOREIGN, LEASE, BUDGET, FINISHED, TWO = INVARIANTS
 ENDLESS = 10**6  # steps: the budget ends the run
 ALONE = Bounds(processes=1)
+UNENDING = replace(ALONE, target_step=ENDLESS)
 
 
 def _rents_for_longer_than_it_stored(self):
@@ -25,7 +26,7 @@ def _rents_for_longer_than_it_stored(self):
     [
         (Bounds(ticks=8), 10_000),
         (Bounds(ticks=9, target_step=ENDLESS), 20_000),
-        (replace(ALONE, ticks=14, target_step=ENDLESS), 3_000),
+        (replace(UNENDING, ticks=14), 3_000),
         pytest.param(Bounds(faults=2, ticks=3), 100_000, marks=pytest.mark.nightly),
     ],
     ids=["finishes", "budget ends it", "long", "two faults"],
@@ -41,20 +42,8 @@ def test_every_invariant_holds_in_every_state(bounds, states):
     ("invariant", "place", "name", "broken", "bounds"),
     [
         (FOREIGN, Tpu, "belongs_to", lambda self, run: True, ALONE),
-        (
-            LEASE,
-            supervise._Supervisor,
-            "_create",
-            _rents_for_longer_than_it_stored,
-            replace(ALONE, target_step=ENDLESS),
-        ),
-        (
-            BUDGET,
-            outcomes,
-            "longest_life",
-            lambda state, run: LONGEST,
-            replace(ALONE, target_step=ENDLESS),
-        ),
+        (LEASE, supervise._Supervisor, "_create", _rents_for_longer_than_it_stored, UNENDING),
+        (BUDGET, outcomes, "longest_life", lambda state, run: LONGEST, UNENDING),
         (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
         (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), ALONE),
     ],

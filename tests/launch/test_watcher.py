@@ -74,13 +74,9 @@ def test_counters_are_overwritten_in_place(tmp_path):
 
 
 def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
-    terms = replace(
-        TERMS,
-        supervisor_dir=f"{bucket}/run 1/supervisor",
-        model_dir=f"{bucket}/run 1/model",
-        metadata=fake_tpu.url,
-        storage=fake_gcs.url,
-    )
+    places = {f"{name}_dir": f"{bucket}/run 1/{name}" for name in ("supervisor", "model")}
+    terms = replace(TERMS, **places, metadata=fake_tpu.url, storage=fake_gcs.url)
+    report = lambda: json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))  # noqa: E731
     machine = Host(terms, str(tmp_path))
     assert machine.look() == Seen()
     storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
@@ -94,18 +90,15 @@ def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
     log = storage.read_bytes(f"{terms.supervisor_dir}/training.log")
     assert len(log) == watcher.LOG_BYTES and log.endswith(b"xend")
     machine.report(71)
-    report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
-    assert (report["attempt"], report["status"]) == (3, 71)
+    assert (report()["attempt"], report()["status"]) == (3, 71)
     machine.report(76, "stalled")
     machine.report(75)  # by the trainer that dies with the machine: no preemption
-    report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
-    assert (report["status"], report["reason"]) == (76, "stalled")
+    assert (report()["status"], report()["reason"]) == (76, "stalled")
     Host(replace(terms, attempt=4), str(tmp_path)).report(75)
-    assert json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))["attempt"] == 4
+    assert report()["attempt"] == 4
     machine.report(71)
-    report = json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))
     machine.get(f"{terms.supervisor_dir}/exit.json", str(tmp_path / "copy"))
-    assert json.loads((tmp_path / "copy").read_text()) == report
+    assert json.loads((tmp_path / "copy").read_text()) == report()
     fake_gcs.fault("heartbeat", "status", code=403, times=-1)
     assert machine.look().step is None
 
@@ -146,20 +139,10 @@ class Vm:
         for name in ("disk", "memory", "supervisor", "model"):
             (root / name).mkdir(parents=True)
         support.client(fake).create(support.vm_of("run-1"), "z", 1, {}, 3600.0)
-        values = asdict(TERMS) | {
-            "attempt": 1,
-            "limit": 1e6,
-            "lease": 1e6,
-            "ended": 1e6,
-            "stalled": 1e6,
-            "poll": 0.1,
-            "supervisor_dir": str(root / "supervisor"),
-            "model_dir": str(root / "model"),
-            "delete": [f"{fake.url}{NODE}"],
-            "metadata": fake.url,
-            **terms,
-        }
-        self.terms = json.dumps(values)
+        values = asdict(TERMS) | dict.fromkeys(("limit", "lease", "ended", "stalled"), 1e6)
+        values |= {"attempt": 1, "poll": 0.1, "metadata": fake.url, "delete": [f"{fake.url}{NODE}"]}
+        values |= {f"{name}_dir": str(root / name) for name in ("supervisor", "model")}
+        self.terms = json.dumps(values | terms)
 
     @contextlib.contextmanager
     def watched(self, path=""):
