@@ -52,7 +52,9 @@ def _summary(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     text = " ".join(text.partition("\n\n")[0].split())
     found = re.match(r"\S+ .{5,}?(?=[:;.,]? \(|[:;.] |[:.]?$)", text)
-    return found[0] if found else text
+    sentence = found[0] if found else text
+    head = sentence.partition(", ")[0]
+    return head if len(head.split()) > 3 else sentence
 
 
 def picture(root: Path, code: roads.Code) -> str:
