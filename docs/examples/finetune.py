@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import transformers
@@ -262,6 +262,20 @@ def questions(path: Path, encode: Callable) -> tuple[list[Example], dict]:
     return [one for one in examples if None not in one.target], {}  # the answer was not cut off
 
 
+def progress_on(stream: TextIO, of: int) -> Callable[[Sequence[Example], float], None]:
+    """Return what `fit` calls: one line written over and over on a terminal, twenty in a file."""
+    done, is_terminal = 0, stream.isatty()
+
+    def show(batch: Sequence[Example], loss: float) -> None:
+        nonlocal done
+        before, done = done, done + len(batch)
+        if is_terminal or done * 20 // of > before * 20 // of:
+            begin, end = ("\r", "\n" * (done >= of)) if is_terminal else ("", "\n")
+            print(f"{begin}{done:,} of {of:,} examples, loss {loss:.4f}", end=end, file=stream)
+
+    return show
+
+
 def main() -> None:
     """Read the command line, train, print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -292,19 +306,8 @@ def main() -> None:
         transformers.AutoModelForQuestionAnswering,
     )
     model = load(kinds[is_qa], args.model, trust, **config)
-    done, is_terminal = 0, sys.stderr.isatty()
-    begin, end = ("\r", "") if is_terminal else ("", "\n")
-
-    def progress(batch: Sequence[Example], loss: float) -> None:
-        nonlocal done
-        before, done = done, done + len(batch)
-        of = settings.epochs * (len(examples) - held_out)
-        if is_terminal or done * 20 // of > before * 20 // of:  # a file gets twenty lines
-            shown = f"{begin}{done:,} of {of:,} examples, loss {loss:.4f}"
-            print(shown, end=end, file=sys.stderr)
-
+    progress = progress_on(sys.stderr, settings.epochs * (len(examples) - held_out))
     fit(model, tokenizer, examples[held_out:], settings, progress)
-    print(end="\n" if is_terminal else "", file=sys.stderr)
     loss, answers = predict(model, tokenizer, examples[:held_out], settings.batch_size)
     right = [a == e.target for a, e in zip(answers, examples[:held_out], strict=True)]
     model.save_pretrained(args.output)
