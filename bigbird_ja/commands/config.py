@@ -42,10 +42,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         key: {
             "value": values[key],
             "source": sources.get(key, "default"),
-            "default": option.default,
-            "meaning": option.meaning,
-            "unit": option.unit,
-            "allowed": option.allowed,
+            **{name: getattr(option, name) for name in ("default", "meaning", "unit", "allowed")},
         }
         for key, option in OPTIONS.items()
     }

@@ -112,17 +112,14 @@ def _engines() -> Iterator[Check]:
     from bigbird_ja.process.errors import require
     from bigbird_ja.train.engines import devices, has_estimator
 
+    is_there = False
     try:
         require("tensorflow")  # reads the records for both
+        is_there = has_estimator()
         trained_on = devices.find(devices.is_there(devices.TPU_FILES))
         yield Check("engine pjrt", True, f"pjrt on {trained_on.description}")
     except BadInput as error:
         yield Check("engine pjrt", False, "cannot be used", str(error))
-    try:
-        require("tensorflow")
-        is_there = has_estimator()
-    except BadInput:
-        is_there = False
     observed = "estimator on CPU, TPU v2 or v3" if is_there else "no TensorFlow 2.15"
     yield Check("engine estimator", is_there, observed, INSTALL["tensorflow_estimator"])
 

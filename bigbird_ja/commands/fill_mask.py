@@ -62,9 +62,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     ]
     print(table(rows, ["mask", "token", "probability"]))
     if len(text) < 400:
-        print(
-            "\n".join(map(printable, filled_text(text, masks, model.tokenizer.written).split("\n")))
-        )
+        filled = filled_text(text, masks, model.tokenizer.written)
+        print("\n".join(map(printable, filled.split("\n"))))
     return {"step": model.meta.step, "masks": masks}
 
 
@@ -89,13 +88,10 @@ def fill_mask(
             f"the text has {len(ids):,} tokens; the model takes {most:,}: cut it near {MASK}"
         )
     scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
+    pieces = tokenizer.pieces
     return [
         [
-            {
-                "token": tokenizer.pieces[i],
-                "token_id": int(i),
-                "probability": math.exp(float(row[i])),
-            }
+            {"token": pieces[i], "token_id": int(i), "probability": math.exp(float(row[i]))}
             for i in np.argsort(-row[: tokenizer.vocab_size], kind="stable")[:top_k]
         ]
         for row in scores

@@ -51,15 +51,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     else:
         files.check(replaces=True)
         record = _train(files, corpus, settings, started)
-    return {
-        "vocab_size": record.vocab_size,
-        "characters_per_token": record.characters_per_token,
-        "unknown_rate": record.unknown_rate,
-        "longest_piece": record.longest_piece,
-        "lines": record.lines,
-        "seconds": record.seconds,
-        "model": files.model,
-    }
+    shown = "vocab_size characters_per_token unknown_rate longest_piece lines seconds"
+    return {**{name: getattr(record, name) for name in shown.split()}, "model": files.model}
 
 
 def _train(

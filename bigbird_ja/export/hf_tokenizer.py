@@ -72,10 +72,10 @@ def _handed_back(tokenizer: FolderTokenizer, model_max_length: int) -> dict[str,
     if prefixed is not None:
         config["add_prefix_space"] = prefixed
     config["model_max_length"] = model_max_length
-    if tokenizer.is_mecab:
+    if tokenizer.folder.is_mecab:
         config["auto_map"] = {"AutoTokenizer": [f"{_MECAB_MODULE}.{MECAB_CLASS}", None]}
         files[f"{_MECAB_MODULE}.py"] = f"from transformers import {MECAB_CLASS}\n".encode()
-    elif not tokenizer.writes_both_ends:
+    elif None in tokenizer.folder.ends():
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
         for flag in model_proto.END_FLAGS:
             config.pop(flag, None)

@@ -15,8 +15,9 @@ from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import ModelConfig
+from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
-from bigbird_ja.text.sentences import MARKERS
+from bigbird_ja.text.sentences import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
@@ -58,6 +59,8 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     masked_text, long_text = _EXAMPLES.get(code or "", _EXAMPLES["en"])
     source = run_log.origin(events)
     ours = isinstance(model.tokenizer, SentencePieceTokenizer)
+    whose = "SentencePiece pieces" if ours else "pieces of another model's tokenizer"
+    mask = model.tokenizer.written[model.tokenizer.special.mask]
     card = _template("model_card.md").format(
         name=_plain(options.name),
         license=options.license,
@@ -66,11 +69,11 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         training=config.training,
         optimizer="Muon and AdamW" if config.training.optimizer == "muon" else "AdamW",
         make_data=model.data,
-        data=config.data,
         version=__version__,
         language_line=f"language: {code}" if code else "# of no known language",
         adjective="Japanese " if code == "ja" else "",
-        masked_text=masked_text,
+        mask_token=json.dumps(mask, ensure_ascii=False),
+        masked_text=masked_text.replace(MASK, mask),
         long_text=long_text,
         parameters=human_count(sum(value.size for value in model.params.values())),
         tokens_seen=human_count(meta.tokens_seen),
@@ -82,12 +85,21 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
         attention=_attention(model, report),
         structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.pieces) else "",
-        pieces="SentencePiece pieces" if ours else "pieces of another model's tokenizer",
+        pieces=f"{model.tokenizer.vocab_size:,} {whose}",
+        masking=_masking(model),
         **_shape(config.model),
         **_origin(source),
         more_limits=_limits(meta.step < config.training.num_train_steps, options, source),
     )
     return card.rstrip() + "\n"
+
+
+def _masking(model: TrainedModel) -> str:
+    """Say how many tokens were masked, and by what unit."""
+    rate = model.data.masked_lm_prob
+    first, last, _ = mask_rates(model.config) or (rate, rate, 0)
+    share = f"{first:.0%}" if first == last else f"{first:.0%} at first, {last:.0%} at last"
+    return f"{share} of the tokens, {model.data.masking}, {model.config.data.mask_unit}"
 
 
 def _limits(is_unfinished: bool, options: Options, source: Mapping[str, Any] | None) -> str:
@@ -113,10 +125,12 @@ def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
     models, names, weights = [], [], []
     while record:
         source = str(record["source"]).rstrip("/")
-        name = hub.cached_name(source)[0] or source.rpartition("/")[2]
+        on_hub, commit = hub.cached_name(source)
+        name = on_hub or source.rpartition("/")[2]
         if record["kind"].startswith("a Hugging Face folder"):
             models.append(name)
-        names.append(f"{_plain(name)} ({record['kind']})")
+        at = f", commit {commit}" if commit else ""
+        names.append(f"{_plain(name)} ({record['kind']}{_plain(at)})")
         weights += [f"{_plain(file)} `{digest}`" for file, digest in record["weights"].items()]
         record = record.get("init_from")
     if not names:

@@ -73,11 +73,6 @@ class TfdsSource:
             except UnicodeDecodeError as error:
                 raise BadInput(f"tfds:{self.name}:{self.split}: a text is not UTF-8") from error
 
-    @property
-    def num_documents(self) -> int:
-        """Count the documents in the split."""
-        return int(_builder(self.name, self.data_dir).info.splits[self.split].num_examples)
-
     def digest(self) -> bytes:
         """Hash name, version, split, and each shard's name, length and size.
 
@@ -121,7 +116,6 @@ class Corpus:
     def __init__(self, parts: Sequence[Input]) -> None:
         """Join what has been opened."""
         self.parts = tuple(parts)
-        self._opened = tuple(source for part in parts for source in part.opened)
 
     def texts(self) -> Iterator[str]:
         """Yield the documents, streamed.
@@ -135,7 +129,7 @@ class Corpus:
     @property
     def sources(self) -> list[str]:
         """List what is read, in order: paths, and `tfds:NAME:SPLIT`."""
-        return [source.label for source in self._opened]
+        return [source.label for part in self.parts for source in part.opened]
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -256,7 +250,7 @@ def _has_text(source: TextSource) -> bool:
     bucket half read may hang when it exits.
     """
     if isinstance(source, TfdsSource):
-        return source.num_documents > 0
+        return bool(_builder(source.name, source.data_dir).info.splits[source.split].num_examples)
     return any(text.strip() for text in source.texts())
 
 

@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,10 +39,10 @@ class FolderTokenizer(Tokenizer):
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
         """Unpack `model`, what `FolderFiles.pack` made; `source` is where it was read from."""
         super().__init__(model, source)
-        self._files = FolderFiles.unpack(model, source)
-        self.files = self._files.content
-        self._definition = self._files.definition
-        self._added = self._files.added()
+        self.folder = FolderFiles.unpack(model, source)
+        self.files = self.folder.content
+        self._definition = self.folder.definition
+        self._added = self.folder.added()
         self._names = self._names_by_id()
         self.vocab_size = len(self._names)
         self.special = self._special_ids()
@@ -59,16 +59,6 @@ class FolderTokenizer(Tokenizer):
         else:
             self.has_partial_characters = self._has_byte_level or "<0x00>" in self._names
 
-    @property
-    def writes_both_ends(self) -> bool:
-        """Tell whether tokenizer.json puts a piece before and after a text."""
-        return None not in self._files.ends()
-
-    @property
-    def is_mecab(self) -> bool:
-        """Tell whether words are MeCab's, which transformers' own class finds and cuts."""
-        return self._files.is_mecab
-
     def _names_by_id(self) -> list[str]:
         """Return the piece of each id as the folder names it; empty for an id that none has."""
         vocabulary = self._definition.model.vocab
@@ -84,17 +74,17 @@ class FolderTokenizer(Tokenizer):
         A sequence begins and ends with the pieces that the tokenizer itself adds to a text, where
         it adds any.
         """
-        stated = self._files.parts()
+        stated = self.folder.parts()
         known = {piece: i for i, piece in enumerate(self._names)}
         ids: dict[str, int | None] = {}
         for usual, (part, others) in model_proto.PARTS.items():
             names = [stated[part]] if part in stated else [usual, *others]
             ids[part.removesuffix("_token")] = next((known[n] for n in names if n in known), None)
         pairs = (("cls", "bos"), ("sep", "eos"))
-        for (part, other), end in zip(pairs, self._files.ends(), strict=True):
+        for (part, other), end in zip(pairs, self.folder.ends(), strict=True):
             if end is not None and not (0 <= end < len(self._names) and self._names[end]):
                 raise BadInput(
-                    f"{self._files.path(DEFINITION)}: its post_processor adds id {end} to a"
+                    f"{self.folder.path(DEFINITION)}: its post_processor adds id {end} to a"
                     " text, and no piece has it: give a whole file"
                 )
             ids[part] = next((i for i in (end, ids[part], ids[other]) if i is not None), None)
@@ -175,7 +165,7 @@ class FolderTokenizer(Tokenizer):
             ) from error
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one core
         with self._reading():
-            engine = tokenizers.Tokenizer.from_str(self._files.definition_json.decode("utf-8"))
+            engine = tokenizers.Tokenizer.from_str(self.folder.definition_json.decode("utf-8"))
             self._add_to(engine, tokenizers.AddedToken)
             engine.no_truncation()
             engine.no_padding()
@@ -183,7 +173,7 @@ class FolderTokenizer(Tokenizer):
 
     def _reading(self) -> AbstractContextManager[None]:
         return decode.made_by_others(
-            self._files.path(DEFINITION),
+            self.folder.path(DEFINITION),
             "a tokenizer that the installed version of the package tokenizers can use",
             "give a whole file, or install a later version",
         )
@@ -193,7 +183,7 @@ class FolderTokenizer(Tokenizer):
         known = {each.content for each in self._definition.added_tokens}
         for each in sorted(self._added.values(), key=lambda each: each.id):
             if each.content not in known:
-                if self._files.is_mecab and each.id not in self.special_ids.values():
+                if self.folder.is_mecab and each.id not in self.special_ids.values():
                     raise BadInput(
                         f"{self.source}: {each.content!r} is a piece beside MeCab's words: use a"
                         " tokenizer without such pieces"
@@ -210,7 +200,7 @@ class FolderTokenizer(Tokenizer):
         """Implement `Tokenizer.encode_arrays`; the library chooses the number of threads."""
         check_encodable(texts)
         self._engine.encode_special_tokens = True  # special pieces in a text are ordinary text
-        prepared = [self._files.prepared(text) for text in texts]
+        prepared = [self.folder.prepared(text) for text in texts]
         with self._reading():  # it may lack its own unknown piece, say
             encoded = self._engine.encode_batch_fast(prepared, add_special_tokens=False)
         result = [np.array(each.ids, np.int32) for each in encoded]
@@ -226,14 +216,9 @@ class FolderTokenizer(Tokenizer):
         self._engine.encode_special_tokens = False
         mask = self._names[self.special.mask]
         self._engine.add_special_tokens([mask])  # does nothing where it is one
-        joined = mask.join(self._files.prepared(part) for part in text.split(MASK))
+        joined = mask.join(self.folder.prepared(part) for part in text.split(MASK))
         ids: list[int] = self._engine.encode(joined, add_special_tokens=False).ids
         return ids
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Implement `Tokenizer.decode`."""
-        text: str = self._engine.decode([int(i) for i in ids], skip_special_tokens=True)
-        return text
 
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """Implement `Tokenizer.surface_and_offsets`, of the ids alone.

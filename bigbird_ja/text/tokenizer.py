@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,10 +113,6 @@ class Tokenizer(abc.ABC):
         """
 
     @abc.abstractmethod
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the normalised text of `ids`, without control pieces."""
-
-    @abc.abstractmethod
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """Return a text as its pieces spell it when joined, and where in it each token starts.
 
@@ -195,10 +191,6 @@ class SentencePieceTokenizer(Tokenizer):
         except (RuntimeError, TypeError):
             check_encodable(texts)
             raise
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the normalised text of `ids`; markers are written out, control pieces are not."""
-        return self._processor.Decode([int(i) for i in ids])
 
     @functools.cached_property
     def _piece_lengths(self) -> np.ndarray:

@@ -142,18 +142,17 @@ def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
     script.
 
     Raises:
-        BadInput: unknown kind, or mecab without its extra.
+        BadInput: mecab without its extra.
     """
     if kind == "mecab":
         _mecab_parser()
         return TextMarker(tokenizer, mecab_boundaries)
-    if kind == "script":
-        if tokenizer.continues_word is not None:
-            return ContinuationMarker(tokenizer.continues_word)
-        if tokenizer.has_partial_characters:
-            return TextMarker(tokenizer, script_boundaries)
-        return ScriptMarker(tokenizer)
-    raise BadInput(f"word_boundaries={kind!r}: choose script or mecab")
+    if tokenizer.continues_word is not None:
+        starts = ~tokenizer.continues_word
+        return lambda texts, ids: [starts[np.asarray(x, np.int64)] for x in ids]
+    if tokenizer.has_partial_characters:
+        return TextMarker(tokenizer, script_boundaries)
+    return ScriptMarker(tokenizer)
 
 
 class ScriptMarker:
@@ -239,18 +238,6 @@ def script_boundaries(text: str) -> np.ndarray:
     is_head = np.zeros(len(codes), bool)
     is_head[0] = True
     return np.flatnonzero(_classes_and_starts(codes, is_head)[2] | is_head)
-
-
-class ContinuationMarker:
-    """Marks every token but those whose piece continues a word."""
-
-    def __init__(self, continues_word: np.ndarray) -> None:
-        """Take bool [vocab_size], as `Tokenizer.continues_word`."""
-        self._starts = ~continues_word
-
-    def __call__(self, texts: Sequence[str], ids: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Mark words as a `WordMarker`; `texts` is not looked at."""
-        return [self._starts[np.asarray(x, np.int64)] for x in ids]
 
 
 class TextMarker:

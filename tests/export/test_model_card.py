@@ -13,12 +13,17 @@ pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
 @pytest.mark.parametrize(("pieces", "code"), [(["の"], "ja"), (["the"] * 99 + ["の"], None)])
 def test_its_language_is_that_of_the_pieces(trained, pieces, code):
-    other = dataclasses.replace(trained, tokenizer=SimpleNamespace(pieces=pieces))
+    """It wrote "[MASK]" for every tokenizer, and called the rows of the embeddings pieces."""
+    special = SimpleNamespace(mask=0)
+    theirs = SimpleNamespace(pieces=pieces, written=["<mask>"], special=special, vocab_size=7)
+    other = dataclasses.replace(trained, tokenizer=theirs)
     card = model_card.text(other, model_card.Options("x"), {})
     front = card.split("---")[1]
     assert (f"language: {code}" if code else "# of no known language") in front.splitlines()
     assert ("日本の首都" in card) == (code == "ja")
-    assert "_START_" not in card and "SentencePiece pieces" not in card  # not of this tokenizer
+    assert "_START_" not in card and "[MASK]" not in card  # not of this tokenizer
+    assert 'mask_token: "<mask>"' in front and "| 7 pieces of another model's" in card
+    assert "| masking | 15% of the tokens, dynamic, " in card
     assert "`_START_ARTICLE_`" in model_card.text(trained, model_card.Options("x"), {})
 
 
@@ -72,7 +77,9 @@ def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch):
     for source, name in ((cached, "sbintuitions/modernbert-ja"), ("gs://b/c/my enc", "my enc")):
         text = card({"source": source, **folder})
         assert f'\nbase_model: "{name}"\nlibrary_name' in text and "from scratch" not in text
-        assert f"trained on from {name} (a Hugging Face folder, modernbert) with bigbird-ja" in text
+        commit = ", commit 9f" if source is cached else ""
+        kind = f"(a Hugging Face folder, modernbert{commit})"
+        assert f"trained on from {name} {kind} with bigbird-ja" in text
         assert "model.safetensors `ab12`" in text and "/home/me" not in text
         assert "whose licence holds for it as well" in text
     text = card({**run, "init_from": {"source": cached, **folder}})
