@@ -12,16 +12,15 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
     """Define the flags that name text; `weights` tells whether a source can have one."""
     flags.path(
         "input",
-        "Corpus: tfds:wiki40b/ja[:SPLIT], .jsonl, .txt, .csv or .tsv (also .gz, .zst), .parquet,"
-        " .arrow, a .zip or folder of these or of Hugging Face's `datasets`, a glob, on disk or gs://."
+        "Corpus: .jsonl, .txt, .csv or .tsv (also .gz, .zst), .parquet, .arrow, a .zip or folder of"
+        " these or of Hugging Face's `datasets`, a glob, on disk or gs://; tfds:wiki40b/ja[:SPLIT];"
+        " hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT], streamed from the Hub by `datasets`."
         + (_WEIGHTS if weights else ""),
         many=True,
         required=True,
     )
     flags.text(
-        "text_field",
-        "Field or column of the text in .jsonl, .csv, .tsv, .parquet and .arrow files.",
-        default="text",
+        "text_field", "Field or column of the text, in all but .txt and tfds:.", default="text"
     )
     flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
     flags.choice(

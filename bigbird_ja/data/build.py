@@ -26,6 +26,7 @@ from bigbird_ja.process.children import run_tasks
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
 from bigbird_ja.storage import hub, outputs
+from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Input
 from bigbird_ja.text.tokenizer import Tokenizer
@@ -106,7 +107,7 @@ def _output_folder(request: Request) -> Iterator[None]:
     output = request.output_dir
     outputs.check_folder_place(output, "--output_dir")
     for source in request.corpus.sources:
-        if not source.startswith("tfds:"):
+        if not source.startswith(NAMED):
             outputs.refuse_overlap({"--input": source}, {"--output_dir": output})
     words.word_marker(request.spec.word_boundaries, request.tokenizer)
     is_new = not storage.exists(output)
@@ -238,7 +239,7 @@ def _pack_blocks(
 
 def _text_bytes(part: Input) -> int:
     """Estimate the bytes of text in a part of the corpus."""
-    paths = [source.label for source in part.opened if not source.label.startswith("tfds:")]
+    paths = [source.label for source in part.opened if not source.label.startswith(NAMED)]
     packed = (".gz", ".zst", ".parquet")
     return sum(storage.stat(p).size * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
 

@@ -24,6 +24,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, Id, MakeDataConfig, Positive, predictions_of
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
+from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.sentences import MARKERS
 
 if TYPE_CHECKING:
@@ -228,7 +229,7 @@ class Manifest(DataSpec):
 
 
 def _published(source: str) -> str:
-    return source if source.startswith("tfds:") else storage.base_name(source.rstrip("/"))
+    return source if source.startswith(NAMED) else storage.base_name(source.rstrip("/"))
 
 
 def to_json(manifest: Manifest) -> str:

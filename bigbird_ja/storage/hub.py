@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bigbird_ja.process.console import log
@@ -62,6 +63,41 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
         raise BadInput(f"{flag} {path}: {why}: {advice}") from error
     log(f"{flag} {path}: commit {cached_name(folder)[1]}, in {folder}")
     return folder
+
+
+def pinned(name: str, revision: str | None) -> str:
+    """Return the commit of a data set's revision, the newest where that is None.
+
+    Raises:
+        BadInput: no client, no `datasets`, no network, or nothing there; with what fetches it.
+    """
+    advice = f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for --input DIR"
+    for package in ("huggingface_hub", "datasets"):
+        if importlib.util.find_spec(package) is None:
+            raise BadInput(f"--input hf:{name}: no {package} here: pip install {package}; {advice}")
+    import huggingface_hub
+
+    try:
+        return str(huggingface_hub.HfApi().dataset_info(name, revision=revision).sha)
+    except Exception as error:  # of the client or its HTTP library
+        raise BadInput(f"--input hf:{name}: {summary_line(error)}: {advice}") from error
+
+
+def rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Mapping[str, Any]]:
+    """Stream the rows of a data set by `datasets`.
+
+    Raises:
+        BadInput: no such config or split, or files that it cannot read.
+        StorageError: the Hub fails, or the network does.
+    """
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        yield from datasets.load_dataset(name, config, split=split, revision=commit, streaming=True)
+    except Exception as error:  # of `datasets`, the client, its HTTP library or a parser
+        kind = BadInput if isinstance(error, ValueError) else _kind(error)
+        raise kind(f"--input hf:{name}: {summary_line(error)}") from error
 
 
 def check_push(repo: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from bigbird_ja.process.errors import BadInput, StorageError
 
 SCHEME = "gs://"
+NAMED = ("tfds:", "hf:")  # beginnings of an --input that is no path
 # Files that are read whole are smaller: a tokenizer has a few MB, a manifest of 100,000 shards 20.
 MAX_BYTES = 256 << 20
 # Files that a writer has not finished; readers and listings never see them.

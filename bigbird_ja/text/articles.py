@@ -26,13 +26,11 @@ import yaml
 
 from bigbird_ja.text.sentences import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
-DEFAULT_MEAN_LENGTH = 3000  # characters
-MIN_LENGTH, MAX_LENGTH = 250, 40_000
+_MIN_LENGTH, _MAX_LENGTH = 250, 40_000  # characters
 _SPREAD = 1.0  # of the logarithm of lengths
 
 # Characters between a fact and its restatement; a token is about 1.6 characters.
 _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
-DEFAULT_FACTS = 1.0  # per 1,000 characters
 
 # Slots that take a new word each time that a sentence has them.
 _WORD_SLOTS = {
@@ -53,27 +51,18 @@ WORDS = _read("article_words.yaml")
 _SENTENCES = _read("article_sentences.yaml")
 
 
-def documents(
-    count: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, facts: float = DEFAULT_FACTS
-) -> Iterator[str]:
-    """Yield the first articles of a seed; see `document`."""
-    for index in range(count):
-        yield document(index, seed, mean_length, facts)
-
-
-def document(
-    index: int, seed: int, mean_length: int = DEFAULT_MEAN_LENGTH, facts: float = DEFAULT_FACTS
-) -> str:
-    """Write article `index` of a seed.
+def documents(count: int, seed: int, mean_length: int = 3000, facts: float = 1.0) -> Iterator[str]:
+    """Yield the first articles of a seed.
 
     Args:
-        index: from 0.
+        count: how many.
         seed: of the whole corpus.
         mean_length: characters, on average over many articles.
         facts: facts per 1,000 characters; each is restated one to three times. Where that makes
             more than there are kinds, an article has two or more facts, restated more often.
     """
-    return _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
+    for index in range(count):
+        yield _Writer(random.Random(f"{seed}/{index}"), mean_length, facts).article()
 
 
 @functools.cache
@@ -102,7 +91,7 @@ class _Writer:
         self._random = rng.random
         # exp(N(mu, s^2)) has the mean exp(mu + s^2 / 2).
         length = math.exp(rng.gauss(math.log(mean_length) - _SPREAD**2 / 2, _SPREAD))
-        self._target = int(min(max(length, MIN_LENGTH), MAX_LENGTH))
+        self._target = int(min(max(length, _MIN_LENGTH), _MAX_LENGTH))
         self._written = 0
         self._kind = _SENTENCES["kinds"][self._pick(list(_SENTENCES["kinds"]))]
         self._sentences = self._kind["sentences"] * 2 + _SENTENCES["generic"]

@@ -22,6 +22,7 @@ from typing import Any
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
+from bigbird_ja.storage import hub
 from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
 from bigbird_ja.text.stored import size_of
 
@@ -36,6 +37,10 @@ WEIGHT = Option(
 PUBLIC_COPY = "gs://tfds-data/datasets"
 _PUBLIC_URL = "https://storage.googleapis.com/tfds-data/datasets"
 _PROBE_SECONDS = 10
+_HUB = re.compile(
+    r"hf:(?P<name>[\w-][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w.-]+))?"
+    r"(?::(?:(?P<config>[^/]+)/)?(?P<split>[^/]+))?"
+)
 _TFDS = re.compile(
     r"tfds:(?P<name>[\w.-]+(?:/[\w.-]+)*)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>.+))?"
 )
@@ -87,7 +92,33 @@ class TfdsSource:
         return hashlib.sha256(json.dumps(content).encode()).hexdigest().encode()
 
 
-TextSource = FileSource | TfdsSource
+@dataclass(frozen=True)
+class HubSource:
+    """A split of a data set on the Hugging Face Hub, streamed by `datasets`; picklable."""
+
+    label: str  # with its commit
+    place: tuple[str, str | None, str, str]  # as `hub.rows` takes it
+    text_field: str
+
+    def texts(self) -> Iterator[str]:
+        """Yield the documents in order; null is an empty one.
+
+        Raises:
+            BadInput: a row has no such field, or no text in it.
+        """
+        for row in hub.rows(*self.place):
+            text = row.get(self.text_field, False)
+            if text is not None and not isinstance(text, str):
+                advice = f"name one of {', '.join(row)} with --text_field"
+                raise BadInput(f"{self.label}: no text in {self.text_field}: {advice}")
+            yield text or ""
+
+    def digest(self) -> bytes:
+        """Hash the commit's name, the split and the field."""
+        return hashlib.sha256(f"{self.label}\0{self.text_field}".encode()).digest()
+
+
+TextSource = FileSource | TfdsSource | HubSource
 
 
 @dataclass(frozen=True)
@@ -167,7 +198,7 @@ def open_corpus(
         tfds_data_dir: where TFDS data sets lie prepared.
         txt_documents: what a document in a .txt file is, of `file_source.TXT_DOCUMENTS`; what
             `auto` takes is logged.
-        text_field: the field or column of text in .jsonl, .csv, parquet and Arrow files.
+        text_field: the field or column of text, in all but .txt files and tfds:.
         takes_weights: whether a weight can be written after a source, as in `news.jsonl=0.5`.
 
     Raises:
@@ -183,6 +214,8 @@ def open_corpus(
             raise BadInput(f"{source}: weights are for make-data: leave ={weight:g} out")
         if place.startswith("tfds:"):
             parts.append(Input(place, _open_tfds(place, tfds_data_dir), weight))
+        elif place.startswith("hf:"):
+            parts.append(Input(place, (_open_hub(place, text_field),), weight))
         else:
             parts.append(Input(place, open_files(place, txt_documents, text_field), weight))
     _check_used(parts, tfds_data_dir, txt_documents, text_field)
@@ -207,10 +240,11 @@ def _check_used(
             raise BadInput(f"--input names {label} more than once: its text would count twice")
     files = [source for source in every if isinstance(source, FileSource)]
     texts = sum(file.is_text for file in files)
+    of_tfds = sum(isinstance(source, TfdsSource) for source in every)
     for is_unused, flag, what in (
-        (tfds_data_dir and len(files) == len(every), "tfds_data_dir", "is tfds:..."),
+        (tfds_data_dir and not of_tfds, "tfds_data_dir", "is tfds:..."),
         (txt_documents != AUTO and not texts, "txt_documents", "is a .txt file"),
-        (text_field != TEXT_FIELD and texts == len(files), "text_field", "has fields"),
+        (text_field != TEXT_FIELD and texts + of_tfds == len(every), "text_field", "has fields"),
     ):
         if is_unused:
             raise BadInput(f"--{flag}: no --input {what}: leave it out")
@@ -252,6 +286,21 @@ def _has_text(source: TextSource) -> bool:
     if isinstance(source, TfdsSource):
         return bool(_builder(source.name, source.data_dir).info.splits[source.split].num_examples)
     return any(text.strip() for text in source.texts())
+
+
+def _open_hub(source: str, text_field: str) -> HubSource:
+    """Open a split at a commit.
+
+    Raises:
+        BadInput: not of this form; as of `hub.pinned`.
+    """
+    match = _HUB.fullmatch(source)
+    if not match:
+        raise BadInput(f"{source!r}: write it as hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]")
+    name, revision, config, split = match.groups(default="")
+    commit, split = hub.pinned(name, revision or None), split or "train"
+    label = f"hf:{name}@{commit}:{f'{config}/' if config else ''}{split}"
+    return HubSource(label, (name, config or None, split, commit), text_field)
 
 
 def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
@@ -321,8 +370,6 @@ def _public_copy_answers() -> bool:
 
     try:
         urllib.request.urlopen(_PUBLIC_URL, timeout=_PROBE_SECONDS).close()
-    except urllib.error.HTTPError:  # something answers
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, urllib.error.HTTPError)  # something answers
     return True

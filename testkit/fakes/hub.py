@@ -1,4 +1,4 @@
-"""Stands in for the HTTP of the Hugging Face Hub: repositories of models, in memory.
+"""Stands in for the HTTP of the Hugging Face Hub: repositories, in memory.
 
 As huggingface_hub asks it: create, preupload, LFS batch, commit; revision, tree, resolve.
 """
@@ -7,6 +7,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -119,14 +120,17 @@ class _Door(BaseHTTPRequestHandler):
             self._answer(200, {"success": True, "commitUrl": url, "commitOid": oid})
 
     def _get(self, path):
-        hub, parts = self.hub, path.removeprefix("/api/models").split("/")
+        hub, parts = self.hub, re.sub("^(/api)?/(models|datasets)", "", path).split("/")
         repo = "/".join(parts[1:3])
+        name = "/".join(parts[5:])
         if repo not in hub.repos:
             self._answer(404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
             return
         files = hub.repos[repo]
-        if "/resolve/" in path:
-            data = files["/".join(parts[5:])]
+        if "/resolve/" in path and name not in files:
+            self._answer(404, {"error": "Entry not found"}, X_Error_Code="EntryNotFound")
+        elif "/resolve/" in path:
+            data = files[name]
             etag = hashlib.sha1(data).hexdigest()
             self._answer(200, data, ETag=f'"{etag}"', X_Repo_Commit=hub.sha(repo))
         elif "/tree/" in path:

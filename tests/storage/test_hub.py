@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.text.corpus import open_corpus
 from testkit import command_line
 from testkit.fakes import hub
 
@@ -42,3 +44,25 @@ def test_weights_by_name_come_in_one_format(tmp_path, weights):
         fetched = {line.rpartition("/")[2] for line in there.asked if line.startswith("GET /me/")}
         assert fetched == {"config.json", weights}
         assert ended.stdout.strip().endswith(f"snapshots/{there.sha('me/model')}")
+
+
+def test_a_data_set_by_its_name_is_streamed_at_its_commit(tmp_path):
+    pytest.importorskip("datasets", reason="--input hf: needs it")
+    code = "import sys; from bigbird_ja.text.corpus import open_corpus as o; c = o(sys.argv[1:],"
+    code += " text_field='本文'); print(c.sources, list(c.texts()))"
+    with hub.serving() as there:
+        there.repos["me/texts"] = {"train.jsonl": '{"本文": "一"}\n{"本文": null}\n'.encode()}
+        sha, env = there.sha("me/texts"), there.environ(tmp_path)
+        ended = command_line.run(sys.executable, "-c", code, "hf:me/texts", env=env)
+        assert ended.stdout == f"['hf:me/texts@{sha}:train'] ['一', '']\n", ended.stderr
+        for source, said in ((":test", "Bad split: test"), ("s", "hf download me/textss")):
+            ended = command_line.run(sys.executable, "-c", code, f"hf:me/texts{source}", env=env)
+            assert said in ended.stderr.splitlines()[-1]
+
+
+def test_a_data_set_without_its_library_is_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match="no huggingface_hub here: .* `hf download me/x --repo-type"):
+        open_corpus(["hf:me/x"])
+    with pytest.raises(BadInput, match=r"write it as hf:OWNER/NAME\[@REVISION\]"):
+        open_corpus(["hf:x"])
