@@ -155,7 +155,7 @@ def _shape(model: ModelConfig) -> dict[str, str]:
         return {
             "tag": "modernbert",
             "encoder": "ModernBERT encoder (Warner et al. 2024)",
-            "attends": f"all tokens in every {every}. layer, else {model.local_attention} nearby",
+            "attends": f"all tokens in one layer of {every}, else {model.local_attention} nearby",
         }
     blocks = f"blocks of {model.block_size}, {model.num_random_blocks} random blocks"
     return {
