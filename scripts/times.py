@@ -68,6 +68,8 @@ def _rented() -> dict[str, str]:
             quotable[f"{name}_hours_ja"] = "{}（{}～{}）時間".format(*hours)
             quotable[f"{name}_dollars"] = "{} ({}–{}) US dollars".format(*usd)
             quotable[f"{name}_dollars_ja"] = "{}（{}～{}）米ドル".format(*usd)
+        elif row.pricing in ("Kaggle", "Colab") and row.hours_range:
+            quotable[f"{row.pricing}_hours"] = "{} to {} hours".format(*map(_short, row.hours_range))
     return quotable
 
 
