@@ -91,7 +91,8 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
     killed = storage.join(work_dir, _KILLED)
     if not storage.exists(killed):  # else an interrupted demo has done this
-        bigbird_ja(pretrain, kill_when=lambda: last_step(model) >= steps * 3 // 8)
+        at = steps * 3 // 8
+        bigbird_ja(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
         owned.write(_KILLED, json.dumps(read_losses(model)).encode())
     headline("5. The same command again: it resumes, in the data too")
     bigbird_ja(pretrain)
@@ -112,11 +113,6 @@ def read_losses(model_dir: str) -> dict[int, float]:
     """Reads the loss of each logged step."""
     lines = run_log.read_metrics(model_dir)
     return {line["step"]: line["loss"] for line in lines if line["loss"] is not None}
-
-
-def last_step(model_dir: str) -> int:
-    """Reads the last step that is logged; 0 where there is none yet."""
-    return max(read_losses(model_dir), default=0)
 
 
 def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:

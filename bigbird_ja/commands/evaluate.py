@@ -162,8 +162,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         ("bits per character", result.get("bits_per_character")),
     ]
     if "next_sentence_accuracy" in result:
-        percent = _percent(result["next_sentence_accuracy"])
-        rows.append(("next-sentence accuracy (%)", percent))
+        rows.append(("next-sentence accuracy (%)", _percent(result["next_sentence_accuracy"])))
     parts = [
         f"step {result['step']:,}: {result.get('predictions', 0):,} predictions in"
         f" {result.get('sequences', 0):,} held-out sequences",

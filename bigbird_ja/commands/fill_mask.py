@@ -44,7 +44,11 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     """Print the candidates at each mask."""
-    text = _read_text(args.text, args.input)
+    text: str | None = args.text
+    if text is None:
+        if args.input is None:
+            raise BadInput("no text: give --text or --input")
+        text = storage.read_text(args.input, _MOST_TEXT).rstrip("\n")
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
     from bigbird_ja.evaluation.trained_model import load_run
@@ -102,16 +106,3 @@ def filled_text(text: str, masks: list[list[dict[str, Any]]], written: list[str]
     """Put the best candidate at each mask, in brackets; `written` is the tokenizer's."""
     best = (written[candidates[0]["token_id"]].replace("▁", " ") for candidates in masks)
     return re.sub(re.escape(MASK), lambda _: f"【{next(best)}】", text)
-
-
-def _read_text(text: str | None, path: str | None) -> str:
-    """Return the text of the flags.
-
-    Raises:
-        BadInput: neither was given, or a file that is not UTF-8.
-    """
-    if text is None:
-        if path is None:
-            raise BadInput("no text: give --text or --input")
-        return storage.read_text(path, _MOST_TEXT).rstrip("\n")
-    return text

@@ -59,10 +59,7 @@ def model_config(trained: TrainedModel) -> dict[str, Any]:
     return {
         **others,
         **{key: getattr(model, SETTINGS.get(key, key)) for key in f"{_KEYS} {keys}".split()},
-        **{
-            f"{part}_token_id": getattr(special, part)
-            for part in ("pad", "bos", "eos", "cls", "sep")
-        },
+        **{f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")},
         "tie_word_embeddings": True,
         "torch_dtype": "float32",
         "bigbird_ja": {
@@ -179,15 +176,8 @@ _SHORTEST = 64  # tokens of the shortest branch
 def fill_saved_model(directory: str, trained: TrainedModel) -> None:
     """Write the SavedModel and its tokenizer into an empty local directory."""
     model = ServedModel(inference_config(trained.config), trained.data, trained.params)
-    tf.saved_model.save(
-        model,
-        directory,
-        signatures={
-            "serving_default": model.fill_mask,
-            "fill_mask": model.fill_mask,
-            "embed": model.embed,
-        },
-    )
+    filling = dict.fromkeys(("serving_default", "fill_mask"), model.fill_mask)
+    tf.saved_model.save(model, directory, signatures={**filling, "embed": model.embed})
     assets = os.path.join(directory, "assets.extra")
     os.makedirs(assets)
     with open(os.path.join(assets, "tokenizer.model"), "wb") as file:

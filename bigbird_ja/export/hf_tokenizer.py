@@ -122,12 +122,8 @@ def _normalizer(settings: model_proto.ModelSettings) -> dict[str, Any]:
 
 
 def _pre_tokenizer(settings: model_proto.ModelSettings) -> dict[str, Any]:
-    markers = {
-        "type": "Split",
-        "pattern": {"Regex": "|".join(USER_PIECES)},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    pattern = {"Regex": "|".join(USER_PIECES)}
+    markers = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     # "first": only where the text begins, as SentencePiece adds its space.
     spaces = _metaspace("first" if settings.add_dummy_prefix else "never")
     return {"type": "Sequence", "pretokenizers": [spaces, markers]}
@@ -171,10 +167,8 @@ def _model(
     vocabulary = {piece: i for i, piece in enumerate(tokenizer.pieces)}
     return {
         "type": "BPE",
-        "dropout": None,
+        **dict.fromkeys(("dropout", "continuing_subword_prefix", "end_of_word_suffix")),
         "unk_token": "<unk>",
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
         "fuse_unk": True,
         "byte_fallback": _has_bytes(tokenizer),
         "ignore_merges": True,  # a marker is one piece that no merge makes

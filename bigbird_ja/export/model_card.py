@@ -73,7 +73,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         language_line=f"language: {code}" if code else "# of no known language",
         adjective="Japanese " if code == "ja" else "",
         mask_token=json.dumps(mask, ensure_ascii=False),
-        masked_text=masked_text.replace(MASK, mask),
+        masked_text=json.dumps(masked_text.replace(MASK, mask), ensure_ascii=False),
         long_text=long_text,
         parameters=human_count(sum(value.size for value in model.params.values())),
         tokens_seen=human_count(meta.tokens_seen),

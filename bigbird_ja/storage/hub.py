@@ -72,15 +72,16 @@ def pinned(name: str, revision: str | None) -> str:
         BadInput: no client, no `datasets`, no network, or nothing there; with what fetches it.
     """
     advice = f"`hf download {name} --repo-type dataset --local-dir DIR` fetches it, for --input DIR"
-    for package in ("huggingface_hub", "datasets"):
-        if importlib.util.find_spec(package) is None:
-            raise BadInput(f"--input hf:{name}: no {package} here: pip install {package}; {advice}")
-    import huggingface_hub
-
     try:
+        import datasets  # noqa: F401 - it brings the client
+        import huggingface_hub
+
         return str(huggingface_hub.HfApi().dataset_info(name, revision=revision).sha)
+    except ImportError as error:
+        why = f"no {error.name} here: pip install {error.name}"
     except Exception as error:  # of the client or its HTTP library
-        raise BadInput(f"--input hf:{name}: {summary_line(error)}: {advice}") from error
+        why = summary_line(error)
+    raise BadInput(f"--input hf:{name}: {why}: {advice}")
 
 
 def rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Mapping[str, Any]]:

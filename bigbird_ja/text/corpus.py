@@ -1,4 +1,4 @@
-"""Stream documents from files, globs, buckets and TFDS in a fixed order.
+"""Stream documents from files, globs, buckets, TFDS and the Hub in a fixed order.
 
     corpus = open_corpus(["tfds:wiki40b/ja:train", "more/*.jsonl.gz", "gs://bucket/x.parquet"])
     for text in corpus.texts(): ...
@@ -289,11 +289,7 @@ def _has_text(source: TextSource) -> bool:
 
 
 def _open_hub(source: str, text_field: str) -> HubSource:
-    """Open a split at a commit.
-
-    Raises:
-        BadInput: not of this form; as of `hub.pinned`.
-    """
+    """Open a split at a commit."""
     match = _HUB.fullmatch(source)
     if not match:
         raise BadInput(f"{source!r}: write it as hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]")

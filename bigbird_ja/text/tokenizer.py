@@ -195,13 +195,11 @@ class SentencePieceTokenizer(Tokenizer):
     @functools.cached_property
     def _piece_lengths(self) -> np.ndarray:
         """Count the characters of each piece in text: int32 [vocab_size]; an unknown one has 0."""
-        return np.array(
-            [
-                len(piece) if self.is_text_piece[i] or piece in USER_PIECES else 0
-                for i, piece in enumerate(self.pieces)
-            ],
-            np.int32,
-        )
+        pieces = zip(self.pieces, self.is_text_piece, strict=True)
+        lengths = [
+            len(piece) if is_text or piece in USER_PIECES else 0 for piece, is_text in pieces
+        ]
+        return np.array(lengths, np.int32)
 
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """Implement `Tokenizer.surface_and_offsets`."""

@@ -61,8 +61,8 @@ def test_a_data_set_by_its_name_is_streamed_at_its_commit(tmp_path):
 
 
 def test_a_data_set_without_its_library_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(BadInput, match="no huggingface_hub here: .* `hf download me/x --repo-type"):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(BadInput, match=r"no datasets here: .* `hf download me/x --repo-type"):
         open_corpus(["hf:me/x"])
     with pytest.raises(BadInput, match=r"write it as hf:OWNER/NAME\[@REVISION\]"):
         open_corpus(["hf:x"])
