@@ -69,7 +69,8 @@ def _rented() -> dict[str, str]:
             quotable[f"{name}_dollars"] = "{} ({}–{}) US dollars".format(*usd)
             quotable[f"{name}_dollars_ja"] = "{}（{}～{}）米ドル".format(*usd)
         elif row.pricing in ("Kaggle", "Colab") and row.hours_range:
-            quotable[f"{row.pricing}_hours"] = "{} to {} hours".format(*map(_short, row.hours_range))
+            hours = [_short(hour) for hour in row.hours_range]
+            quotable[f"{row.pricing}_hours"] = "{} to {} hours".format(*hours)
     return quotable
 
 
