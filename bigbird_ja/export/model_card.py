@@ -58,8 +58,6 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     evaluations = [e for e in run_log.read_evaluations(model.folder) if e["step"] == meta.step]
     masked_text, long_text = _EXAMPLES.get(code or "", _EXAMPLES["en"])
     source = run_log.origin(events)
-    ours = isinstance(model.tokenizer, SentencePieceTokenizer)
-    whose = "SentencePiece pieces" if ours else "pieces of another model's tokenizer"
     mask = model.tokenizer.written[model.tokenizer.special.mask]
     card = _template("model_card.md").format(
         name=_plain(options.name),
@@ -85,13 +83,20 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
         attention=_attention(model, report),
         structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.pieces) else "",
-        pieces=f"{model.tokenizer.vocab_size:,} {whose}",
+        pieces=_pieces(model),
         masking=_masking(model),
         **_shape(config.model),
         **_origin(source),
         more_limits=_limits(meta.step < config.training.num_train_steps, options, source),
     )
     return card.rstrip() + "\n"
+
+
+def _pieces(model: TrainedModel) -> str:
+    """Count the pieces, and say whose they are."""
+    ours = isinstance(model.tokenizer, SentencePieceTokenizer)
+    whose = "SentencePiece pieces" if ours else "pieces of another model's tokenizer"
+    return f"{model.tokenizer.vocab_size:,} {whose}"
 
 
 def _masking(model: TrainedModel) -> str:

@@ -1,15 +1,21 @@
 """Fetches from and puts on the Hugging Face Hub by `huggingface_hub`, if that is there."""
 
+import hashlib
 import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError, require, summary_line
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
+_ROWS = re.compile(
+    r"hf:(?P<name>[\w-][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w.-]+))?"
+    r"(?::(?:(?P<config>[^/]+)/)?(?P<split>[^/]+))?"
+)
 _BAD_INPUT = {400, 401, 402, 403, 404, 409}  # others than these may be gone when it is run again
 
 # The folder in which its client keeps a model: NAME, REPO and the commit.
@@ -65,7 +71,48 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
     return folder
 
 
-def pinned(name: str, revision: str | None) -> str:
+@dataclass(frozen=True)
+class HubSource:
+    """A split of a data set on the Hugging Face Hub, streamed by `datasets`; picklable."""
+
+    label: str  # with its commit
+    place: tuple[str, str | None, str, str]  # as `_rows` takes it
+    text_field: str
+
+    def texts(self) -> Iterator[str]:
+        """Yield the documents in order; null is an empty one.
+
+        Raises:
+            BadInput: a row has no such field, or no text in it.
+        """
+        for row in _rows(*self.place):
+            text = row.get(self.text_field, False)
+            if text is not None and not isinstance(text, str):
+                advice = f"name one of {', '.join(row)} with --text_field"
+                raise BadInput(f"{self.label}: no text in {self.text_field}: {advice}")
+            yield text or ""
+
+    def digest(self) -> bytes:
+        """Hash the commit's name, the split and the field."""
+        return hashlib.sha256(f"{self.label}\0{self.text_field}".encode()).digest()
+
+
+def open_rows(source: str, text_field: str) -> HubSource:
+    """Open a split of `hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]` at a commit; by default `train`.
+
+    Raises:
+        BadInput: not of this form; or as of `_pinned`.
+    """
+    match = _ROWS.fullmatch(source)
+    if not match:
+        raise BadInput(f"{source!r}: write it as hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]")
+    name, revision, config, split = match.groups(default="")
+    commit, split = _pinned(name, revision or None), split or "train"
+    label = f"hf:{name}@{commit}:{f'{config}/' if config else ''}{split}"
+    return HubSource(label, (name, config or None, split, commit), text_field)
+
+
+def _pinned(name: str, revision: str | None) -> str:
     """Return the commit of a data set's revision, the newest where that is None.
 
     Raises:
@@ -84,7 +131,7 @@ def pinned(name: str, revision: str | None) -> str:
     raise BadInput(f"--input hf:{name}: {why}: {advice}")
 
 
-def rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Mapping[str, Any]]:
+def _rows(name: str, config: str | None, split: str, commit: str) -> Iterator[Mapping[str, Any]]:
     """Stream the rows of a data set by `datasets`.
 
     Raises:

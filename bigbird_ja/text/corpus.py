@@ -22,7 +22,7 @@ from typing import Any
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, shortened
-from bigbird_ja.storage import hub
+from bigbird_ja.storage.hub import HubSource, open_rows
 from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
 from bigbird_ja.text.stored import size_of
 
@@ -37,10 +37,6 @@ WEIGHT = Option(
 PUBLIC_COPY = "gs://tfds-data/datasets"
 _PUBLIC_URL = "https://storage.googleapis.com/tfds-data/datasets"
 _PROBE_SECONDS = 10
-_HUB = re.compile(
-    r"hf:(?P<name>[\w-][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w.-]+))?"
-    r"(?::(?:(?P<config>[^/]+)/)?(?P<split>[^/]+))?"
-)
 _TFDS = re.compile(
     r"tfds:(?P<name>[\w.-]+(?:/[\w.-]+)*)(?::(?P<version>\d+\.\d+\.\d+))?(?::(?P<split>.+))?"
 )
@@ -90,32 +86,6 @@ class TfdsSource:
         size = int(whole.num_bytes * (split.num_examples / max(1, whole.num_examples)))
         content = [self.name, self.split, shards, size, split.num_examples]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest().encode()
-
-
-@dataclass(frozen=True)
-class HubSource:
-    """A split of a data set on the Hugging Face Hub, streamed by `datasets`; picklable."""
-
-    label: str  # with its commit
-    place: tuple[str, str | None, str, str]  # as `hub.rows` takes it
-    text_field: str
-
-    def texts(self) -> Iterator[str]:
-        """Yield the documents in order; null is an empty one.
-
-        Raises:
-            BadInput: a row has no such field, or no text in it.
-        """
-        for row in hub.rows(*self.place):
-            text = row.get(self.text_field, False)
-            if text is not None and not isinstance(text, str):
-                advice = f"name one of {', '.join(row)} with --text_field"
-                raise BadInput(f"{self.label}: no text in {self.text_field}: {advice}")
-            yield text or ""
-
-    def digest(self) -> bytes:
-        """Hash the commit's name, the split and the field."""
-        return hashlib.sha256(f"{self.label}\0{self.text_field}".encode()).digest()
 
 
 TextSource = FileSource | TfdsSource | HubSource
@@ -215,7 +185,7 @@ def open_corpus(
         if place.startswith("tfds:"):
             parts.append(Input(place, _open_tfds(place, tfds_data_dir), weight))
         elif place.startswith("hf:"):
-            parts.append(Input(place, (_open_hub(place, text_field),), weight))
+            parts.append(Input(place, (open_rows(place, text_field),), weight))
         else:
             parts.append(Input(place, open_files(place, txt_documents, text_field), weight))
     _check_used(parts, tfds_data_dir, txt_documents, text_field)
@@ -286,17 +256,6 @@ def _has_text(source: TextSource) -> bool:
     if isinstance(source, TfdsSource):
         return bool(_builder(source.name, source.data_dir).info.splits[source.split].num_examples)
     return any(text.strip() for text in source.texts())
-
-
-def _open_hub(source: str, text_field: str) -> HubSource:
-    """Open a split at a commit."""
-    match = _HUB.fullmatch(source)
-    if not match:
-        raise BadInput(f"{source!r}: write it as hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT]")
-    name, revision, config, split = match.groups(default="")
-    commit, split = hub.pinned(name, revision or None), split or "train"
-    label = f"hf:{name}@{commit}:{f'{config}/' if config else ''}{split}"
-    return HubSource(label, (name, config or None, split, commit), text_field)
 
 
 def _open_tfds(source: str, data_dir: str | None) -> tuple[TfdsSource, ...]:
