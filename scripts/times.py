@@ -46,8 +46,7 @@ def figures(measured: dict[str, float]) -> dict[str, str]:
 
 
 def _minutes(seconds: float, unit: str) -> str:
-    count = round(seconds / 60)
-    return f"{count} {unit}" + ("s" if count != 1 else "")
+    return f"{round(seconds / 60)} {unit}" + "s" * (round(seconds / 60) != 1)
 
 
 def _rented() -> dict[str, str]:
@@ -56,8 +55,7 @@ def _rented() -> dict[str, str]:
     data = requested_data(config)
     run = plan.Plan(fit_to_data(config, data), data)
     quotable: dict[str, str] = {}
-    rows = plan.make_rows([run], prices.load())
-    for row in rows:
+    for row in plan.make_rows([run], prices.load()):
         name = row.accelerator.removesuffix("-8")
         if row.pricing == "spot" and row.wall_hours_range and row.cost_usd_range:
             days = (row.wall_hours or 0.0) / 24
@@ -69,8 +67,7 @@ def _rented() -> dict[str, str]:
             quotable[f"{name}_dollars"] = "{} ({}–{}) US dollars".format(*usd)
             quotable[f"{name}_dollars_ja"] = "{}（{}～{}）米ドル".format(*usd)
         elif row.pricing in ("Kaggle", "Colab") and row.hours_range:
-            hours = [_short(hour) for hour in row.hours_range]
-            quotable[f"{row.pricing}_hours"] = "{} to {} hours".format(*hours)
+            quotable[f"{row.pricing}_hours"] = " to ".join(map(_short, row.hours_range)) + " hours"
     return quotable
 
 
