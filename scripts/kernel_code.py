@@ -91,10 +91,7 @@ def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
 
 
 def cycles(one: Candidate, length: int, directory: str) -> float | None:
-    """Compile a kernel, and count as `preflight.roofline` does.
-
-    None where the compiler refuses it, or its code cannot be counted.
-    """
+    """Count a kernel as `preflight.roofline` does; None: it is refused, or cannot be counted."""
     import jax
     from jax.sharding import SingleDeviceSharding
 
