@@ -122,17 +122,17 @@ def test_fine_tuning_learns_what_a_mark_decides(exported):
         np.testing.assert_allclose(answers, [e.target for e in examples], atol=1.5)
 
 
-@pytest.mark.parametrize(
-    ("is_terminal", "begin", "end", "times"), [(True, "\r", "", 60), (False, "", "\n", 20)]
-)
-def test_progress_is_one_line_on_a_terminal_and_twenty_in_a_file(is_terminal, begin, end, times):
-    stream = io.StringIO()
-    stream.isatty = lambda: is_terminal
-    show = finetune.progress_on(stream, 120)
-    for _ in range(60):
-        show([None] * 2, 0.5)
-    shown = [f"{begin}{i * 120 // times} of 120 examples, loss 0.5000" for i in range(1, times + 1)]
-    assert stream.getvalue() == end.join(shown) + "\n"
+def test_progress_is_one_line_on_a_terminal_and_twenty_in_a_file():
+    for is_terminal, begin, end, times in ((True, "\r", "", 60), (False, "", "\n", 20)):
+        stream = io.StringIO()
+        stream.isatty = lambda answer=is_terminal: answer
+        show = finetune.progress_on(stream, 120)
+        for _ in range(60):
+            show([None] * 2, 0.5)
+        shown = [
+            f"{begin}{n * 120 // times} of 120 examples, loss 0.5000" for n in range(1, times + 1)
+        ]
+        assert stream.getvalue() == end.join(shown) + "\n"
 
 
 def downstream(folder):

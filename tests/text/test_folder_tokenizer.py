@@ -281,76 +281,39 @@ def changed(folder, name, **values):
     (folder / "special_tokens_map.json").unlink(missing_ok=True)
 
 
+def spoilt(name, **values):
+    return lambda folder: changed(folder, name, **values)
+
+
+def cut_short(folder):
+    (folder / FILE).write_bytes((folder / FILE).read_bytes()[:999])
+
+
+FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
+UNIGRAM, MECAB = "Unigram with bytes", "MeCab with WordPiece"
+START = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+ENDS = {"type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2]}
+TWICE = {"type": "TemplateProcessing", "single": [START] * 2, "pair": []}
+TWICE["special_tokens"] = {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}
+PANIC = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
+NEW = {"type": "New", "vocab": {"[UNK]": 1}}
 BAD = {
-    "cut short": (
-        "WordPiece",
-        lambda f: (f / "tokenizer.json").write_bytes((f / "tokenizer.json").read_bytes()[:999]),
-        r"tokenizer\.json: not JSON",
-    ),
-    "of another format": (
-        "WordPiece",
-        lambda f: changed(f, "tokenizer.json", model={"type": "New", "vocab": {"[UNK]": 1}}),
-        "that the installed version",
-    ),
-    "no mask": (
-        "WordPiece",
-        lambda f: changed(f, "tokenizer_config.json", mask_token="<x>"),
-        "no piece for mask_token",
-    ),
-    "two pieces at one end": (
-        "Unigram with bytes",
-        lambda f: changed(
-            f,
-            "tokenizer.json",
-            post_processor={
-                "type": "TemplateProcessing",
-                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}] * 2,
-                "pair": [],
-                "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
-            },
-        ),
-        "puts 2 pieces before",
-    ),
-    "an end that is no piece": (
-        "Unigram with bytes",
-        lambda f: changed(
-            f,
-            "tokenizer.json",
-            post_processor={"type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2]},
-        ),
-        "adds id 99999 to a text",
-    ),
-    "a template without its pieces": (
-        "Unigram with bytes",
-        lambda f: changed(
-            f,
-            "tokenizer.json",
-            post_processor={"single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]},
-        ),
+    "cut short": ("WordPiece", cut_short, r"tokenizer\.json: not JSON"),
+    "another format": ("WordPiece", spoilt(FILE, model=NEW), "that the installed version"),
+    "no mask": ("WordPiece", spoilt(CONFIG, mask_token="<x>"), "no piece for mask_token"),
+    "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "puts 2 pieces before"),
+    "end of no piece": (UNIGRAM, spoilt(FILE, post_processor=ENDS), "adds id 99999 to a text"),
+    "template alone": (
+        UNIGRAM,
+        spoilt(FILE, post_processor={"single": [START]}),
         "not a tokenizer with a post_processor",
     ),
-    "a normaliser at which the library panics": (
-        "Unigram with bytes",
-        lambda f: changed(
-            f,
-            "tokenizer.json",
-            normalizer={"type": "Precompiled", "precompiled_charsmap": "/////w=="},
-        ),
-        "precompiled_charsmap",
-    ),
-    "one piece for two": (
-        "RoBERTa's BPE",
-        lambda f: changed(f, "tokenizer_config.json", pad_token="</s>"),
-        "plays two parts",
-    ),
-    "MeCab's place taken by jumanpp": (
-        "MeCab with WordPiece",
-        lambda f: changed(f, "tokenizer_config.json", word_tokenizer_type="jumanpp"),
-        "only mecab with wordpiece",
-    ),
+    "the library panics": (UNIGRAM, spoilt(FILE, normalizer=PANIC), "precompiled_charsmap"),
+    "one piece for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "plays two parts"),
+    "jumanpp": (MECAB, spoilt(CONFIG, word_tokenizer_type="jumanpp"), "only mecab with wordpiece"),
     "options of MeCab": (
-        "MeCab with WordPiece",
-        lambda f: changed(f, "tokenizer_config.json", mecab_kwargs={"mecab_option": "-o /tmp/x"}),
+        MECAB,
+        spoilt(CONFIG, mecab_kwargs={"mecab_option": "-o /tmp/x"}),
         "without options",
     ),
 }
