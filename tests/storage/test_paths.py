@@ -27,6 +27,12 @@ def test_names_that_cannot_be_a_files(name, printed):
         paths.check_input_file(name, "--input")
 
 
+@pytest.mark.parametrize("character", "\0\n\r")
+def test_no_object_has_a_line_break_or_nul_in_its_name(character):
+    with pytest.raises(BadInput, match="control"):
+        paths.split_remote(f"gs://bucket/a{character}b")
+
+
 def test_what_cannot_be_looked_at_is_refused_and_named(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "file").touch()

@@ -54,23 +54,13 @@ def _evaluations(folder):
 
 _META = Meta(3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")})
 _SIDECAR = asdict(_META)
-_LAUNCHED = asdict(LaunchedRun("b", "r", package="p", zones=("z",), usd_per_hour=1.0))
-_LAUNCHED["format_version"] = FORMAT_VERSION
-_STATE = msgspec.to_builtins(
-    RunState(used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1})
-) | {"format_version": FORMAT_VERSION}
+_VERSION = {"format_version": FORMAT_VERSION}
+_LAUNCHED = asdict(LaunchedRun("b", "r", package="p", zones=("z",), usd_per_hour=1.0)) | _VERSION
+_MADE = RunState(used_zones=("z",), struck_zones={"z": "full"}, strikes={"z": 1})
+_STATE = msgspec.to_builtins(_MADE) | _VERSION
 _EXIT = {"attempt": 3, "status": 71}
-_BEAT = {
-    "run": "r",
-    "global_step": 5,
-    "time": 1.7e9,
-    "state": "training",
-    "reason": None,
-    "tokens_per_second": 10.0,
-    "host": "vm",
-    "pid": 7,
-    "num_train_steps": 9,
-}
+_BEAT: dict[str, Any] = {"run": "r", "global_step": 5, "time": 1.7e9, "state": "training"}
+_BEAT |= {"reason": None, "tokens_per_second": 10.0, "host": "vm", "pid": 7, "num_train_steps": 9}
 _EVENT = {"event": "started", "time": 1.7e9, "host": "vm", "pid": 7, "global_step": 0}
 _STEP = {"step": 5, "time": 1.7e9, "loss": 2.0, "masked_lm_accuracy": 0.5}
 _EVALUATION = fake_run.evaluation(5)
