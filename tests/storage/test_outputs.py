@@ -25,6 +25,9 @@ def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
     _check_file(path)
     outputs.write(str(path), b"newer")
     path.write_bytes(b"newer, and a note")
+    _check_folder(tmp_path / "new")
+    with pytest.raises(BadInput, match="a file of that name exists"):
+        _check_folder(path)
     with pytest.raises(BadInput, match="that was changed since"):
         _check_file(path)
     outputs.check_output_file(str(path), "--output", replaces=False)
@@ -38,6 +41,7 @@ def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
         ("thesis", "a file that this program did not make"),
         ("link", "a symbolic link"),
         ("nowhere", "a symbolic link"),
+        ("nowhere/x", "nowhere is not a folder"),
         ("new", "a folder: name a file"),
         ("thesis/", "a folder's name"),
         ("thesis/x", "Not a directory"),
