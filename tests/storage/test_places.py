@@ -20,6 +20,7 @@ def test_round_trip(base):
     assert storage.exists(base) and not storage.exists(path[:-1])
     info = storage.stat(path)
     assert info.size == 3 and info.crc32c in (None, storage.crc32c_text("二".encode()))
+    assert not storage.exists(f"{base}/X")
     storage.write_bytes(f"{base}/empty", b"")
     assert storage.read_bytes(f"{base}/empty") == storage.open_read(f"{base}/empty").read() == b""
     storage.write_bytes(path, b"ab\xff")
