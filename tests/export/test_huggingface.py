@@ -10,9 +10,8 @@ import pytest
 
 from bigbird_ja.commands.fill_mask import fill_mask
 from bigbird_ja.export import formats, model_card, parity
-from bigbird_ja.model.bigbird import encode
 from bigbird_ja.model.first_values import initial_parameters
-from bigbird_ja.model.forward import Forward, masked_lm_logits, next_sentence_logits
+from bigbird_ja.model.forward import Forward, encode, masked_lm_logits, next_sentence_logits
 from bigbird_ja.settings.values import varied
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
@@ -87,16 +86,19 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("kind", "act"), [("BigBirdForPreTraining", "gelu"), ("BigBirdForMaskedLM", "relu")]
+    "kind", ["BigBirdForPreTraining", "BigBirdForMaskedLM", "ModernBertForMaskedLM"]
 )
-def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_path, kind, act):
-    """Of weights none of which is at its trivial first value."""
+def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_path, kind):
+    """Of weights none of which is at its trivial first value; ModernBERT's heads are of 128."""
+    is_modern, is_of_pairs = kind.startswith("Modern"), kind == "BigBirdForPreTraining"
+    act = "gelu" if is_of_pairs else "relu"
     changed = {"model.hidden_act": act, "model.attention_type": "original_full"}
-    is_of_pairs = kind == "BigBirdForPreTraining"
+    if is_modern:
+        changed = {"model.architecture": "modernbert", "model.hidden_size": 256}
     config = varied(trained.config, {**changed, "make_data.nsp": is_of_pairs})
-    random = np.random.default_rng(5)
+    random, scale = np.random.default_rng(5), (1.28 / config.model.hidden_size) ** 0.5
     params = {
-        name: value + random.normal(0, 0.2, value.shape).astype(np.float32)
+        name: value + random.normal(0, scale, value.shape).astype(np.float32)
         for name, value in initial_parameters(*with_data(config), seed=1).items()
     }
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
@@ -109,7 +111,8 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     segments, tokens = np.sort(random.integers(0, 2, ids.shape), axis=1), ids > 0
     theirs = getattr(transformers, kind).from_pretrained(str(tmp_path)).eval()
     with torch.no_grad():
-        outputs = theirs(*map(torch.from_numpy, (ids, tokens.astype(int), segments)))
+        given = (ids, tokens.astype(int), segments)[: 2 if is_modern else 3]
+        outputs = theirs(*map(torch.from_numpy, given))
     hidden = encode(params, *with_data(config), ids.astype(np.int32), segments.astype(np.int32))
     logits = masked_lm_logits(params, config, hidden).numpy()
     expected = outputs[0].numpy()
