@@ -109,10 +109,9 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     ids = random.integers(7, 1000, (2, 96))
     ids[0, 48:] = 0  # padding
     segments, tokens = np.sort(random.integers(0, 2, ids.shape), axis=1), ids > 0
-    theirs = getattr(transformers, kind).from_pretrained(str(tmp_path)).eval()
-    with torch.no_grad():
-        given = (ids, tokens.astype(int), segments)[: 2 if is_modern else 3]
-        outputs = theirs(*map(torch.from_numpy, given))
+    given = (ids, tokens.astype(int), segments)[: 2 if is_modern else 3]
+    theirs = getattr(transformers, kind).from_pretrained(str(tmp_path)).requires_grad_(False)
+    outputs = theirs.eval()(*map(torch.from_numpy, given))
     hidden = encode(params, *with_data(config), ids.astype(np.int32), segments.astype(np.int32))
     logits = masked_lm_logits(params, config, hidden).numpy()
     expected = outputs[0].numpy()
