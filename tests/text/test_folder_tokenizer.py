@@ -310,7 +310,7 @@ BAD = {
     ),
     "the library panics": (UNIGRAM, spoilt(FILE, normalizer=PANIC), "precompiled_charsmap"),
     "one piece for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "plays two parts"),
-    "jumanpp": (MECAB, spoilt(CONFIG, word_tokenizer_type="jumanpp"), "only mecab with wordpiece"),
+    "no MeCab": (MECAB, spoilt(CONFIG, word_tokenizer_type="jumanpp"), "only mecab with wordpiece"),
     "options of MeCab": (
         MECAB,
         spoilt(CONFIG, mecab_kwargs={"mecab_option": "-o /tmp/x"}),
