@@ -13,7 +13,7 @@ from bigbird_ja.process.errors import BadInput, CommandError, StorageError, requ
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
 _ROWS = re.compile(
-    r"hf:(?P<name>[\w-][\w.-]*/[\w.-]+)(?:@(?P<revision>[\w.-]+))?"
+    rf"hf:(?P<name>{NAME.pattern})(?:@(?P<revision>[\w.-]+))?"
     r"(?::(?:(?P<config>[^/]+)/)?(?P<split>[^/]+))?"
 )
 _BAD_INPUT = {400, 401, 402, 403, 404, 409}  # others than these may be gone when it is run again
