@@ -28,7 +28,8 @@ import yaml
 
 from bigbird_ja.accelerators import CHIPS, link_seconds
 from bigbird_ja.plan import REACHED
-from bigbird_ja.preflight import compile_child, costs, hlo, machine_code, roofline
+from bigbird_ja.preflight import compile as compiler
+from bigbird_ja.preflight import costs, hlo, machine_code, roofline
 from bigbird_ja.process.console import log
 from scripts import clock_programs
 from scripts.clock_programs import Spec
@@ -57,7 +58,7 @@ def _listings() -> Path:
     """Make the folder for libtpu's listings, which it reads of once, when it is loaded."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder)
-    os.environ |= compile_child.ENVIRONMENT
+    os.environ |= compiler.ENVIRONMENT
     os.environ["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(folder)}"
     return Path(folder)
 
@@ -68,7 +69,7 @@ def _compiled(spec: Spec) -> dict[str, float]:
     from jax.sharding import SingleDeviceSharding
 
     chip, folder = CHIPS[spec["chip"]], _listings()
-    place = SingleDeviceSharding(compile_child.devices_of(chip.topology, {})[0])
+    place = SingleDeviceSharding(compiler.devices_of(chip.topology, {})[0])
     if spec["kind"] == "step":
         program, shapes = clock_programs.decoder(spec, 1)
     elif spec["kind"] == "matmul":
@@ -79,7 +80,7 @@ def _compiled(spec: Spec) -> dict[str, float]:
     for file in folder.iterdir():  # of the program before
         file.unlink()
     compiled = jax.jit(program).lower(*arrays).compile()
-    module = hlo.parse(compile_child.optimised(compiled, folder))
+    module = hlo.parse(compiler.optimised(compiled, folder))
     return _price(spec, module, machine_code.collect(str(folder)))
 
 
@@ -175,7 +176,7 @@ def measured_ms(spec: Spec) -> float | None:
 
 def _child(name: str) -> dict[str, float]:
     command = [sys.executable, "-m", "scripts.clock", "--one", name]
-    environment = {**os.environ, **compile_child.ENVIRONMENT}
+    environment = {**os.environ, **compiler.ENVIRONMENT}
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["ended"]

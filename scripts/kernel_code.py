@@ -10,9 +10,9 @@ each length: BigBird's layers (`rolled`; full attention of 512 tokens), ModernBE
 presets. Needs libtpu 0.0.42 or later.
 
 A search takes sequences of 8,192, heads of 64 and of 128. From the order of work that the package
-has (`layer_shape.Order`) it changes one thing at a time, and goes on from what is cheaper. What
+has (`kernels.Order`) it changes one thing at a time, and goes on from what is cheaper. What
 FILE holds is not compiled again, so the same command goes on where it stopped. Once what wins
-stands in `layer_shape.ORDERS`, the tests of tests/model compare its values and gradients with dense
+stands in `kernels.ORDERS`, the tests of tests/model compare its values and gradients with dense
 attention's.
 """
 
@@ -27,8 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.preflight import compile_child, documents, machine_code, roofline
+from bigbird_ja.model import pattern
+from bigbird_ja.model.kernels import ORDERS, LayerShape, Order, tile_rows
+from bigbird_ja.preflight import compile as compiler
+from bigbird_ja.preflight import estimate, machine_code, roofline
 from bigbird_ja.process import console
+from bigbird_ja.settings.resolve import resolve_config
 
 LENGTHS, TOKENS, SEARCHED = (512, 1024, 4096, 8192, 16384), 16384, 8192
 WIDTH, REACH = 768, 64
@@ -48,15 +52,12 @@ class Candidate:
     size: int  # of a head
     backward: bool
     rows: int  # of a tile
-    at_once: int  # of `layer_shape.Order`, as the next
+    at_once: int  # of `kernels.Order`, as the next
     lag: int
 
 
 def present(chip: str, kind: str, size: int, backward: bool, length: int) -> Candidate:
     """Return what the package has."""
-    from bigbird_ja.model.implementation import tile_rows
-    from bigbird_ja.model.kernels.layer_shape import ORDERS
-
     rows = 128 if kind == "rolled" else tile_rows(length, REACH if kind == "local" else None)
     order = ORDERS["apart" if kind == "full" else kind][backward]
     return Candidate(chip, kind, size, backward, rows, order.at_once, order.lag)
@@ -64,10 +65,6 @@ def present(chip: str, kind: str, size: int, backward: bool, length: int) -> Can
 
 def shape_of(one: Candidate, batch: int, length: int) -> Any:
     """Return the layer of which a candidate is a kernel."""
-    from bigbird_ja.model import pattern
-    from bigbird_ja.model.kernels.layer_shape import LayerShape, Order
-    from bigbird_ja.settings.resolve import resolve_config
-
     heads, shifts = WIDTH // one.size, None
     sets = [f"make_data.seq_length={length}", f"model.num_attention_heads={heads}"]
     plans = pattern.random_plan(resolve_config("base-4096", sets)[0], length)
@@ -98,7 +95,7 @@ def cycles(one: Candidate, length: int, directory: str) -> float | None:
     from bigbird_ja.model.kernels import backward_kernel, forward_kernel
 
     shape = shape_of(one, TOKENS // length, length)
-    place = SingleDeviceSharding(compile_child.devices_of(CHIPS[one.chip].topology, {})[0])
+    place = SingleDeviceSharding(compiler.devices_of(CHIPS[one.chip].topology, {})[0])
     arrays = [jax.ShapeDtypeStruct(*each, sharding=place) for each in given(shape)]
     try:
         make = backward_kernel.backward if one.backward else forward_kernel.forward
@@ -106,7 +103,7 @@ def cycles(one: Candidate, length: int, directory: str) -> float | None:
     except jax.errors.JaxRuntimeError as error:
         console.log(f"{one}: {str(error).splitlines()[0]}")
         return None
-    trips = documents.trips(shape, documents.STATED)[0] if shape.runs else ()
+    trips = estimate.mean_trips(shape, estimate.STATED_LENGTHS)[0] if shape.runs else ()
     codes = machine_code.collect(directory, trips)
     for file in Path(directory).iterdir():
         file.unlink()
@@ -178,7 +175,7 @@ def main() -> None:
     parser.add_argument("--kind", action="append", choices=CHOICES, help="of a search")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        os.environ |= compile_child.ENVIRONMENT
+        os.environ |= compiler.ENVIRONMENT
         os.environ["LIBTPU_INIT_ARGS"] += f" {machine_code.flags(directory)}"
         if options.chips[:1] == ["search"]:
             options.tried.parent.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def _filled(model: bytes, config: Config) -> bytes:
 
 def _measured(model_dir: str) -> dict[str, Any]:
     """Return what a run has logged of its time and memory."""
-    from bigbird_ja.preflight import profile
+    from bigbird_ja.preflight import figures
 
     lines: list[Any] = [*run_log.read_metrics(model_dir)]
     steps = [
@@ -117,11 +117,11 @@ def _measured(model_dir: str) -> dict[str, Any]:
         for before, after in itertools.pairwise(lines)
     ]
     events: list[Any] = [*run_log.read_events(model_dir)]
-    seconds = profile.op_seconds(model_dir)
+    seconds = figures.op_seconds(model_dir)
     return {
         "step_ms": statistics.median(steps) * 1e3,
         "memory_bytes": next(e["memory_bytes"] for e in events if e["event"] == "profiled"),
-        "input_wait_ms": 1e3 * seconds[profile.INPUT] if profile.INPUT in seconds else None,
+        "input_wait_ms": 1e3 * seconds[figures.INPUT] if figures.INPUT in seconds else None,
         "save_seconds": next(e["seconds"] for e in events if e["event"] == "saved"),
         "profile_folder": next(e["folder"] for e in events if e["event"] == "profiled"),
     }

@@ -63,7 +63,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.cli import command_flags
     from bigbird_ja.data import manifest
     from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.preflight import estimate, figures, profile
+    from bigbird_ja.preflight import estimate, figures
     from bigbird_ja.process.console import log
     from bigbird_ja.settings import requested_data
     from bigbird_ja.settings.resolve import fit_to_data
@@ -78,7 +78,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         where = storage.join(args.data_dir, manifest.FILE_NAME)
     config = fit_to_data(config, data, overrides, where)
     wanted = _targets(args, config, data)
-    measured = profile.op_seconds(args.profile) if args.profile else None
+    measured = figures.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()
     log(f"settings:\n{command_flags.echo(args, config, overrides)}")
     results = []
@@ -90,7 +90,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
         results.append(result)
         print(figures.describe(result, target.chip), "\n")
         if "profile" in result:
-            print(profile.describe(result["profile"]), "\n")
+            print(figures.describe_profile(result["profile"]), "\n")
     print(
         "Not in these figures: input, saving, logging; links between devices beyond what their\n"
         "bytes are priced at; and nothing was timed on a TPU (docs/design/preflight.md)"

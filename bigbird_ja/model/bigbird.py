@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import pattern
 from bigbird_ja.model.activations import activate
-from bigbird_ja.model.implementation import keeps_slope, tile_rows
+from bigbird_ja.model.kernels import keeps_slope, tile_rows
 from bigbird_ja.model.layers import (
     Parameters,
     Tokens,

@@ -1,15 +1,20 @@
 """Traces, compiles and counts a config's step for a chip or slice."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from bigbird_ja import accelerators, storage
 from bigbird_ja.accelerators import Chip
-from bigbird_ja.model import implementation
+from bigbird_ja.data import packing
+from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.model import kernels, pattern
+from bigbird_ja.model.kernels import LayerShape, tile_rows
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.preflight import costs, documents, figures, hlo, profile, roofline
-from bigbird_ja.preflight.compile import CompilerFailed, Shortage, Target, compile_for
-from bigbird_ja.preflight.compile_child import Program
+from bigbird_ja.preflight import costs, figures, hlo, roofline
+from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Target, compile_for
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
@@ -20,6 +25,10 @@ from bigbird_ja.train.engines.lowering import LoweredStep
 
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
+# Documents of [2**i, 2**(i + 1)) tokens: 9,954 of Japanese text at 1.5 characters a token
+# (docs/lab/kernel.md).
+STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
+_MOST, _TOKENS = 4000, 1 << 22  # of a sample: documents, tokens
 # Keys of a result that are None where the program does not fit, or cannot be counted.
 _KEYS = (
     "estimated_cycles priced_cycles step_ms temp_bytes argument_bytes flops hbm_traffic_bytes mfu"
@@ -62,10 +71,7 @@ def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredSt
 
     sequences = batch * config.training.gradient_accumulation_steps
     priced_as_one_of = config.tpu.num_cores if devices == 1 else 1
-    try:
-        return Program(config, data, sequences, devices, priced_as_one_of).lower()
-    except ValueError as error:
-        raise BadInput(str(error)) from error
+    return Program(config, data, sequences, devices, priced_as_one_of).lower()
 
 
 def examine(
@@ -88,22 +94,22 @@ def examine(
         batch: sequences per device and micro-batch.
         dump_dir: keeps HLO, in and out.
         with_code: counts machine code too, where it can be had.
-        measured: seconds of each op, as of `profile.op_seconds`, to set beside.
+        measured: seconds of each op, as of `figures.op_seconds`, to set beside.
 
     Raises:
         BadInput: shapes that the step refuses; the extra is not installed.
         CompilerFailed: the compiler crashed or took too long.
     """
-    resolved = implementation.resolved(config, data, "tpu", target.chip.name)
+    resolved = kernels.resolved(config, data, "tpu", target.chip.name)
     try:
         step, compiled = _compile(resolved, data, target, batch, with_code)
     except CompilerFailed as error:
-        resolved = implementation.without_kernels(config, resolved, error)
+        resolved = kernels.without_kernels(config, resolved, error)
         step, compiled = _compile(resolved, data, target, batch, with_code)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
     result = _figures(resolved, data, target, batch, compiled, measured)
-    return result | {"lacking": implementation.lacking(config, data, "tpu", target.chip.name)}
+    return result | {"lacking": kernels.lacking(config, data, "tpu", target.chip.name)}
 
 
 def _compile(
@@ -113,7 +119,7 @@ def _compile(
         step = trace(config, data, batch, target.devices)
     takes = "minutes, and some 7.5 GB of memory for a base model"
     with waiting(f"compiling {batch} sequences per core for {target.name} ({takes})"):
-        return step, compile_for(step, target, with_code, documents.kernel_trips(config, data))
+        return step, compile_for(step, target, with_code, by_documents(config, data)[0])
 
 
 def _figures(
@@ -125,7 +131,7 @@ def _figures(
     measured: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     accumulated = config.training.gradient_accumulation_steps
-    stated = documents.stated(config, data)
+    _, stated = by_documents(config, data)
     flops = model_flops(config, data, batch, stated["key_tiles_share"] or 1.0)
     common: dict[str, Any] = {
         **({"topology": target.name, "devices": target.devices} if target.is_slice else {}),
@@ -195,7 +201,7 @@ def _by_code(
     elif code:
         result = figures.code_figures(code, roofline.step_time(module, code, chip))
     if measured is not None:
-        result["profile"] = profile.compare(priced, code, measured, chip.clock_hz)
+        result["profile"] = figures.beside_profile(priced, code, measured, chip.clock_hz)
     return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(priced, code=code)}
 
 
@@ -266,3 +272,70 @@ def _dump(
         owned.write(f"{prefix}.{name}.hlo.pb", traced.hlo)
     if isinstance(compiled, Program):
         owned.write(f"{prefix}.optimized.hlo", compiled.hlo.encode())
+
+
+# --- documents of which kernels skip the key tiles of others ---
+# A step's code is the same whatever the data: how often its loops over the key tiles of a query
+# tile's documents run is a mean, of sequences as `make-data` would pack them.
+
+
+def by_documents(config: Config, data: Data) -> tuple[tuple[float, ...], dict[str, Any]]:
+    """Return the mean trips of a resolved config's kernel loops that depend on documents.
+
+    And what a result states of them: the share of key tiles, and whose lengths these are; None
+    where no kernel has such loops.
+    """
+    shape = skipping_layers(config, data)
+    if shape is None:
+        return (), dict.fromkeys(("key_tiles_share", "document_lengths"))
+    lengths, whose = document_lengths(data)
+    means, share = mean_trips(shape, lengths)
+    return means, {"key_tiles_share": share, "document_lengths": whose}
+
+
+def document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
+    """Return the documents by the power of two of their length, and whose they are."""
+    own = data.statistics.get("document_tokens") if isinstance(data, Manifest) else None
+    return (tuple(own), "of the data set") if own and sum(own) else (STATED_LENGTHS, "stated")
+
+
+def skipping_layers(config: Config, data: Data) -> LayerShape | None:
+    """Describe the layers of which the kernels skip other documents; None: there are none."""
+    model = config.model
+    if model.attention_implementation != "kernel" or model.attend_across_documents:
+        return None
+    if model.architecture != "modernbert" and not pattern.is_full(config, data.seq_length):
+        return None
+    rows, heads = tile_rows(data.seq_length, None), model.num_attention_heads
+    size, tiles = model.hidden_size // heads, data.seq_length // rows
+    shape = LayerShape(1, tiles, heads, size, rows, None, True, config.training.dtype)
+    return shape if shape.runs else None
+
+
+@functools.lru_cache(maxsize=4)
+def mean_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, ...], float]:
+    """Return the mean trips of each loop of `LayerShape.runs`, and the share of the key tiles."""
+    import tensorflow as tf
+
+    from bigbird_ja.model.kernels.kernel_attention import bounds
+
+    length = shape.tiles * shape.rows
+    powers = np.append(0.0, np.cumsum(histogram) / sum(histogram))
+    mean = np.dot(np.diff(powers), 1.5 * 2.0 ** np.arange(len(histogram)))
+    count = int(min(_MOST, _TOKENS // mean + 1))
+    # Within a power of two evenly by the logarithm.
+    drawn = np.interp((np.arange(count) + 0.5) / count, powers, np.arange(len(powers)))
+    sequences = packing.pack((2**drawn).astype(int).tolist(), length)
+    documents = np.zeros((len(sequences), length), np.int32)
+    for row, fragments in zip(documents, sequences, strict=True):
+        end = 1  # after [CLS]
+        for number, fragment in enumerate(fragments):
+            row[end - (number == 0) : end + fragment.cost] = number + 1
+            end += fragment.cost
+    tiled = tf.constant(documents.reshape(-1, shape.tiles, shape.rows))
+    left = bounds(tiled, tiled > 0).numpy()[..., 1]
+    share, means = float(left.mean()) / shape.tiles, []
+    for many in shape.runs:
+        means.append(float((left // many).mean()))
+        left = left % many
+    return tuple(means), share

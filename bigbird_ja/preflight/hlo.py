@@ -1,7 +1,7 @@
 """Reads the text of an optimised HLO module: computations, instructions, shapes.
 
 Text and not `HloModuleProto`: jaxlib cannot make the message of a program with work on v6e's
-SparseCores (see `compile_child.optimised`), and libtpu lists such a program as text only.
+SparseCores (see `compile.optimised`), and libtpu lists such a program as text only.
 """
 
 import math

@@ -86,7 +86,7 @@ def test_a_profile_is_set_beside_by_the_names_of_its_ops(preflight, tmp_path):
     kept.mkdir(parents=True)
     (kept / "host.xplane.pb").write_bytes(b"\xff\xff")
     ended = preflight("--chip=v3", f"--profile={tmp_path}")
-    assert ended.status == 2 and "host.xplane.pb: no profile" in ended.stderr
+    assert ended.status == 2 and "host.xplane.pb: not a profile" in ended.stderr
     space = xplane_pb2.XSpace()
     plane = space.planes.add(name="/device:TPU:0")
     names = f"%{op.instruction.name} = f32[8]{{0}} fusion(%a)", "not-of-this-step"

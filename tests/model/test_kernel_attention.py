@@ -8,15 +8,14 @@ import tensorflow as tf
 
 from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import encode
-from bigbird_ja.model.implementation import tile_rows
 from bigbird_ja.model.layers import Tokens, dense_attention
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
 jax = pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
 
+from bigbird_ja.model.kernels import LayerShape, tile_rows  # noqa: E402
 from bigbird_ja.model.kernels.kernel_attention import bounds, interpreted, kernel_attention  # noqa: E402
-from bigbird_ja.model.kernels.layer_shape import LayerShape  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
 HEADS, SIZE = 2, 64

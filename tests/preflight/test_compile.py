@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight.compile import of_chip, of_topology
-from bigbird_ja.preflight.compile_child import optimised
+from bigbird_ja.preflight.compile import of_chip, of_topology, optimised
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.train.engines.lowering import LoweredStep, Spec, Traced

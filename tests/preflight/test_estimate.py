@@ -5,7 +5,7 @@ import pytest
 from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
-from bigbird_ja.preflight.compile_child import Program
+from bigbird_ja.preflight.compile import Program
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.process.errors import BadInput
 from testkit.configs import fitted, with_data

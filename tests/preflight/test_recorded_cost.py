@@ -5,7 +5,7 @@ import re
 import pytest
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.model import implementation
+from bigbird_ja.model import kernels
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import compile_for, of_chip
 from testkit import ROOT
@@ -71,11 +71,11 @@ def test_a_step_of_global_and_local_layers_is_compiled_with_kernels_and_without_
     changed = (f"make_data.seq_length={length}", "model.architecture=modernbert")
     sets = (*small_steps.TINY, *changed, "model.num_layers=2")
     config = fitted(None, sets)
-    config = implementation.resolved(*with_data(config), "tpu", "v5e")  # auto
+    config = kernels.resolved(*with_data(config), "tpu", "v5e")  # auto
     compiled = compile_for(estimate.trace(*with_data(config), 2), of_chip("v5e"))
     calls = [line for line in compiled.hlo.splitlines() if "tpu_custom_call" in line]
-    kernels = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))
-    assert sorted(kernels) == [("0", ""), ("0", "gradient/"), ("1", ""), ("1", "gradient/")]
+    found = re.findall(r'layer_(\d)/attention/(gradient/)?XlaCustomCallV2"', "\n".join(calls))
+    assert sorted(found) == [("0", ""), ("0", "gradient/"), ("1", ""), ("1", "gradient/")]
     assert f"{length},{length}" not in compiled.hlo
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.preflight import profile as reading
+from bigbird_ja.preflight import figures as reading
 from bigbird_ja.train import profile
 
 jax = pytest.importorskip("jax", "0.7")

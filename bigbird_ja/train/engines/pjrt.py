@@ -17,7 +17,7 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.model import implementation
+from bigbird_ja.model import kernels
 from bigbird_ja.model.forward import inference_config, padded
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.model import STEP
@@ -64,7 +64,7 @@ class PjrtEngine:
         self._config, self._data = config, data
         self._first_state, self._batches = first_state, batches
         self._devices, self._programs = devices, programs
-        self._take(implementation.resolved(config, data, devices.platform, devices.chip))
+        self._take(kernels.resolved(config, data, devices.platform, devices.chip))
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
         self._every = config.training.log_every_steps
@@ -157,7 +157,7 @@ class PjrtEngine:
         try:
             return self._compile()
         except Exception as error:
-            self._take(implementation.without_kernels(self._config, self._step_config, error))
+            self._take(kernels.without_kernels(self._config, self._step_config, error))
             return self._compile()
 
     def _compile(self) -> Step:
@@ -166,7 +166,7 @@ class PjrtEngine:
         Raises:
             OutOfMemory: the program does not fit.
         """
-        with implementation.traced_for(self._step_config, self._devices.platform):
+        with kernels.traced_for(self._step_config, self._devices.platform):
             self._lowered = self._program.lower()
         jitted = make_step(self._lowered, self._devices.platform, self._mesh)
         compiled = jitted.lower(*shapes(self._lowered, self._mesh)).compile()

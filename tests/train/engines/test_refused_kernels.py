@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.model import implementation
+from bigbird_ja.model import kernels
 from testkit.configs import fitted, with_data
 
 pytest.importorskip("jax")
@@ -16,7 +16,7 @@ KEY = "model.attention_implementation"
 
 def _engine(monkeypatch, *settings):
     """For a v5e whose compiler takes XLA's way only."""
-    monkeypatch.setattr(implementation, "_version", lambda package: (99, 0))
+    monkeypatch.setattr(kernels, "_version", lambda package: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
     for name in ("Mesh", "NamedSharding"):  # asking jax for devices would look for a TPU
         monkeypatch.setattr(pjrt, name, lambda *_: None)

@@ -1,8 +1,8 @@
-"""Which implementation computes attention, and what is reported where there are no kernels."""
+"""Choose XLA or the kernels, and say why where there are none."""
 
 import pytest
 
-from bigbird_ja.model import implementation
+from bigbird_ja.model import kernels
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.values import changes, config_fingerprint
 from testkit.configs import fitted, with_data
@@ -18,14 +18,12 @@ def _config(*settings):
 @pytest.fixture
 def versions(monkeypatch):
     result = {"jax": (0, 7), "tensorflow": (2, 20)}
-    monkeypatch.setattr(implementation, "_version", result.get)
+    monkeypatch.setattr(kernels, "_version", result.get)
     return result
 
 
 def _resolved(config, platform, chip):
-    return implementation.resolved(
-        *with_data(config), platform, chip
-    ).model.attention_implementation
+    return kernels.resolved(*with_data(config), platform, chip).model.attention_implementation
 
 
 @pytest.mark.parametrize(
@@ -64,13 +62,11 @@ def test_full_and_local_attention_have_kernels_too(versions, settings):
 
 
 def test_what_an_older_jax_lacks_of_the_step_that_v5e_runs_is_known(versions):
-    assert implementation.lacking(*with_data(_config()), "tpu", "v5e") is None
+    assert kernels.lacking(*with_data(_config()), "tpu", "v5e") is None
     versions["jax"] = (0, 4)
-    assert "jax 0." in str(implementation.lacking(*with_data(_config()), "tpu", "v5e"))
-    assert implementation.lacking(*with_data(_config()), "tpu", "v3") is None, (
-        "has no kernels anywhere"
-    )
-    assert implementation.lacking(*with_data(_config(f"{KEY}=xla")), "tpu", "v5e") is None
+    assert "jax 0." in str(kernels.lacking(*with_data(_config()), "tpu", "v5e"))
+    assert kernels.lacking(*with_data(_config()), "tpu", "v3") is None, "has no kernels anywhere"
+    assert kernels.lacking(*with_data(_config(f"{KEY}=xla")), "tpu", "v5e") is None
 
 
 MOSAIC = "INTERNAL: Failed to deserialize the Mosaic module: Unsupported version: expected <= 4"
@@ -92,14 +88,14 @@ def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
     versions, settings, message, continues, capsys
 ):
     asked = _config(*settings)
-    taken = implementation.resolved(*with_data(asked), "tpu", "v5e")
+    taken = kernels.resolved(*with_data(asked), "tpu", "v5e")
     if continues:
-        result = implementation.without_kernels(asked, taken, ValueError(message))
+        result = kernels.without_kernels(asked, taken, ValueError(message))
         assert result.model.attention_implementation == "xla"
         assert capsys.readouterr().err.count("\n") == 1
     else:
         with pytest.raises(ValueError, match=message[:20]):
-            implementation.without_kernels(asked, taken, ValueError(message))
+            kernels.without_kernels(asked, taken, ValueError(message))
 
 
 @pytest.mark.parametrize(
