@@ -1,7 +1,10 @@
 """Make a small finished run by the commands, once for all tests that look at one."""
 
 import importlib.util
+import json
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +50,17 @@ def make(directory, corpus, tokenizer, *sets):
         if ended.status:
             pytest.fail(f"{arguments[0]} ended with {ended.status}: {ended.stderr[-2000:]}")
     return run
+
+
+def copy_inputs(run, place):
+    """Copy a small run to a folder, with its corpus, tokenizer, config and figures of preflight."""
+    shutil.copytree(run.data_dir, place / "data")
+    shutil.copytree(run.model_dir, place / "model")
+    shutil.copy(run.corpus, place / "corpus.jsonl")
+    for suffix in (".model", ".vocab", ".json"):
+        shutil.copy(Path(run.tokenizer).with_suffix(suffix), place / f"ja{suffix}")
+    shutil.copy(f"{run.model_dir}/config.yaml", place)
+    chip = {"chip": "v3", "fits": True, "seq_length": 256, "batch_per_core": 1}
+    figures = {"chips": [{**chip, "tokens_per_second_per_core": 1e5}]}
+    (place / "preflight.json").write_text(json.dumps(figures), "utf-8")
+    return place

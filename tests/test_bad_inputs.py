@@ -6,11 +6,11 @@ tests/test_hostile.py; what each reader refuses is tested beside it.
 
 import importlib.util
 import json
-import shutil
 
 import pytest
 
 from bigbird_ja.cli import main
+from testkit import runs
 
 _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
@@ -18,7 +18,7 @@ _FILES = {
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
 }
 _TOKENIZE = "tokenize --output_prefix={o}"
-_MAKE = "make-data --tokenizer={w}/t.model --output_dir={o} --input={w}/corpus.jsonl"
+_MAKE = "make-data --tokenizer={w}/ja.model --output_dir={o} --input={w}/corpus.jsonl"
 _TRAIN = "pretrain --data_dir={w}/data --model_dir={o}"
 _EVALUATE = "evaluate --model_dir={w}/model --data_dir={w}/data"
 _FILL = "fill-mask --model_dir={w}/model"
@@ -82,14 +82,10 @@ _OF_COMPILER = pytest.param(
 def world(tmp_path_factory, small_run):
     """good/: copies of a small run and its inputs; bad/: all bad files that the cases name."""
     world = tmp_path_factory.mktemp("world")
-    good, bad = world / "good", world / "bad"
-    shutil.copytree(small_run.data_dir, good / "data")
-    shutil.copytree(small_run.model_dir, good / "model")
-    shutil.copy(small_run.corpus, good / "corpus.jsonl")
-    shutil.copy(small_run.tokenizer, good / "t.model")
-    bad.mkdir()
+    runs.copy_inputs(small_run, world / "good")
+    (world / "bad").mkdir()
     for name, text in _FILES.items():
-        (bad / name).write_text(text)
+        (world / "bad" / name).write_text(text)
     return world
 
 

@@ -5,8 +5,6 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.cli import main
-from testkit import synthetic
 from tests.report import fake_run
 
 # Command line, {o} the output; what is refused is refused before anything else is looked at.
@@ -44,26 +42,6 @@ def state(directory):
     """What is in a folder, and when anything but the time of reading was last changed there."""
     stats = {str(path): os.lstat(path) for path in directory.rglob("*")}
     return {name: (about.st_ino, about.st_mode, about.st_ctime_ns) for name, about in stats.items()}
-
-
-@pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_pretrain_leaves_the_checkpoints_of_another_tool(place, tmp_path, capsys, request):
-    """They counted as what a kill had left of our own saves, and were deleted for ever."""
-    base = request.getfixturevalue("bucket") if place == "bucket" else str(tmp_path)
-    model, steps = f"{base}/model", ("index", "data-00000-of-00001", "meta")
-    theirs = {name: name.encode() for name in ("checkpoint", *(f"model.ckpt-9.{s}" for s in steps))}
-    storage.make_directory(model)
-    for name, content in theirs.items():
-        storage.write_bytes(f"{model}/{name}", content)
-    synthetic.write(tmp_path / "data")
-    (tmp_path / "data/tokenizer.model").write_bytes(b"not read by training")
-    flags = ["--config=tiny-cpu", f"--data_dir={tmp_path}/data", f"--model_dir={model}"]
-    assert main.run_command_line(["pretrain", *flags]) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "files that this program did not make, such as checkpoint" in line
-    assert "--init_from" in line
-    left = {name: storage.read_bytes(f"{model}/{name}") for name in storage.list_tree(model)}
-    assert left == theirs
 
 
 @pytest.mark.parametrize("command", FILES + FOLDERS)
