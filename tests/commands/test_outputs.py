@@ -47,7 +47,7 @@ def state(directory):
 @pytest.mark.parametrize("command", FILES + FOLDERS)
 def test_what_others_made_is_left_alone(command, tmp_path, check_refused):
     (tmp_path / "folder").mkdir()
-    for thesis in ("thesis", "folder/thesis"):
+    for thesis in ("thesis", "folder/thesis", "folder/model.ckpt-9.index"):
         (tmp_path / thesis).write_text("years of work")
     (tmp_path / "folder/export.json").write_text("{}")  # a record alone proves nothing
     (tmp_path / "link").symlink_to("thesis")
