@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from bigbird_ja.cli.other_flags import answer
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, in_words, near, suggestion
 
@@ -21,6 +20,19 @@ if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 
+Args = flags.FlagValues  # the flags of a command, parsed
+
+# Flags that people know from other trainers, where none of ours is meant.
+_EXPECTED = {
+    **dict.fromkeys(
+        ("resume", "resume_from", "resume_from_checkpoint"),
+        "the same command again goes on by itself",
+    ),
+    **dict.fromkeys(
+        ("gpu", "gpus", "use_gpu", "cuda", "device"),
+        "a GPU is used without a flag, where JAX finds one: `bigbird-ja doctor` says",
+    ),
+}
 _SWITCH = {
     **dict.fromkeys(("true", "t", "1", "yes", "y"), True),
     **dict.fromkeys(("false", "f", "0", "no", "n"), False),
@@ -70,21 +82,15 @@ class Flags:
         """Declares a switch."""
         self._declare(name, bool, default, help, **about)
 
-    def words(self, name: str, default: Sequence[str], help: str, **about: Any) -> None:
-        """Declares texts separated by commas."""
-        self._declare(name, str, list(default), help, commas=True, **about)
-
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """Declares a flag for a setting, whose own declaration says all about it."""
         option = settings()[key]
         flag = f"--{name or option.name}"
-        self._add(
-            dataclasses.replace(option, key=flag, default=None, setting=key, **_as_tuples(about))
-        )
+        self._add(dataclasses.replace(option, key=flag, default=None, setting=key, **about))
 
     def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
         """Declares a flag; `about` holds fields of `Option`."""
-        self._add(Option(f"--{name}", kind, default, help, group=self.group, **_as_tuples(about)))
+        self._add(Option(f"--{name}", kind, default, help, group=self.group, **about))
 
     def _add(self, option: Option) -> None:
         name, default = option.key.removeprefix("--"), option.default
@@ -100,12 +106,6 @@ class Flags:
             flag = flags.Flag(parser, serializer, name, default, option.help)
         flag.declared = option
         flags.DEFINE_flag(flag, flag_values=self.values)
-
-
-def _as_tuples(about: dict[str, Any]) -> dict[str, Any]:
-    """Makes a tuple of a single name for `needs` and its like, among fields of an `Option`."""
-    single = {key for key in ("needs", "excludes", "unless") if isinstance(about.get(key), str)}
-    return {key: (value,) if key in single else value for key, value in about.items()}
 
 
 class _Parser(flags.ArgumentParser):
@@ -193,7 +193,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
             raise BadInput(
                 f"unknown flag --{error.flagname}: this command uses no settings"
             ) from error
-        if serves := answer(name, error.flagname.replace("-", "_")):
+        if serves := _EXPECTED.get(error.flagname.replace("-", "_")):
             raise BadInput(f"no flag --{error.flagname}: {serves}") from error
         near = _near(args, error.flagname)
         raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
@@ -245,16 +245,16 @@ def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
 
 def _check_required(args: flags.FlagValues, see: str) -> None:
     """Names all flags that are required and missing."""
-    missing: dict[tuple[str, ...], list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for flag in own_flags(args):
         option = declared(flag)
-        is_excused = any(args[name].value for name in option.unless)
+        is_excused = option.unless and args[option.unless].value
         if option.required and not is_excused and flag.value in (None, []):
             missing.setdefault(option.unless, []).append(f"--{flag.name}")
     if missing:
         texts = [
             f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} needed"
-            + (f" (or {either(unless)})" if unless else "")
+            + (f" (or --{unless})" if unless else "")
             for unless, names in missing.items()
         ]
         raise BadInput("; ".join(texts) + see)
@@ -263,18 +263,20 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
     """Refuses a flag that has no effect beside the others."""
     option = declared(flag)
-    if option.needs and not any(_is_given(args, need) for need in option.needs):
-        raise BadInput(
-            f"--{flag.name} has no effect without {either(option.needs)}: add that, or leave it out"
-        )
+    if option.needs and not _is_given(args, option.needs):
+        raise _without(f"--{flag.name}", option.needs)
     for other in option.excludes:
         if args[other].present:
             raise BadInput(f"--{flag.name} and --{other}: give one of them")
 
 
-def either(names: Sequence[str]) -> str:
-    """Words alternative flags: `--one or --two VALUE`."""
-    return " or ".join(f"--{name.replace('=', ' ')}" for name in names)
+def _without(given: str, need: str) -> BadInput:
+    return BadInput(f"{given} has no effect without {spelled(need)}: add that, or leave it out")
+
+
+def spelled(need: str) -> str:
+    """Spells a flag that another needs as people type it: `--name VALUE`."""
+    return f"--{need.replace('=', ' ')}"
 
 
 def _is_given(args: flags.FlagValues, need: str) -> bool:
@@ -324,10 +326,7 @@ def resolve(
         if need.partition("=")[0] not in args:
             raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
         if not _is_given(args, need):
-            raise BadInput(
-                f"--set {override.key} has no effect without {either([need])}: add that, or leave"
-                " it out"
-            )
+            raise _without(f"--set {override.key}", need)
     return config, overrides
 
 

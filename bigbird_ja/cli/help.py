@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags
 
-from bigbird_ja.cli.command_flags import declared, either, flags_of, own_flags, settings
+from bigbird_ja.cli.command_flags import declared, flags_of, own_flags, settings, spelled
 
 _FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
 _COMMON = ("config", "set", "json", "help")
@@ -62,7 +62,7 @@ def meaning(flag: flags.Flag) -> str:
     notes = [
         ", ".join(filter(None, (option.unit, allowed))),
         f"sets {option.setting}" if option.setting else "",
-        f"with {either(option.needs)}" if option.needs else "",
+        f"with {spelled(option.needs)}" if option.needs else "",
         "repeatable" if option.many and "repeatable" not in option.meaning else "",
     ]
     shown = "; ".join(filter(None, notes))
@@ -73,7 +73,7 @@ def default_text(flag: flags.Flag) -> str:
     """Words a flag's default for people, or `required`."""
     option = declared(flag)
     if option.required:
-        return f"required except with {either(option.unless)}" if option.unless else "required"
+        return f"required except with --{option.unless}" if option.unless else "required"
     if option.setting:
         option = settings()[option.setting]
     if option.default == []:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -36,7 +34,7 @@ def define_flags(flags: Flags) -> None:
     flags.integer("examples", 1, "Masked examples to show.", low=0, high=1000)
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Checks, prints, and fails with the list of problems if there are any."""
     import sys
     import time

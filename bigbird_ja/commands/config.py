@@ -12,9 +12,7 @@ Takes a moment. docs/settings.md lists all settings with their ranges.
 import textwrap
 from typing import Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.settings.schema import OPTIONS
 
 EXAMPLE = "bigbird-ja config base-4096 --set model.num_layers=6"
@@ -28,7 +26,7 @@ def define_flags(flags: Flags) -> None:
     """The command has no flags of its own."""
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Prints the settings."""
     from bigbird_ja.process.console import log
     from bigbird_ja.settings.resolve import preset_names, resolve_config

@@ -13,10 +13,8 @@ import math
 import time
 from typing import Any
 
-from absl import flags as absl_flags
-
 from bigbird_ja import storage
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process import console
 from bigbird_ja.process.children import bigbird_ja
 from bigbird_ja.process.errors import BadInput
@@ -43,7 +41,7 @@ def define_flags(flags: Flags) -> None:
     flags.integer("num_train_steps", 360, "Training steps.", unit="steps", low=80, high=10**9)
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Runs every command in its place in `--work_dir`.
 
     Raises:

@@ -16,9 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process.errors import INSTALL, BadInput
 
 EXAMPLE = "bigbird-ja doctor"
@@ -53,7 +51,7 @@ class Check:
     advice: str = ""
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Looks at this machine, prints each finding, and judges.
 
     Raises:

@@ -11,10 +11,8 @@ import sys
 import time
 from typing import Any
 
-from absl import flags as absl_flags
-
 from bigbird_ja import storage
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.launch.backends import NAMES, connect_all, delete_all, list_ours
 from bigbird_ja.launch.files import watched_by
 from bigbird_ja.launch.record import Tpu
@@ -33,7 +31,7 @@ def define_flags(flags: Flags) -> None:
     flags.switch("yes", "Does not ask.")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """List, ask, delete."""
     services = connect_all(args.project)
     listed, now = list_ours(services, args.project)

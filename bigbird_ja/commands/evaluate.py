@@ -17,9 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process.console import Progress, log, table
 from bigbird_ja.process.errors import BadInput
 
@@ -46,7 +44,7 @@ def define_flags(flags: Flags) -> None:
     )
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Evaluate one checkpoint, or all of them."""
     from bigbird_ja.data import verify
 
@@ -75,7 +73,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return {**results[-1], "steps": [result["step"] for result in results]}
 
 
-def _steps(args: absl_flags.FlagValues) -> list[int]:
+def _steps(args: Args) -> list[int]:
     """Return the steps that `--step` means.
 
     Raises:
@@ -96,7 +94,7 @@ def _steps(args: absl_flags.FlagValues) -> list[int]:
     return chosen[args.step]
 
 
-def _load(args: absl_flags.FlagValues, step: int, manifest: Manifest) -> TrainedModel:
+def _load(args: Args, step: int, manifest: Manifest) -> TrainedModel:
     """Load the model.
 
     Raises:
@@ -125,9 +123,7 @@ def _load(args: absl_flags.FlagValues, step: int, manifest: Manifest) -> Trained
     return model
 
 
-def _measure(
-    model: TrainedModel, args: absl_flags.FlagValues, manifest: Manifest
-) -> dict[str, Any]:
+def _measure(model: TrainedModel, args: Args, manifest: Manifest) -> dict[str, Any]:
     """Evaluate, and record it where `pretrain` has marked MODEL_DIR."""
     from bigbird_ja.evaluation import masked_lm
     from bigbird_ja.model.forward import Forward

@@ -25,10 +25,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
 from bigbird_ja import storage
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, mid_run, require
 from bigbird_ja.storage import decode, hub, outputs
@@ -81,7 +79,7 @@ def define_flags(flags: Flags) -> None:
     )
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Make the folder, unless it is there."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", args.license):
         raise BadInput(
@@ -119,7 +117,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return {**result, **({"parity": report} if report else {}), **_push(args)}
 
 
-def _check_push(args: absl_flags.FlagValues) -> None:
+def _check_push(args: Args) -> None:
     if args.license == "other":
         raise BadInput(f"--push_to_hub {args.push_to_hub}: say the weights' licence by --license")
     if storage.is_remote(args.output_dir):
@@ -127,7 +125,7 @@ def _check_push(args: absl_flags.FlagValues) -> None:
     hub.check_push(args.push_to_hub)
 
 
-def _push(args: absl_flags.FlagValues) -> dict[str, str]:
+def _push(args: Args) -> dict[str, str]:
     """Put what the export made, as it is now, on the Hub."""
     if not args.push_to_hub or (owned := Owned.load(args.output_dir)) is None:
         return {}
@@ -155,9 +153,7 @@ def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
     return manifest
 
 
-def _record(
-    args: absl_flags.FlagValues, model: TrainedModel, manifest: Manifest | None
-) -> dict[str, Any]:
+def _record(args: Args, model: TrainedModel, manifest: Manifest | None) -> dict[str, Any]:
     """Return what the export depends on."""
     from bigbird_ja import __version__
 

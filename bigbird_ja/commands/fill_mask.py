@@ -13,10 +13,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
 from bigbird_ja import storage
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text.sentences import MASK
@@ -37,12 +35,12 @@ def define_flags(flags: Flags) -> None:
     flags.integer(
         "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
     )
-    flags.text("text", "Text with [MASK] in it.", excludes="input")
+    flags.text("text", "Text with [MASK] in it.", excludes=("input",))
     flags.path("input", "UTF-8 file with the text, on disk or gs://.")
     flags.integer("top_k", 5, "Candidates per mask.", low=1, high=10_000_000)
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Print the candidates at each mask."""
     text: str | None = args.text
     if text is None:

@@ -21,10 +21,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from absl import flags as absl_flags
-
 from bigbird_ja.accelerators import prices
-from bigbird_ja.cli import command_flags
+from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
 from bigbird_ja.launch import backends, startup, supervise
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
 from bigbird_ja.launch.record import LaunchedRun, Tpus
@@ -46,7 +44,7 @@ _QUESTION = (
 )
 
 
-def define_flags(flags: command_flags.Flags) -> None:
+def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     _define_what(flags)
     flags.group = "Limits"
@@ -55,11 +53,12 @@ def define_flags(flags: command_flags.Flags) -> None:
     _define_machine(flags)
 
 
-def _define_what(flags: command_flags.Flags) -> None:
+def _define_what(flags: Flags) -> None:
     needed: dict[str, Any] = {"required": True, "unless": "dry_run", "filled": True}
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
-    flags.words("zones", [], "Zones to try in this order.", none="those known for the type")
+    about = {"default": [], "commas": True, "none": "those known for the type"}
+    flags.text("zones", "Zones to try in this order.", **about)
     flags.text(
         "accelerator_type",
         "v2-8, v3-8; untried: v4-8, v5e-8, v5p-8, v6e-8, v7x-8, and slices such as v5e-32, v4-32.",
@@ -83,7 +82,7 @@ def _define_what(flags: command_flags.Flags) -> None:
     )
 
 
-def _define_limits(flags: command_flags.Flags) -> None:
+def _define_limits(flags: Flags) -> None:
     hours: dict[str, Any] = {"unit": "hours", "above": 0}
     usd: dict[str, Any] = {"unit": "US dollars", "above": 0, "high": 1e9, "none": "no limit"}
     end, lease = "Ends the run so long after its start.", "A TPU that nobody watches deletes itself"
@@ -97,7 +96,7 @@ def _define_limits(flags: command_flags.Flags) -> None:
     flags.path("price_file", "YAML file over the table of prices.")
 
 
-def _define_machine(flags: command_flags.Flags) -> None:
+def _define_machine(flags: Flags) -> None:
     flags.text("runtime_version", "Image of the TPU VM.", none="chosen for the type")
     flags.text("service_account", "Account of the VM.", none="the project's default")
     flags.text("network", "VPC network.", none="the project's default")
@@ -107,11 +106,11 @@ def _define_machine(flags: command_flags.Flags) -> None:
     flags.switch("update_package", "An existing run gets this installed code.")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
     from bigbird_ja.launch import prepare  # NumPy
 
-    config, overrides = command_flags.resolve(args)
+    config, overrides = resolve(args)
     vm, table = startup.emulation(), prices.load(args.price_file)
     run, warnings = prepare.make_record(args.flag_values_dict(), config, vm, table)
     for warning in (*warnings, *config_warnings(config)):
@@ -121,7 +120,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     log(f"{run.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
     if args.dry_run:
         return {**prepare.dry_run(run, vm, table), "warnings": warnings}
-    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
+    log(f"settings:\n{echo(args, config, overrides)}")
     config, data = prepare.check_data(run, config, overrides)
     for warning in prepare.region_warnings(run):
         log(f"warning: {warning}")
@@ -132,12 +131,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
 
 
 def _supervise(
-    args: absl_flags.FlagValues,
-    run: LaunchedRun,
-    config: Config,
-    data: Data,
-    vm: startup.Emulation,
-    tpus: Tpus,
+    args: Args, run: LaunchedRun, config: Config, data: Data, vm: startup.Emulation, tpus: Tpus
 ) -> RunState | None:
     """Take the run's lock, store what the machine needs, and supervise until the run has ended.
 

@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.launch.files import RunFiles, check_known
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase
@@ -29,7 +27,7 @@ def define_flags(flags: Flags) -> None:
     flags.number("poll_seconds", 30.0, "Between two looks.", unit="seconds", low=0.05, high=86_400)
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Print the log as it comes."""
     ending = follow(args.bucket, args.name, print, time.sleep, args.poll_seconds)
     return {"name": args.name, "ending": ending}

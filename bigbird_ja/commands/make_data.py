@@ -13,9 +13,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
 from bigbird_ja.commands import define_corpus_flags
 from bigbird_ja.process import children
 from bigbird_ja.settings.schema import OPTIONS, used_by
@@ -84,11 +82,10 @@ def define_flags(flags: Flags) -> None:
     )
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Makes the data set."""
     import time
 
-    from bigbird_ja.cli import command_flags
     from bigbird_ja.data import build
     from bigbird_ja.data.check import report, summary
     from bigbird_ja.data.manifest import spec_of
@@ -101,8 +98,8 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     part = _numbers_of_part(args.part) if args.part else None
     if args.runner == "ray" and args.overwrite:
         raise BadInput("--runner ray and --overwrite: give one of them")
-    config, overrides = command_flags.resolve(args)
-    log(f"make-data settings:\n{command_flags.echo(args, config, overrides)}")
+    config, overrides = resolve(args)
+    log(f"make-data settings:\n{echo(args, config, overrides)}")
     _check_length(config)
     tokenizer = _load_tokenizer(hub.fetched(args.tokenizer, "--tokenizer"))
     corpus = open_corpus(

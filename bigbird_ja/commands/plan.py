@@ -27,10 +27,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli import command_flags
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags, configs, resolve
 from bigbird_ja.process.console import human_count, log, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
@@ -57,14 +54,14 @@ def define_flags(flags: Flags) -> None:
     flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
     import datetime
 
     from bigbird_ja import plan
     from bigbird_ja.accelerators import prices
 
-    names = command_flags.configs(args)
+    names = configs(args)
     _check_several(args, len(names))
     pairs = [_plan(args, number, name) for number, name in enumerate(names)]
     plans, runs = [each for each, _ in pairs], [about for _, about in pairs]
@@ -82,7 +79,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     }
 
 
-def _check_several(args: absl_flags.FlagValues, count: int) -> None:
+def _check_several(args: Args, count: int) -> None:
     """Refuse flags that do not go with so many configs.
 
     Raises:
@@ -99,9 +96,7 @@ def _check_several(args: absl_flags.FlagValues, count: int) -> None:
         raise BadInput("--num_train_steps and several --config: each config has its own steps")
 
 
-def _plan(
-    args: absl_flags.FlagValues, number: int, name: str | None
-) -> tuple[Plan, dict[str, Any]]:
+def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, Any]]:
     """Read one config, with its data set or an estimate of one; return the run and its results."""
     from bigbird_ja import plan, storage
     from bigbird_ja.data import manifest as manifest_lib
@@ -109,7 +104,7 @@ def _plan(
     from bigbird_ja.settings.resolve import fit_to_data
     from bigbird_ja.settings.values import config_warnings, decided_by_data
 
-    config, overrides = command_flags.resolve(args, config_name=name)
+    config, overrides = resolve(args, config_name=name)
     for warning in config_warnings(config):
         log(f"warning: {warning}")
     data: Data

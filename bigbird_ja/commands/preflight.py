@@ -18,9 +18,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
@@ -57,10 +55,9 @@ def define_flags(flags: Flags) -> None:
     flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
     from bigbird_ja import storage
-    from bigbird_ja.cli import command_flags
     from bigbird_ja.data import manifest
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures
@@ -71,7 +68,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     from bigbird_ja.storage import outputs
 
     _check_outputs(args)
-    config, overrides = command_flags.resolve(args)
+    config, overrides = resolve(args)
     data, where = requested_data(config), ""
     if args.data_dir:
         data = manifest.load(args.data_dir)
@@ -80,7 +77,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     wanted = _targets(args, config, data)
     measured = figures.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()
-    log(f"settings:\n{command_flags.echo(args, config, overrides)}")
+    log(f"settings:\n{echo(args, config, overrides)}")
     results = []
     for target, batch in wanted:
         result = estimate.examine(config, data, target, batch, args.dump_hlo, measured=measured)
@@ -107,9 +104,7 @@ def run(args: absl_flags.FlagValues) -> dict[str, Any]:
     return output
 
 
-def _targets(
-    args: absl_flags.FlagValues, config: Config, data: Data
-) -> list[tuple[compile_lib.Target, int]]:
+def _targets(args: Args, config: Config, data: Data) -> list[tuple[compile_lib.Target, int]]:
     """List what is compiled for, with the batch of each.
 
     Raises:
@@ -133,7 +128,7 @@ def _targets(
     ]
 
 
-def _check_outputs(args: absl_flags.FlagValues) -> None:
+def _check_outputs(args: Args) -> None:
     from bigbird_ja.preflight.estimate import DUMP
     from bigbird_ja.storage import outputs
 

@@ -19,9 +19,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
 from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.settings.schema import used_by
 
@@ -92,12 +90,12 @@ def define_flags(flags: Flags) -> None:
         "adopt",
         "Takes a run that was copied without its .bigbird-ja.json, if config, sidecars and events"
         " prove whose it is.",
-        excludes="overwrite",
+        excludes=("overwrite",),
     )
     flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
 
 
-def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[str, Any]:
+def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
     """Train or resume; tests give dependencies that stop the process at chosen instants."""
     from bigbird_ja.process import streams
     from bigbird_ja.process.signals import StopRequest
@@ -121,9 +119,7 @@ def run(args: absl_flags.FlagValues, deps: Dependencies | None = None) -> dict[s
         return _prepare_and_train(args, deps, stop)
 
 
-def _prepare_and_train(
-    args: absl_flags.FlagValues, deps: Dependencies, stop: StopRequest
-) -> dict[str, Any]:
+def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dict[str, Any]:
     """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
     from bigbird_ja.settings.values import change_of
     from bigbird_ja.storage import outputs
@@ -174,10 +170,9 @@ def _prepare_and_train(
 
 
 def _settings(
-    args: absl_flags.FlagValues, run_dir: RunDir, log: Callable[[str], None]
+    args: Args, run_dir: RunDir, log: Callable[[str], None]
 ) -> tuple[Config, list[Override], Manifest, DataGuard]:
     """Return the config, completed by the data set, what was set, in order, and the data set."""
-    from bigbird_ja.cli import command_flags
     from bigbird_ja.data import verify
     from bigbird_ja.settings.resolve import Override, fit_to_data
     from bigbird_ja.settings.values import config_warnings, flatten
@@ -193,11 +188,11 @@ def _settings(
         settings_of_run = run_dir.join("config.yaml")
         stated = flatten(so_far).items()
         adopted = [Override(key, value, settings_of_run, True) for key, value in stated] + adopted
-    config, overrides = command_flags.resolve(args, adopted)
+    config, overrides = resolve(args, adopted)
     if args.engine == "pjrt" or (args.engine == "auto" and not has_estimator()):
         _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
-    log(f"settings:\n{command_flags.echo(args, config, overrides, settings_of_run, manifest)}")
+    log(f"settings:\n{echo(args, config, overrides, settings_of_run, manifest)}")
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)
     for warning in config_warnings(config, from_scratch=not args.init_from):

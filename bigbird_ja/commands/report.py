@@ -12,9 +12,7 @@ settings side by side. Needs matplotlib. Takes seconds.
 import time
 from typing import Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 
 EXAMPLE = "bigbird-ja report --model_dir out/model --output out/report.html"
 
@@ -25,7 +23,7 @@ def define_flags(flags: Flags) -> None:
     flags.path("output", "HTML file to write, on disk or gs://.", default="report.html")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Write the page."""
     from bigbird_ja.report.page import collect, distinct, page
     from bigbird_ja.storage import directory_of, outputs

@@ -14,9 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import IO, Any, cast
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 
 EXAMPLE = "bigbird-ja sample --output sample.jsonl.gz --documents 2000 --seed 1"
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".txt")
@@ -34,7 +32,7 @@ def define_flags(flags: Flags) -> None:
     flags.switch("overwrite", "Replaces a generated corpus of other settings.")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Writes the corpus, unless the output holds it already."""
     from bigbird_ja.process.console import Progress, human_bytes
     from bigbird_ja.text import articles

@@ -11,10 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags as absl_flags
-
 from bigbird_ja import storage
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.launch.backends import connect_all, list_ours
 from bigbird_ja.launch.files import RunFiles, check_known, find_runs, read_run, watched_by
 from bigbird_ja.launch.record import LaunchedRun, Presence, Tpu
@@ -37,7 +35,7 @@ def define_flags(flags: Flags) -> None:
     flags.text("project", "Google Cloud project whose TPUs are listed too.")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """List runs and TPUs."""
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")

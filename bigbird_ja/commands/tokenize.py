@@ -10,9 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from absl import flags as absl_flags
-
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli.command_flags import Args, Flags, resolve
 from bigbird_ja.commands import define_corpus_flags
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
@@ -35,14 +33,13 @@ def define_flags(flags: Flags) -> None:
     flags.switch("overwrite", "Replaces a model of ours that has other settings or another corpus.")
 
 
-def run(args: absl_flags.FlagValues) -> dict[str, Any]:
+def run(args: Args) -> dict[str, Any]:
     """Trains, or finds that the model is there already."""
-    from bigbird_ja.cli import command_flags
     from bigbird_ja.text.corpus import open_corpus
     from bigbird_ja.text.tokenizer_training import ModelFiles
 
     started = time.monotonic()
-    settings = command_flags.resolve(args)[0].tokenize
+    settings = resolve(args)[0].tokenize
     files = ModelFiles(args.output_prefix)
     files.check(replaces=args.overwrite or files.read_record() is None)
     corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)

@@ -31,7 +31,8 @@ _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and n
 _ELSEWHERE = {
     "lr": "learning_rate",
     **dict.fromkeys(("batch_size", "train_batch_size"), "global_batch_size"),
-    **dict.fromkeys(("steps", "max_steps", "epochs", "num_train_epochs"), "num_train_steps"),
+    **dict.fromkeys(("steps", "max_steps"), "num_train_steps"),
+    **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), "num_train_steps"),
     **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "seq_length"),
 }
 
@@ -69,8 +70,8 @@ class Option:
     many: bool = False  # repeatable
     commas: bool = False  # values separated by commas
     required: bool = False
-    unless: tuple[str, ...] = ()  # flags with which a required one is not
-    needs: tuple[str, ...] = ()  # flags, or flag=value, of which one must be there too
+    unless: str = ""  # a flag with which a required one is not
+    needs: str = ""  # a flag, or flag=value, that must be there too
     excludes: tuple[str, ...] = ()  # flags that it cannot go with
     uses: tuple[str, ...] = ()  # of --set and --config: the settings that have an effect
 
