@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.accelerators import CHIPS, prices
+from bigbird_ja.accelerators import CHIPS, load_prices
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import REACHED
 from bigbird_ja.process.console import log, table
@@ -156,7 +156,7 @@ def by_length() -> Iterator[dict[str, Any]]:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         kernels = {(p["kind"], p["length"]): p["forward"] + p["backward"] for p in lines}
-        spot = prices.load().per_hour(f"{chip.name}-8", "spot") / 8
+        spot = (load_prices().by_zone(f"{chip.name}-8", "spot")[0][1] or 0.0) / 8
         for shape, (preset, compiled_length, layers, counts, kinds) in SHAPES.items():
             batch, flag = TOKENS // compiled_length, f"--chip={chip.name}"
             few, many = (

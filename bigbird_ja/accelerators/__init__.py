@@ -1,4 +1,6 @@
-"""Names TPU chips as the compiler knows them, and slices as they are rented: facts, no network.
+"""Hold the facts of TPUs: chips as the compiler knows them, slices as they are rented, prices.
+
+Nothing here asks the network; `prices.yaml` is the dated table of prices by chip, zone and pricing.
 
 A `Chip` describes the device that one compiled program runs on. On v2, v3 and v7x that is a core
 (a chip has two). On v4 the offline topology also compiles for one core, but the TPU's runtimes join
@@ -14,14 +16,28 @@ four of 256 x 256; two FLOPs per cell). `hbm_bytes` is what this compiler leaves
 its own reserve, read from its out-of-memory reports.
 """
 
+import datetime
+import difflib
+import importlib.resources
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
+from bigbird_ja.storage import decode
 
 _GIB = 1 << 30
+PRICINGS = ("on_demand", "spot")
+OLD_DAYS = 365  # a table older than this is called old wherever it is printed
+USUAL_ZONES = 4  # so many are tried where the user names none
+Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
 @dataclass(frozen=True)
@@ -190,3 +206,124 @@ def generation_of(accelerator_type: str) -> int:
 def region_of(zone: str) -> str:
     """Return `us-central1` for `us-central1-b`."""
     return zone.rpartition("-")[0]
+
+
+class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One chip in some zones, US dollars per hour; None: not offered, or not known."""
+
+    on_demand: Price | None = None
+    spot: Price | None = None
+    most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None  # at this price
+    zones: list[str] | None = None  # None: all zones of the chip in the table
+
+
+class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A file of prices: US dollars."""
+
+    as_of: datetime.date
+    source: str = ""
+    chips: dict[str, list[Offer]] = {}
+
+    def offers(self, chip: str) -> dict[str, Offer]:
+        """Return a chip's offers by zone; of several for a zone the last counts."""
+        by_zone: dict[str, Offer] = {}
+        for line in self.chips.get(chip, ()):
+            by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
+        return by_zone
+
+    def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
+        """List zones with the price of the whole slice there, cheapest first, unknown prices last.
+
+        Args:
+            accelerator: such as `v5e-8`.
+            pricing: on_demand or spot.
+
+        Raises:
+            BadInput: no such machine.
+        """
+        machine = find(accelerator)
+        offers: list[tuple[str, float | None]] = []
+        for zone, offer in self.offers(machine.chip).items():
+            price = offer.on_demand if pricing == "on_demand" else offer.spot
+            is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
+            offers.append((zone, price * machine.chips if price is not None and is_sold else None))
+        return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
+
+    def per_hour(self, accelerator: str, pricing: str, zones: Sequence[str]) -> float:
+        """Return US dollars per hour in the dearest of some zones.
+
+        Raises:
+            BadInput: no such machine, or one of the zones has no price of it.
+        """
+        prices = [price for zone, price in self.by_zone(accelerator, pricing) if zone in zones]
+        priced = [price for price in prices if price is not None]
+        if not priced or len(priced) < len(prices):
+            raise BadInput(
+                f"no {pricing} price for {accelerator} in {', '.join(zones)}: add it in a file for"
+                " --price_file"
+            )
+        return max(priced)
+
+    def usual_zones(self, accelerator: str, pricing: str) -> tuple[str, ...]:
+        """Choose zones where the user names none: the cheapest in the US first.
+
+        There docs/cloud-setup.md puts the bucket; traffic from another continent costs more than
+        the difference between zones.
+        """
+        offers = self.by_zone(accelerator, pricing)
+        priced = [zone for zone, price in offers if price is not None]
+        zones = priced or [zone for zone, _ in offers]
+        return tuple(sorted(zones, key=lambda zone: not zone.startswith("us-"))[:USUAL_ZONES])
+
+    def check_zone(self, zone: str, accelerator: str) -> None:
+        """Check that a zone is in the table for that machine.
+
+        Raises:
+            BadInput: it is not; the message names the nearest that are.
+        """
+        known = list(self.offers(find(accelerator).chip))
+        if zone not in known:
+            near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
+            raise BadInput(
+                f"zone {zone!r}: {accelerator} is not offered there, by the prices of"
+                f" {self.as_of}; the nearest: {near} (of {len(known)}); add newer ones in a file"
+                " for --price_file"
+            )
+
+    def age_days(self, today: datetime.date) -> int:
+        """Return how old the table is."""
+        return (today - self.as_of).days
+
+    def describe_age(self, today: datetime.date) -> str:
+        """Say `prices of 2026-01-01, 325 days old: verify before renting`."""
+        days = self.age_days(today)
+        warning = ", warning: more than a year" if days > OLD_DAYS else ""
+        return f"prices of {self.as_of}, {days} days old{warning}: verify before renting"
+
+
+def load_prices(override_path: str | None = None) -> Prices:
+    """Read the package's table and merge a user's file into it.
+
+    Args:
+        override_path: a YAML file of the same form, on disk or gs://; it may be partial.
+
+    Raises:
+        BadInput: no such file, not YAML, an unknown key, or a price that is not a number.
+    """
+    advice = "see bigbird_ja/accelerators/prices.yaml for the form"
+    built_in = importlib.resources.files("bigbird_ja.accelerators") / "prices.yaml"
+    values = decode.read_yaml(built_in.read_text("utf-8"), "prices.yaml")
+    prices = decode.convert(values, Prices, "prices.yaml")
+    if not override_path:
+        return prices
+    try:
+        text = storage.read_text(override_path, decode.MAX_YAML_BYTES)
+    except FileNotFoundError as error:
+        raise BadInput(f"--price_file {override_path}: no such file") from error
+    values = decode.read_yaml(text, override_path)
+    own = decode.convert(values, Prices, override_path, advice)
+    if unknown := [chip for chip in own.chips if chip not in CHIPS]:
+        raise BadInput(f"{override_path}: chips.{unknown[0]}: one of {', '.join(CHIPS)}")
+    changed = {name: getattr(own, name) for name in values}
+    changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
+    return msgspec.structs.replace(prices, **changed)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bigbird_ja.accelerators import prices
+from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
 from bigbird_ja.launch import backends, startup, supervise
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
@@ -111,7 +111,7 @@ def run(args: Args) -> dict[str, Any]:
     from bigbird_ja.launch import prepare  # NumPy
 
     config, overrides = resolve(args)
-    vm, table = startup.emulation(), prices.load(args.price_file)
+    vm, table = startup.emulation(), load_prices(args.price_file)
     run, warnings = prepare.make_record(args.flag_values_dict(), config, vm, table)
     for warning in (*warnings, *config_warnings(config)):
         log(f"warning: {warning}")

@@ -16,8 +16,8 @@ training is by machine code (v5e, v6e), as far as real chips reached it in steps
 interval. Money is of the machine alone: what a base model stores costs less than a dollar a month,
 and traffic within a region nothing.
 
-Compares one machine of each TPU from v2 to v7x in its cheapest zone, every slice in --preflight,
-and the free machines of Kaggle and Colab.
+Compares one machine of each TPU from v2 to v7x in its cheapest zone, and every slice in
+--preflight. What Kaggle lends is a v5e-8, what Colab does a v5e-1 (--accelerator_type).
 """
 
 from __future__ import annotations
@@ -58,14 +58,13 @@ def run(args: Args) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
     import datetime
 
-    from bigbird_ja import plan
-    from bigbird_ja.accelerators import prices
+    from bigbird_ja import accelerators, plan
 
     names = configs(args)
     _check_several(args, len(names))
     pairs = [_plan(args, number, name) for number, name in enumerate(names)]
     plans, runs = [each for each, _ in pairs], [about for _, about in pairs]
-    listed, today = prices.load(args.price_file), datetime.date.today()
+    listed, today = accelerators.load_prices(args.price_file), datetime.date.today()
     made = plan.make_rows(plans, listed, args.accelerator_type)
     chosen = plan.cheapest(made)
     print(_verdict(chosen))
@@ -138,9 +137,9 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
 
 def _results(path: str, seq_length: int) -> Results:
     """Read the results of `preflight` for sequences of that length."""
-    from bigbird_ja.plan import results as results_lib
+    from bigbird_ja.plan import load_results
 
-    results = results_lib.load_results(path)
+    results = load_results(path)
     for step in (*results.chips, *results.topologies):
         if step.get("seq_length", seq_length) != seq_length:
             raise BadInput(
@@ -190,18 +189,14 @@ def _describe(
     """Describe the runs, a table of machines, and the assumptions."""
     from bigbird_ja import plan
 
-    overheads = plans[0].overheads
-    lost = (overheads.checkpoint_interval / 2 + overheads.restart_seconds) / 60
+    lost = (plans[0].checkpoint_interval / 2 + plan.RESTART_SECONDS) / 60
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
-    rented = [row for row in rows if not _is_free(row)]
-    pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if _is_free(row))
     notes = [
         f"tokens/s {'; '.join(by_source)}; intervals: {plan.REACHED_RANGE[0]:g}-"
         f"{plan.REACHED_RANGE[1]:g} x machine code",
-        *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
-        f"spot: {overheads.preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
+        *(f"{text}: {names}" for text, names in _by(rows, "note").items()),
+        f"spot: {plans[0].preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
         " minutes of work and restart",
-        *([f"limits: {', '.join(pages)}"] if pages else []),
         prices_age,
     ]
     about = [line for run in runs for line in _about(run, len(runs) > 1)]
@@ -225,23 +220,17 @@ def _about(run: dict[str, Any], is_one_of_several: bool) -> list[str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Make a line for each machine, spot and on demand side by side; then free machines."""
-    by_machine: dict[tuple[str, str], dict[str, Row]] = {}
-    for row in sorted(rows, key=_is_free):
-        key = _typed(row), row.pricing if _is_free(row) else ""
-        by_machine.setdefault(key, {})[row.pricing] = row
+    """Make a line for each machine, spot and on demand side by side."""
+    by_machine: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_machine.setdefault(_typed(row), {})[row.pricing] = row
     cells = []
-    for (name, provider), by_pricing in by_machine.items():
-        row = by_pricing.get(provider or "spot") or by_pricing["on_demand"]
-        done = _duration(row.hours_range if provider else row.wall_hours_range)
-        spot, demand = (_money(by_pricing.get(key)) for key in (provider or "spot", "on_demand"))
-        rate = human_count(row.tokens_per_second)
-        cells.append((name, rate, done, spot, provider or row.zone or "", demand))
+    for name, by_pricing in by_machine.items():
+        spot, demand = by_pricing["spot"], by_pricing["on_demand"]
+        done, rate = _duration(spot.wall_hours_range), human_count(spot.tokens_per_second)
+        usd = (_between(row.cost_usd_range) for row in (spot, demand))
+        cells.append((name, rate, done, next(usd), spot.zone, next(usd)))
     return table(cells, _HEADER)
-
-
-def _is_free(row: Row) -> bool:
-    return row.pricing not in ("spot", "on_demand")
 
 
 def _typed(row: Row) -> str:
@@ -249,10 +238,6 @@ def _typed(row: Row) -> str:
     from bigbird_ja import accelerators
 
     return accelerators.launch_type(accelerators.find(row.accelerator))
-
-
-def _money(row: Row | None) -> str:
-    return "-" if row is None else _between(row.cost_usd_range)
 
 
 def _duration(hours: tuple[float, float] | None) -> str:
@@ -264,9 +249,7 @@ def _duration(hours: tuple[float, float] | None) -> str:
 
 def _between(ends: tuple[float, float] | None) -> str:
     """Write the least and the most that something takes: `9-12`, `0.82-1.10`."""
-    if ends is None:
-        return "-"
-    return "-".join(map(_short, ends)) if ends[1] else "0"
+    return "-" if ends is None else "-".join(map(_short, ends))
 
 
 def _short(value: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import accelerators, storage
-from bigbird_ja.accelerators.prices import Prices
+from bigbird_ja.accelerators import Prices
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
 from bigbird_ja.launch import backends, startup

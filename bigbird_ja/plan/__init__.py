@@ -4,14 +4,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Annotated, TypedDict
+
+from msgspec import Meta
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import Accelerator
-from bigbird_ja.accelerators.prices import PRICINGS, Prices
+from bigbird_ja.accelerators import PRICINGS, Accelerator, Prices
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.plan.results import Results, Step
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import decode
 
 SECONDS_PER_HOUR = 3600.0
 COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
@@ -28,16 +31,58 @@ LEAST_STEP_SECONDS = 5e-3  # what a host takes to start a step, assumed: it limi
 WIKI40B_JA_BYTES = 1.9e9
 BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: two characters
 
+# Assumed (docs/design/launch.md): a checkpoint stops training so long; a machine that is READY has
+# its first step so much later (boot, install, compile, restore); and so long nothing is billed,
+# until a preemption is noticed and the next machine is there.
+SAVE_SECONDS, RESTART_SECONDS, ABSENT_SECONDS = 15.0, 360.0, 300.0
+
+Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
+Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
+
+
+class Step(TypedDict, total=False):
+    """Names what is read of a compiled step; a rate is None where the step does not fit."""
+
+    priced_cycles: Cycles | None  # the rates are computed from these
+    code_cycles: Cycles | None  # by machine code, where there is any
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
+    fits: bool
+    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
+
+
+class ChipResult(Step):
+    """Names what is read of the step on one chip."""
+
+    chip: str
+    tokens_per_second_per_core: Rate | None
+
+
+class SliceResult(Step):
+    """Names what is read of the step on a whole slice."""
+
+    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
+    tokens_per_second: Rate | None
+
 
 @dataclass(frozen=True)
-class Overheads:
-    """The costs of preemptions, apart from the TPU's price: seconds, and events per rented hour."""
+class Results:
+    """Holds what is read of a file of `preflight --output`."""
 
-    preemptions_per_hour: float = 0.25  # one in four hours; assumed: docs/design/launch.md
-    checkpoint_interval: float = 600.0  # seconds of training between two checkpoints
-    save_seconds: float = 15.0  # training stands still this long for a checkpoint
-    restart_seconds: float = 360.0  # READY until the first step: boot, install, compile, restore
-    absent_seconds: float = 300.0  # unbilled: noticed, deleted, created again
+    chips: list[ChipResult]
+    topologies: list[SliceResult] = field(default_factory=list)
+
+
+def load_results(path: str) -> Results:
+    """Read a file of `preflight --output`.
+
+    Raises:
+        BadInput: no such file, or not a result of `preflight --output`.
+    """
+    advice = "not a result of `bigbird-ja preflight --output`"
+    try:
+        return decode.read_json(path, Results, advice)
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
 
 
 @dataclass(frozen=True)
@@ -46,8 +91,8 @@ class Plan:
 
     config: Config
     data: Data
-    results: Results = field(default_factory=lambda: Results([]))
-    preemptions_per_hour: float = Overheads.preemptions_per_hour  # of a spot machine
+    results: Results = Results([])
+    preemptions_per_hour: float = 0.25  # of a spot machine: one in four hours, assumed
 
     @property
     def tokens(self) -> int:
@@ -56,10 +101,9 @@ class Plan:
         return steps * tokens_per_step(self.config, self.data)
 
     @property
-    def overheads(self) -> Overheads:
-        """Return the costs of preemptions; without saving by time, an hour between checkpoints."""
-        interval = 60 * (self.config.checkpoints.save_every_minutes or 60.0)
-        return Overheads(self.preemptions_per_hour, interval)
+    def checkpoint_interval(self) -> float:
+        """Return seconds of training between two checkpoints: an hour without saving by time."""
+        return 60 * (self.config.checkpoints.save_every_minutes or 60.0)
 
 
 def tokens_per_step(config: Config, data: Data) -> int:
@@ -141,27 +185,30 @@ class RunTime:
     preemptions: float
 
 
-def run_time(training_hours: float, overheads: Overheads, preemptible: bool) -> RunTime | None:
+def run_time(training_hours: float, interval: float, rate: float) -> RunTime | None:
     """Compute expected hours with preemptions as a Poisson process over rented time.
 
     Each preemption repeats half a checkpoint interval on average and waits for the restart. With
     T the interval, s the save, R the restart and r the rate, rented hours H solve
     H = U (1 + s/T) + r H (T/2 + s/2 + R).
 
+    Args:
+        training_hours: without saves, restarts and lost work.
+        interval: seconds of training between two checkpoints.
+        rate: preemptions per rented hour.
+
     Returns:
         None where preemptions are so frequent that the run would never end.
     """
-    rate = overheads.preemptions_per_hour if preemptible else 0.0
-    interval = overheads.checkpoint_interval
-    busy = training_hours * (1 + overheads.save_seconds / interval)
-    restart = overheads.restart_seconds / SECONDS_PER_HOUR
-    lost = (interval + overheads.save_seconds) / 2 / SECONDS_PER_HOUR + restart
+    busy = training_hours * (1 + SAVE_SECONDS / interval)
+    restart = RESTART_SECONDS / SECONDS_PER_HOUR
+    lost = (interval + SAVE_SECONDS) / 2 / SECONDS_PER_HOUR + restart
     share = 1 - rate * lost
     if share <= 0:
         return None
     rented = (busy + restart) / share
     preemptions = rate * rented
-    wall = rented + (preemptions + 1) * overheads.absent_seconds / SECONDS_PER_HOUR
+    wall = rented + (preemptions + 1) * ABSENT_SECONDS / SECONDS_PER_HOUR
     return RunTime(rented, wall, preemptions)
 
 
@@ -170,8 +217,8 @@ class Row:
     """One machine and pricing. `None`: not known, or preemptions are too frequent to finish."""
 
     accelerator: str
-    pricing: str  # on_demand, spot, or the provider of a free machine
-    zone: str | None  # where that price holds
+    pricing: str  # on_demand | spot
+    zone: str  # where that price holds
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
@@ -195,48 +242,40 @@ def make_rows(runs: Sequence[Plan], prices: Prices, names: Sequence[str] = ()) -
     Args:
         runs: one after the other on each machine; a row has their sums.
         prices: each row has its machine's cheapest zone.
-        names: these machines only; by default one of each TPU, the slices in the runs' results
-            and the free machines.
+        names: these machines only; by default one of each TPU, and the slices in the runs'
+            results.
 
     Raises:
         BadInput: no machine has that name.
     """
     machines = [accelerators.find(name) for name in names or accelerators.USUAL]
-    rows = []
     if not names:
         slices = [one for run in runs for one in run.results.topologies]
         machines += [accelerators.of_topology(one["topology"]) for one in slices]
-        for provider, free in prices.free.items():
-            machine = accelerators.find(free.machine)
-            rows.append(make_row(runs, machine, provider, None, 0.0, free.note))
-    for machine in dict.fromkeys(machines):
-        for pricing in PRICINGS:
-            for zone, price in prices.by_zone(machine.name, pricing)[:1]:
-                rows.append(make_row(runs, machine, pricing, zone, price))
+    rows = [
+        make_row(runs, machine, pricing, zone, price)
+        for machine in dict.fromkeys(machines)
+        for pricing in PRICINGS
+        for zone, price in prices.by_zone(machine.name, pricing)[:1]
+    ]
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
 
 def make_row(
-    runs: Sequence[Plan],
-    machine: Accelerator,
-    pricing: str,
-    zone: str | None,
-    price: float | None,
-    free_note: str = "",
+    runs: Sequence[Plan], machine: Accelerator, pricing: str, zone: str, price: float | None
 ) -> Row:
     """Make one row.
 
     Args:
         runs: one after the other.
         machine: the TPU slice.
-        pricing: on_demand, spot, or the provider of a free machine, limited in hours: undated.
+        pricing: on_demand or spot.
         zone: of that price.
         price: US dollars per hour, where it is known.
-        free_note: of a free machine.
     """
     rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
     seconds = [n / rate.tokens_per_second for n, rate in zip(tokens, rates, strict=True)]
-    is_dated, ends = pricing in PRICINGS, (REACHED / share for share in reversed(REACHED_RANGE))
+    ends = (REACHED / share for share in reversed(REACHED_RANGE))
     times, *extremes = (_times(runs, seconds, slower, pricing) for slower in (1.0, *ends))
     odd = next(filter(None, (_indivisible(run, machine) for run in runs)), "")
     fits = [rate.fits for rate in rates]
@@ -244,7 +283,6 @@ def make_row(
         "does not fit" if False in fits else "",
         odd,
         f"{machine.hosts} hosts" if machine.hosts > 1 else "",
-        free_note,
         "" if price is not None else "no price is known: --price_file",
     )
     return Row(
@@ -256,11 +294,11 @@ def make_row(
         usd_per_hour=price,
         training_hours=sum(seconds) / SECONDS_PER_HOUR,
         hours=_total(times, "rented_hours"),
-        wall_hours=_total(times, "wall_hours") if is_dated else None,
-        preemptions=_total(times, "preemptions") if is_dated else None,
+        wall_hours=_total(times, "wall_hours"),
+        preemptions=_total(times, "preemptions"),
         cost_usd=_total(times, "rented_hours", price),
         hours_range=_range(extremes, "rented_hours"),
-        wall_hours_range=_range(extremes, "wall_hours") if is_dated else None,
+        wall_hours_range=_range(extremes, "wall_hours"),
         cost_usd_range=_range(extremes, "rented_hours", price),
         fits=None if None in fits else all(fits),
         divides=not odd,
@@ -272,8 +310,14 @@ def _times(
     runs: Sequence[Plan], seconds: Sequence[float], slower: float, pricing: str
 ) -> list[RunTime | None]:
     """Compute each run's expected hours, from seconds of training, each times `slower`."""
-    hours, is_spot = [slower * each / SECONDS_PER_HOUR for each in seconds], pricing == "spot"
-    return [run_time(each, run.overheads, is_spot) for each, run in zip(hours, runs, strict=True)]
+    return [
+        run_time(
+            slower * each / SECONDS_PER_HOUR,
+            run.checkpoint_interval,
+            run.preemptions_per_hour if pricing == "spot" else 0.0,
+        )
+        for each, run in zip(seconds, runs, strict=True)
+    ]
 
 
 def _range(
@@ -298,16 +342,6 @@ def _indivisible(run: Plan, machine: Accelerator) -> str:
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """Choose the cheapest row that can finish, as far as is known; of equal ones the fastest.
-
-    Never a free machine: these have no date of completion.
-    """
-    able = [
-        row
-        for row in rows
-        if row.divides
-        and row.fits is not False
-        and row.cost_usd is not None
-        and row.wall_hours is not None
-    ]
+    """Choose the cheapest row that can finish, as far as is known; of equal ones the fastest."""
+    able = [r for r in rows if r.divides and r.fits is not False and r.cost_usd is not None]
     return min(able, key=attrgetter("cost_usd", "wall_hours"), default=None)

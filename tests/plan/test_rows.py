@@ -3,13 +3,13 @@
 import pytest
 
 from bigbird_ja import accelerators, plan
-from bigbird_ja.accelerators import prices
+from bigbird_ja.accelerators import load_prices
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import MachineRate, Plan, Results
 from testkit.configs import fitted, with_data
 
 BASE = with_data(fitted("base-4096"))
-PRICES = prices.load()
+PRICES = load_prices()
 
 
 def rate_of(name, results=None, run=BASE):
@@ -69,24 +69,28 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     by_name = {(row.accelerator, row.pricing): row for row in made}
     assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
     assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
-    assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # no slice of its size
     large = by_name["v5e-16", "on_demand"]
     assert large.tokens_per_second == 150_000 and "4 hosts" in large.note
     assert large.usd_per_hour == pytest.approx(16 * 1.20)
     assert by_name["v3-8", "spot"].fits is False
     assert "does not fit" in by_name["v3-8", "spot"].note
-    assert len(made) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
+    assert len(made) == 2 * 8  # seven usual ones and v5e-16; no row twice
+    (alone,) = {
+        row.tokens_per_second
+        for row in plan.make_rows([Plan(*BASE, Results(chips, slices))], PRICES, ["v5e-1"])
+    }
+    assert alone == 10_000  # no slice of its size
     assert plan.cheapest([by_name["v3-8", "spot"], large]) == large
 
 
 def test_rows_hold_their_arithmetic():
     made = plan.make_rows([Plan(*BASE)], PRICES)
     costs = [row.cost_usd for row in made if row.cost_usd is not None]
-    assert costs == sorted(costs) and len(costs) == 14
+    assert costs == sorted(costs) and len(costs) == 12
     for row in made:
         assert (row.cost_usd is None) == ("no price is known" in row.note)
         assert row.hours is not None and row.hours > row.training_hours
-        if row.usd_per_hour is None or row.pricing in PRICES.free:
+        if row.usd_per_hour is None:
             continue
         assert row.cost_usd == pytest.approx(row.hours * row.usd_per_hour)
         assert row.cost_usd_range == tuple(
@@ -105,7 +109,7 @@ def test_a_batch_that_a_machine_does_not_divide_is_noted_and_never_the_cheapest(
     assert "a batch of 16 does not divide by 32" in made[0].note
 
 
-def test_a_row_has_the_cheapest_zone_and_what_is_lent_is_never_the_cheapest():
+def test_a_row_has_the_cheapest_zone():
     made = plan.make_rows([Plan(*BASE)], PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     assert by_name["v6e-8", "spot"].zone == "asia-southeast1-b"

@@ -7,18 +7,18 @@ import pytest
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import World, supervise
-from bigbird_ja.plan import Overheads, run_time
+from bigbird_ja.plan import RESTART_SECONDS, SAVE_SECONDS, run_time
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 DAYS = 60
-OVERHEADS = Overheads(0.25, 600.0, 15.0, 360.0)
+INTERVAL, RATE = 600.0, 0.25  # of checkpoints, and of preemptions an hour
 
 
 def useful_share(seed):
     """Of the rented time of 60 days of training with one preemption in four hours."""
-    trainer = TrainerModel(DAYS * 86_400 * 2, 2.0, 600.0, 15.0, 360.0)
+    trainer = TrainerModel(DAYS * 86_400 * 2, 2.0, INTERVAL, SAVE_SECONDS, RESTART_SECONDS)
     lifetimes = random.Random(seed)
-    cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(0.25 / 3600), fast=True)
+    cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(RATE / 3600), fast=True)
     record = LaunchedRun(
         "gs://b",
         "simulated",
@@ -34,7 +34,7 @@ def useful_share(seed):
 
 
 def test_the_simulated_supervisor_agrees_with_the_plan():
-    time = run_time(DAYS * 24.0, OVERHEADS, preemptible=True)
+    time = run_time(DAYS * 24.0, INTERVAL, RATE)
     assert time is not None
     share = sum(map(useful_share, (1, 2, 3))) / 3
     assert share == pytest.approx(DAYS * 24.0 / time.rented_hours, abs=0.01)
