@@ -91,7 +91,7 @@ def draw(
             np.convolve(losses, np.ones(width) / width, mode="valid"),
             color=f"C{number % 10}",
             lw=1.1,
-            ls=("-", "--")[(number + number // 10) % 2],
+            ls=("-", "--", "-", "--", ":")[(number + number // 10) % 5],
             label=recipes[number] if "seed 0" in name else None,
         )
     for number, (name, loss) in enumerate(counted.items()):
