@@ -178,7 +178,7 @@ class History:
     def _session(self, may_sleep=True):
         """One supervisor, to its end, or until it is killed or detached; None then."""
         rng, self._turns = self._rng, 0
-        if self.cloud.state is None and not self.cloud.events:  # the run begins now
+        if self.cloud.state is None:  # the run begins now
             if self._is_lost:
                 return None  # as `launch` refuses it
             self._began = self.cloud.now

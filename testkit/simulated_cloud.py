@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch.account import recovered
 from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
@@ -343,9 +342,7 @@ class SimulatedCloud:
 
     def load_state(self):
         self.interfere("read", "")
-        if self.state is None:
-            return recovered(self.events, "events")
-        return decode.convert(self.state, RunState, "state")
+        return self.state and decode.convert(self.state, RunState, "state")
 
     def save_state(self, state):
         self.interfere("write", "")

@@ -1,16 +1,12 @@
 """Adds one observation to the state: time, money, and the trainer's progress."""
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
-
-import msgspec
 
 from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.state import LONGEST, Observation, Phase, RunState, View
 from bigbird_ja.launch.watcher import STALLED_SECONDS
-from bigbird_ja.storage import decode
 
 SHORTEST = 600.0  # the rest of a budget must pay for so much of another machine
 _BILLED = (Presence.READY, Presence.DELETING)
@@ -166,25 +162,6 @@ def resume(state: RunState) -> tuple[RunState, float]:
         fresh = RunState()
         state = replace(state, **{name: getattr(fresh, name) for name in _ENDED})
     return state, away_since
-
-
-def to_line(state: RunState) -> dict[str, Any]:
-    """Make the copy of a state that each event of the supervisor holds: what is no default."""
-    fresh = msgspec.to_builtins(RunState())
-    return {key: v for key, v in msgspec.to_builtins(state).items() if v != fresh[key]}
-
-
-def recovered(events: Iterable[Mapping[str, Any]], where: str) -> RunState | None:
-    """Return the state of the newest event in place of a lost one; None where no event has any.
-
-    To go on from it is to go on after a supervisor that ended then: what has been rented since is
-    counted as after any absence (`accrue`).
-
-    Raises:
-        BadInput: it is not as the supervisor wrote it.
-    """
-    saved = [event["saved"] for event in events if "saved" in event]
-    return decode.convert(saved[-1], RunState, where) if saved else None
 
 
 def without_timers(state: RunState) -> RunState:

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.launch.account import recovered
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput
@@ -172,9 +171,8 @@ class RunFiles:
         return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
-        """Read the supervisor's state; where it was lost, the newest in the log of the run."""
-        state = _read_if_there(self._run.supervisor("state.json"), RunState)
-        return state or recovered(run_log.read_events(self._run.model_dir), self._run.model_dir)
+        """Read the supervisor's state; None where there is none."""
+        return _read_if_there(self._run.supervisor("state.json"), RunState)
 
     def save_state(self, state: RunState) -> None:
         """Write the supervisor's state."""

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from bigbird_ja.launch.account import accrue, resume, to_line, without_timers
+from bigbird_ja.launch.account import accrue, resume, without_timers
 from bigbird_ja.launch.decide import after_creation, after_deletion, decide
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, Tpus
@@ -299,7 +299,7 @@ class _Supervisor:
             self._world.say(describe(event))
             line: dict[str, Any] = {"event": event.event, "time": round(self._world.wall(), 3)}
             line |= {"source": "supervisor", "run": self._run.name}
-            self._unsent.append({**line, **event.fields, "saved": to_line(state)})
+            self._unsent.append({**line, **event.fields})
         changed = self._saved is None or without_timers(self._saved) != without_timers(state)
         due = self._now - self._saved_at >= SAVE_EVERY
         failed, self._stores = not self._stores, False

@@ -9,10 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.account import to_line
-from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.record import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
-from bigbird_ja.launch.state import RunState
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute
@@ -174,16 +171,12 @@ def test_a_copied_folder_is_not_the_run(root, fake_tpu):
     assert [name.rpartition("/")[2] for name in fake_tpu.node_names()] == ["run-1"]
 
 
-def test_a_lost_state_is_counted_from_the_log_of_the_run_or_refused(root, fake_tpu):
+def test_a_lost_state_is_refused(root, fake_tpu):
     run = support.make_run(f"{root}/bucket", "run-1")
     os.remove(run.supervisor("state.json"))
     launch = [*support.command(root), "--max_cost=3"]
     status, result = support.run(launch, fake_tpu)
     assert status == 2 and "state.json is lost, and so is what the run has" in result["error"]
-    saved = to_line(RunState(attempt=4, cost_usd=3.0, billed_seconds=4500.0))
-    RunFiles(run).append_event({"event": "deleted", "time": 1.0, "saved": saved})
-    status, result = support.run(launch, fake_tpu)
-    assert (status, result["cost_usd"], result["ending"]) == (75, 3.0, "budget")
     assert fake_tpu.created == []
 
 

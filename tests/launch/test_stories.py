@@ -86,7 +86,7 @@ def _live(story):
 
 
 def _of_line(line):
-    hidden = ("event", "time", "source", "run", "saved")
+    hidden = ("event", "time", "source", "run")
     return Event(line["event"], {k: v for k, v in line.items() if k not in hidden})
 
 
