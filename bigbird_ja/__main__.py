@@ -13,7 +13,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _leave)
-    from bigbird_ja.cli import main as cli
+    from bigbird_ja import cli
 
     cli.main()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from absl import flags
 
+from bigbird_ja import cli
 from bigbird_ja.cli import command_flags, help
-from bigbird_ja.cli import main as cli
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "docs/commands"

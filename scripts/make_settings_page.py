@@ -7,8 +7,8 @@ import sys
 
 import msgspec
 
+from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
-from bigbird_ja.cli import main as cli
 from bigbird_ja.settings import DATA_KEYS
 from bigbird_ja.settings.option import Option
 from bigbird_ja.settings.schema import OPTIONS, Config

@@ -15,7 +15,7 @@ import threading
 import time
 import types
 
-from bigbird_ja.cli import main as cli
+from bigbird_ja import cli
 from bigbird_ja.process import children, console
 from bigbird_ja.storage.disk import scratch_directory
 

@@ -40,7 +40,7 @@ class Limits:
 
 def main():
     """Runs the command of this process's arguments."""
-    from bigbird_ja.cli import main as cli
+    from bigbird_ja import cli
 
     limits, marks = Limits(), 0
 

@@ -202,7 +202,7 @@ def _command(arguments, directory, hang_at=None, limits=None, cwd=None, environ=
 
 
 def _run(arguments, directory, hang_at):
-    from bigbird_ja.cli import main as cli
+    from bigbird_ja import cli
 
     count = 0
     limits = Limits()

@@ -9,7 +9,7 @@ import json
 
 import pytest
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from testkit import runs
 
 _FILES = {
@@ -102,7 +102,7 @@ def test_bad_input(case, words, world, tmp_path, capsys):
     places = {"w": world / "good", "t": world / "bad", "o": tmp_path / "out"}
     before = state(world)
     arguments = [word.format(**places) for word in case.split(" ")]
-    assert main.run_command_line([*arguments, "--json"]) == 2
+    assert cli.run_command_line([*arguments, "--json"]) == 2
     out, err = capsys.readouterr()
     last = err.splitlines()[-1]
     assert last.startswith("bigbird-ja: ") and words in last

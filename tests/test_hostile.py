@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.process.errors import STATUS_OF_REASON
 from testkit import runs
 
@@ -120,7 +120,7 @@ def problem(ended, before, after):
 
 
 def test_every_command_that_reads_files_has_a_good_invocation_to_start_from():
-    assert {*GOOD, *OTHERS} == {*main.COMMANDS}
+    assert {*GOOD, *OTHERS} == {*cli.COMMANDS}
 
 
 @pytest.mark.timeout(100_000 if ALL else 1200)

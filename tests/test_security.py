@@ -6,7 +6,8 @@ import re
 import pytest
 from google.api_core import exceptions
 
-from bigbird_ja.cli import command_flags, main
+from bigbird_ja import cli
+from bigbird_ja.cli import command_flags
 from bigbird_ja.storage import gcs
 from testkit import command_line
 
@@ -14,8 +15,8 @@ from testkit import command_line
 def test_no_flag_takes_a_credential():
     # What is in a flag is in the process list, for every user of the machine to read.
     secret = re.compile("(access|auth|id)_token|password|secret|credential|private|api_key")
-    for name in main.COMMANDS:
-        for flag in command_flags.flags_of(main.load_command(name)):
+    for name in cli.COMMANDS:
+        for flag in command_flags.flags_of(cli.load_command(name)):
             assert not secret.search(flag), flag
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.settings.schema import OPTIONS
 from tests.cli.test_command_flags import enough, flags_of, parse
@@ -53,7 +53,7 @@ def bad_settings(option):
 
 def refusal(capsys, *arguments):
     """The one line with which a command refuses its arguments, without the program's name."""
-    status = main.run_command_line(list(arguments))
+    status = cli.run_command_line(list(arguments))
     captured = capsys.readouterr()
     lines = captured.err.splitlines()
     assert status == 2 and len(lines) == 1, (arguments, status, captured)
@@ -66,7 +66,7 @@ def refusal(capsys, *arguments):
     return line
 
 
-@pytest.mark.parametrize("command", main.COMMANDS)
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_no_flag_takes_a_bad_value(command, capsys):
     for flag in flags_of(command):
         if flag.name == "help":
@@ -93,12 +93,12 @@ def test_no_setting_takes_what_is_no_plain_value(value, capsys):
         assert key in refusal(capsys, "config", f"--set={key}={value}")
 
 
-@pytest.mark.parametrize("command", main.COMMANDS)
+@pytest.mark.parametrize("command", cli.COMMANDS)
 def test_what_no_command_takes(command, capsys):
     for words in (["stray", "words"], ["--json=maybe"], ["--no_such_flag=1", "--json"]):
         refusal(capsys, command, *enough(command), *words)
     assert "unknown flag --flagfile" in refusal(capsys, command, "--flagfile=x")
-    if not getattr(main.load_command(command), "SETTINGS", ()):
+    if not getattr(cli.load_command(command), "SETTINGS", ()):
         assert "unknown flag --config" in refusal(capsys, command, "--config=base-4096")
 
 

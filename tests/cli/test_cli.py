@@ -13,8 +13,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from bigbird_ja import data
-from bigbird_ja.cli import main
+from bigbird_ja import cli, data
 from bigbird_ja.process import errors
 from testkit.command_line import run, run_cli, run_module
 
@@ -22,26 +21,26 @@ SECRET = "ya29.very-secret"
 
 
 def test_alone_it_lists_the_commands_in_the_order_of_use(capsys):
-    assert main.run_command_line([]) == 0
+    assert cli.run_command_line([]) == 0
     printed = capsys.readouterr().out
-    places = [printed.index(f"\n  {name} ") for name in main.COMMANDS]
+    places = [printed.index(f"\n  {name} ") for name in cli.COMMANDS]
     assert places == sorted(places)
-    assert main.run_command_line(["--version"]) == 0
+    assert cli.run_command_line(["--version"]) == 0
     assert capsys.readouterr().out.startswith("bigbird-ja 0.")
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+@pytest.mark.parametrize("name", cli.COMMANDS)
 def test_every_command_has_help_with_defaults_and_an_example(name, capsys):
-    assert main.run_command_line([name, "--help"]) == 0
+    assert cli.run_command_line([name, "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"bigbird-ja {name}" in printed and "Example:" in printed and "(default: " in printed
-    assert main.run_command_line(["help", name]) == 0
+    assert cli.run_command_line(["help", name]) == 0
     assert capsys.readouterr().out == printed
 
 
 def test_help_imports_nothing_heavy():
     program = (
-        "import sys\nfrom bigbird_ja.cli import main as cli\n"
+        "import sys\nfrom bigbird_ja import cli\n"
         "for name in ('sample', 'evaluate', 'report', 'export', 'status'):\n"
         "    cli.run_command_line([name, '--help'])\n"
         "assert 'bigbird_ja.settings.schema' not in sys.modules\n"
@@ -65,7 +64,7 @@ def test_tensorflow_comes_without_keras():
 
 def test_an_unknown_command_names_the_nearest(capsys):
     for words in (["pretran"], ["help", "pretran"]):
-        assert main.run_command_line(words) == 2
+        assert cli.run_command_line(words) == 2
         assert "'pretrain'" in capsys.readouterr().err
 
 
@@ -110,8 +109,8 @@ def test_every_end_has_its_status_and_reason_and_no_secret(
         raise error
 
     command = types.SimpleNamespace(define_flags=lambda flags: None, run=run)
-    monkeypatch.setattr(main, "load_command", lambda name: command)
-    assert main.run_command_line(["demo", "--json"]) == status
+    monkeypatch.setattr(cli, "load_command", lambda name: command)
+    assert cli.run_command_line(["demo", "--json"]) == status
     captured = capsys.readouterr()
     assert json.loads(captured.out)["reason"] == reason
     assert ("Traceback" in captured.err) == (reason == "bug")
@@ -128,9 +127,9 @@ def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_i
     monkeypatch.setitem(errors.INSTALL, "tensorflow_estimator", "x")
     monkeypatch.chdir(tmp_path)
     if there("tensorflow_estimator") is None:
-        assert main.run_command_line(["demo"]) == 2
+        assert cli.run_command_line(["demo"]) == 2
         assert "jax is not installed here: pip install 'bigbird-ja[cpu]'" in capsys.readouterr().err
-    assert main.run_command_line(["preflight"]) == 2
+    assert cli.run_command_line(["preflight"]) == 2
     assert "jax is not installed" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "nothing was made"
 

@@ -4,14 +4,15 @@ import types
 
 import pytest
 
-from bigbird_ja.cli import command_flags, help, main
+from bigbird_ja import cli
+from bigbird_ja.cli import command_flags, help
 from bigbird_ja.cli.command_flags import declared
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS
 
 
 def flags_of(command):
-    return command_flags.own_flags(command_flags.flags_of(main.load_command(command)))
+    return command_flags.own_flags(command_flags.flags_of(cli.load_command(command)))
 
 
 def enough(command, *left_out):
@@ -24,7 +25,7 @@ def enough(command, *left_out):
 
 
 def parse(command, *arguments):
-    return command_flags.parse(main.load_command(command), command, arguments)
+    return command_flags.parse(cli.load_command(command), command, arguments)
 
 
 def refusal(command, *arguments):
@@ -36,7 +37,7 @@ def refusal(command, *arguments):
 
 ALL = [
     pytest.param(command, flag, id=f"{command}-{flag.name}")
-    for command in main.COMMANDS
+    for command in cli.COMMANDS
     for flag in flags_of(command)
 ]
 
@@ -60,7 +61,7 @@ def test_every_flag_is_declared_whole(command, flag):
 )
 def test_a_required_flag_is_marked_and_demanded(command, flag):
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
-    text = help.command_help(main.load_command(command), command)
+    text = help.command_help(cli.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
     assert "(required" in entry
 
@@ -97,9 +98,7 @@ def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_no
 
 
 def test_what_commands_use_are_settings():
-    used = {
-        use for name in main.COMMANDS for use in getattr(main.load_command(name), "SETTINGS", ())
-    }
+    used = {use for name in cli.COMMANDS for use in getattr(cli.load_command(name), "SETTINGS", ())}
     assert used and used <= {*OPTIONS}
 
 
@@ -176,7 +175,7 @@ def test_all_that_is_missing_is_named_at_once():
 
 
 def test_help_shows_what_is_required_first():
-    text = " ".join(help.command_help(main.load_command("pretrain"), "pretrain").split())
+    text = " ".join(help.command_help(cli.load_command("pretrain"), "pretrain").split())
     headings = ["Required:", "Flags:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from testkit import killing
 from testkit.command_line import Ended
 from tests.commands.pretraining import Runs
@@ -32,7 +32,7 @@ def run(capsys):
     """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""
 
     def run_here(*arguments):
-        status = main.run_command_line(list(arguments))
+        status = cli.run_command_line(list(arguments))
         return Ended(status, *capsys.readouterr())
 
     return run_here

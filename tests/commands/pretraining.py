@@ -3,7 +3,7 @@
 import json
 import shutil
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage.ownership import Made, Owned
 from testkit.zygote import Ended
@@ -80,7 +80,7 @@ def events(model):
 
 def refused(flags, capsys, *words, status=2):
     """The command ends with a status and one line that holds `words`."""
-    assert main.run_command_line(flags) == status
+    assert cli.run_command_line(flags) == status
     err = capsys.readouterr().err
     error = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]
     assert len(error) == 1 and "Traceback" not in err

@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from bigbird_ja import storage
-from bigbird_ja.cli import main
+from bigbird_ja import cli, storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -233,5 +232,5 @@ def test_a_profile_of_some_steps_is_found_by_the_profilers_and_has_their_ops(
     ops = [name for name in names if "dot" in name or "MatMul" in name]
     assert len(ops) >= 3 * 8 and len(ops) % 3 == 0  # products of each step
     report = tmp_path / "report.html"
-    assert main.run_command_line(["report", f"--model_dir={model}", f"--output={report}"]) == 0
+    assert cli.run_command_line(["report", f"--model_dir={model}", f"--output={report}"]) == 0
     assert f'href="model/{event["folder"]}"' in report.read_text()

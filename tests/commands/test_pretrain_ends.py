@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -286,7 +286,7 @@ def test_cores_that_jax_s_runtime_would_not_use_are_refused_where_the_user_says_
     file = tmp_path / "mine.yaml"
     file.write_text("tpu: {num_cores: 8}")
     refused([*here, f"--config={file}"], capsys, f"tpu.num_cores ({file})", "--engine pjrt")
-    assert main.run_command_line(["config", "base-4096"]) == 0
+    assert cli.run_command_line(["config", "base-4096"]) == 0
     file.write_text(capsys.readouterr().out)
 
     def train(*_):

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from bigbird_ja import storage
-from bigbird_ja.cli import main
+from bigbird_ja import cli, storage
 from testkit import synthetic
 
 pytestmark = pytest.mark.timeout(300)
@@ -70,7 +69,7 @@ def test_a_start_opens_no_file_twice(zygote, inputs, tmp_path, capsys):
                 opened[os.path.relpath(path, tmp_path)] += 1
 
     sys.addaudithook(note)
-    assert main.run_command_line(flags) == 0, capsys.readouterr().err
+    assert cli.run_command_line(flags) == 0, capsys.readouterr().err
     is_counted = False
     print(f"opened by the start of a finished run: {opened.most_common(12)}")
     assert opened["data/manifest.json"] == 1 and opened["model/config.yaml"] == 1

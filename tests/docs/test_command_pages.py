@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.settings.schema import OPTIONS
 from scripts import make_command_docs, make_settings_page, make_tour
 from testkit import ROOT
@@ -32,4 +32,4 @@ def test_the_reference_of_settings_has_not_drifted():
 @pytest.mark.parametrize("readme", ["README.md", "README.ja.md"])
 def test_both_readmes_name_every_command(readme):
     text = (ROOT / readme).read_text(encoding="utf-8")
-    assert [name for name in main.COMMANDS if f"`{name}`" not in text] == []
+    assert [name for name in cli.COMMANDS if f"`{name}`" not in text] == []

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bigbird_ja.cli import command_flags, main
+from bigbird_ja import cli
+from bigbird_ja.cli import command_flags
 from bigbird_ja.run import log as run_log
 from testkit import ROOT, killing
 
@@ -60,10 +61,10 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(name, tmp_path, c
     run, results = tmp_path / "settings.yaml", {}
     for words in commands(name, str(run)):
         if words[0] == "config":
-            assert main.run_command_line(words) == 0
+            assert cli.run_command_line(words) == 0
             run.write_text(capsys.readouterr().out, encoding="utf-8")
         else:
-            args = command_flags.parse(main.load_command(words[0]), words[0], words[1:])
+            args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
             if "config" in args:
                 command_flags.resolve(args)
             results[words[0]] = args

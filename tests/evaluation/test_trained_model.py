@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.evaluation import trained_model
 from bigbird_ja.export import formats, model_card
 from bigbird_ja.train.warm_start import load_initial
@@ -28,5 +28,5 @@ def test_training_begins_from_an_export_which_other_commands_leave_to_transforme
     assert all((first.values[name] == value).all() for name, value in ours.params.items())
     data = f"--data_dir={small_run.data_dir}"
     for words in (["evaluate", data], ["fill-mask", "--text=[MASK]"]):
-        assert main.run_command_line([*words, f"--model_dir={folder}"]) == 2
+        assert cli.run_command_line([*words, f"--model_dir={folder}"]) == 2
         assert "transformers loads what `export` made" in capsys.readouterr().err

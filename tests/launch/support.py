@@ -13,7 +13,7 @@ from unittest import mock
 from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles
@@ -93,7 +93,7 @@ def run(arguments, *fakes):
     output = io.StringIO()
     variables = {key: text for fake in fakes for key, text in environment(fake).items()}
     with mock.patch.dict(os.environ, variables), contextlib.redirect_stdout(output):
-        status = main.run_command_line([*arguments, "--json"])
+        status = cli.run_command_line([*arguments, "--json"])
     return status, json.loads(output.getvalue())
 
 

@@ -3,7 +3,8 @@
 import re
 import shlex
 
-from bigbird_ja.cli import command_flags, main
+from bigbird_ja import cli
+from bigbird_ja.cli import command_flags
 from scripts import make_state_tables
 
 
@@ -14,7 +15,7 @@ def test_the_commands_of_the_guide_parse():
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("bigbird-ja")]
     assert len(commands) > 5
     for _, command, *flags in commands:
-        command_flags.parse(main.load_command(command), command, flags)
+        command_flags.parse(cli.load_command(command), command, flags)
 
 
 def test_the_design_page_shows_the_supervisors_rules():

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja import storage
-from bigbird_ja.cli import main
+from bigbird_ja import cli, storage
 from bigbird_ja.data import manifest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
@@ -63,7 +62,7 @@ def _files(folder):
 def _run(command, capsys):
     """The status of a command in this process, and what it wrote for people."""
     capsys.readouterr()
-    return main.run_command_line(command), capsys.readouterr().err
+    return cli.run_command_line(command), capsys.readouterr().err
 
 
 PARTS = {

@@ -5,7 +5,7 @@ import sys
 import pytest
 from msgspec import structs
 
-from bigbird_ja.cli import main
+from bigbird_ja import cli
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
 from bigbird_ja.settings import DATA_KEYS
@@ -41,7 +41,7 @@ def read(monkeypatch):
 
 def used(command):
     """The settings of runs that a command says it uses."""
-    return of_runs(set(main.load_command(command).SETTINGS))
+    return of_runs(set(cli.load_command(command).SETTINGS))
 
 
 def of_runs(keys):
@@ -52,7 +52,7 @@ def of_runs(keys):
 def test_plan_reads_what_it_takes(read):
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.final_masked_lm_prob=0.1"]
     for architecture in SHAPES:
-        assert main.run_command_line(["plan", "--config=base-4096", *words, architecture]) == 0
+        assert cli.run_command_line(["plan", "--config=base-4096", *words, architecture]) == 0
     assert of_runs(read) == used("plan")
 
 
@@ -64,5 +64,5 @@ def test_preflight_reads_what_it_takes(read, monkeypatch):
     words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
     words += ["--set=model.num_layers=2", "--chip=v3"]
     for architecture in SHAPES:
-        assert main.run_command_line(["preflight", "--config=tiny-cpu", *words, architecture]) == 0
+        assert cli.run_command_line(["preflight", "--config=tiny-cpu", *words, architecture]) == 0
     assert of_runs(read) == used("preflight")
