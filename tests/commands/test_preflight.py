@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from bigbird_ja.model.params import count_parameters
-from bigbird_ja.plan import results
+from bigbird_ja.plan import load_results
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import costs, figures, hlo
 from bigbird_ja.storage.ownership import MARK
@@ -53,7 +53,7 @@ def test_figures_and_files(preflight, tmp_path):
     assert chip["mfu"] == pytest.approx(
         chip["model_flops"] / (chip["step_ms"] / 1e3 * 61.5e12), rel=1e-4
     )
-    (kept,) = results.load_results(str(output)).chips
+    (kept,) = load_results(str(output)).chips
     rate = "tokens_per_second_per_core"
     assert kept[rate] == chip[rate]
     assert sorted(os.listdir(dump)) == [

@@ -9,11 +9,10 @@ from typing import Any, get_type_hints
 import msgspec
 import pytest
 
-from bigbird_ja import run
+from bigbird_ja import plan, run
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState
-from bigbird_ja.plan import results
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
@@ -76,7 +75,7 @@ _READERS = [
     _Reader("r/supervisor/state.json", RunState, _STATE, lambda f: _of_run(f).load_state()),
     _Reader("r/supervisor/exit.json", ExitReport, _EXIT, lambda f: _of_run(f).exit_report()),
     _Reader("r/supervisor/launch.json", LaunchedRun, _LAUNCHED, lambda f: read_run(f, "r")),
-    _Reader("x.json", results.Results, _FIGURES, lambda f: results.load_results(f"{f}/x.json")),
+    _Reader("x.json", plan.Results, _FIGURES, lambda f: plan.load_results(f"{f}/x.json")),
     _Reader("config.json", hf_folder.FolderConfig, _FOLDER, hf_folder.read_config),
 ]
 
