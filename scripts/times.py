@@ -10,14 +10,13 @@ from typing import Any
 import yaml
 
 from bigbird_ja import plan
-from bigbird_ja.accelerators import USUAL, load_prices
+from bigbird_ja.accelerators import load_prices
 from bigbird_ja.settings import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from testkit import ROOT
 
 PATH = ROOT / "docs/times.yaml"
 _PRESET = "base-4096"
-_LENT = {"v5e-8": "Kaggle", "v5e-1": "Colab"}  # without spot's preemptions
 
 
 def load() -> dict[str, Any]:
@@ -54,7 +53,7 @@ def _rented() -> dict[str, str]:
     data = requested_data(config)
     run = plan.Plan(fit_to_data(config, data), data)
     quotable: dict[str, str] = {}
-    for row in plan.make_rows([run], load_prices(), (*USUAL, "v5e-1")):
+    for row in plan.make_rows([run], load_prices()):
         name = row.accelerator.removesuffix("-8")
         if row.pricing == "spot" and row.wall_hours_range and row.cost_usd_range:
             days = (row.wall_hours or 0.0) / 24
@@ -65,9 +64,8 @@ def _rented() -> dict[str, str]:
             quotable[f"{name}_hours_ja"] = "{}（{}～{}）時間".format(*hours)
             quotable[f"{name}_dollars"] = "{} ({}–{}) US dollars".format(*usd)
             quotable[f"{name}_dollars_ja"] = "{}（{}～{}）米ドル".format(*usd)
-        elif row.accelerator in _LENT and row.hours_range:
-            text = " to ".join(map(_short, row.hours_range))
-            quotable[f"{_LENT[row.accelerator]}_hours"] = f"{text} hours"
+        elif row.pricing in ("Kaggle", "Colab") and row.hours_range:
+            quotable[f"{row.pricing}_hours"] = " to ".join(map(_short, row.hours_range)) + " hours"
     return quotable
 
 

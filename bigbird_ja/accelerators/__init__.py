@@ -217,12 +217,20 @@ class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     zones: list[str] | None = None  # None: all zones of the chip in the table
 
 
+class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A machine that costs nothing."""
+
+    machine: str
+    note: str = ""  # the date of this information, and where its limits are
+
+
 class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A file of prices: US dollars."""
 
     as_of: datetime.date
     source: str = ""
     chips: dict[str, list[Offer]] = {}
+    free: dict[str, Free] = {}  # by who lends it
 
     def offers(self, chip: str) -> dict[str, Offer]:
         """Return a chip's offers by zone; of several for a zone the last counts."""
@@ -322,8 +330,14 @@ def load_prices(override_path: str | None = None) -> Prices:
         raise BadInput(f"--price_file {override_path}: no such file") from error
     values = decode.read_yaml(text, override_path)
     own = decode.convert(values, Prices, override_path, advice)
+    for name, free in own.free.items():
+        try:
+            find(free.machine)
+        except BadInput as error:
+            raise BadInput(f"{override_path}: free.{name}.machine: {error}") from error
     if unknown := [chip for chip in own.chips if chip not in CHIPS]:
         raise BadInput(f"{override_path}: chips.{unknown[0]}: one of {', '.join(CHIPS)}")
     changed = {name: getattr(own, name) for name in values}
     changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
+    changed["free"] = {**prices.free, **own.free}
     return msgspec.structs.replace(prices, **changed)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Args = flags.FlagValues  # the flags of a command, parsed
 
-# Flags that people know from other trainers, where none of ours is meant.
+# Flags that people know from other trainers or from 0.1.0, where none of ours is meant.
 _EXPECTED = {
     **dict.fromkeys(
         ("resume", "resume_from", "resume_from_checkpoint"),
@@ -32,6 +32,10 @@ _EXPECTED = {
         ("gpu", "gpus", "use_gpu", "cuda", "device"),
         "a GPU is used without a flag, where JAX finds one: `bigbird-ja doctor` says",
     ),
+    "continue_with": "--set training.KEY=VALUE does so on a run that goes on",
+    "probe": "`python -m scripts.probe` has it",
+    "watch": "`pretrain --mode train_and_eval` evaluates, `report` again draws the page",
+    "plot": "the table and --json have its figures",
 }
 _SWITCH = {
     **dict.fromkeys(("true", "t", "1", "yes", "y"), True),

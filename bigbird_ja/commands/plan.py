@@ -16,13 +16,14 @@ training is by machine code (v5e, v6e), as far as real chips reached it in steps
 interval. Money is of the machine alone: what a base model stores costs less than a dollar a month,
 and traffic within a region nothing.
 
-Compares one machine of each TPU from v2 to v7x in its cheapest zone, and every slice in
---preflight. What Kaggle lends is a v5e-8, what Colab does a v5e-1 (--accelerator_type).
+Compares one machine of each TPU from v2 to v7x in its cheapest zone, every slice in --preflight,
+and the free machines of Kaggle and Colab.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,13 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     else:
         data = requested_data(config)
         config = fit_to_data(config, data, overrides)
-        sequences, assumption = plan.estimated_sequences(data)
+        tokens = plan.WIKI40B_JA_BYTES / plan.BYTES_PER_TOKEN
+        sequences = math.ceil(tokens / data.seq_length)
+        assumption = (
+            f"no --data_dir: assuming Wiki40b Japanese, {plan.WIKI40B_JA_BYTES / 1e9:.1f} GB of"
+            f" text at {plan.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
+            f" {data.seq_length}"
+        )
     planned = plan.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
         results = _results(args.preflight[number], data.seq_length)
@@ -191,12 +198,15 @@ def _describe(
 
     lost = (plans[0].checkpoint_interval / 2 + plan.RESTART_SECONDS) / 60
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
+    rented = [row for row in rows if not _is_free(row)]
+    pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if _is_free(row))
     notes = [
         f"tokens/s {'; '.join(by_source)}; intervals: {plan.REACHED_RANGE[0]:g}-"
         f"{plan.REACHED_RANGE[1]:g} x machine code",
-        *(f"{text}: {names}" for text, names in _by(rows, "note").items()),
+        *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
         f"spot: {plans[0].preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
         " minutes of work and restart",
+        *([f"limits: {', '.join(pages)}"] if pages else []),
         prices_age,
     ]
     about = [line for run in runs for line in _about(run, len(runs) > 1)]
@@ -220,17 +230,21 @@ def _about(run: dict[str, Any], is_one_of_several: bool) -> list[str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Make a line for each machine, spot and on demand side by side."""
-    by_machine: dict[str, dict[str, Row]] = {}
-    for row in rows:
-        by_machine.setdefault(_typed(row), {})[row.pricing] = row
+    """Make a line for each machine, spot and on demand side by side; then free machines."""
+    demanded = [row for row in rows if row.pricing == "on_demand"]
+    on_demand = {row.accelerator: _between(row.cost_usd_range) for row in demanded}
     cells = []
-    for name, by_pricing in by_machine.items():
-        spot, demand = by_pricing["spot"], by_pricing["on_demand"]
-        done, rate = _duration(spot.wall_hours_range), human_count(spot.tokens_per_second)
-        usd = (_between(row.cost_usd_range) for row in (spot, demand))
-        cells.append((name, rate, done, next(usd), spot.zone, next(usd)))
+    for row in sorted(rows, key=_is_free):
+        if row.pricing != "on_demand":
+            demand = "-" if _is_free(row) else on_demand[row.accelerator]
+            done = _duration(row.hours_range if _is_free(row) else row.wall_hours_range)
+            rate, usd = human_count(row.tokens_per_second), _between(row.cost_usd_range)
+            cells.append((_typed(row), rate, done, usd, row.zone or row.pricing, demand))
     return table(cells, _HEADER)
+
+
+def _is_free(row: Row) -> bool:
+    return row.pricing not in ("spot", "on_demand")
 
 
 def _typed(row: Row) -> str:
@@ -249,7 +263,9 @@ def _duration(hours: tuple[float, float] | None) -> str:
 
 def _between(ends: tuple[float, float] | None) -> str:
     """Write the least and the most that something takes: `9-12`, `0.82-1.10`."""
-    return "-" if ends is None else "-".join(map(_short, ends))
+    if ends is None:
+        return "-"
+    return "-".join(map(_short, ends)) if ends[1] else "0"
 
 
 def _short(value: float) -> str:

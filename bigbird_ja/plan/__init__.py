@@ -111,15 +111,6 @@ def tokens_per_step(config: Config, data: Data) -> int:
     return config.training.global_batch_size * data.seq_length
 
 
-def estimated_sequences(data: Data) -> tuple[int, str]:
-    """Estimate the sequences of Wiki40b Japanese, and say what was assumed."""
-    assumption = (
-        f"no --data_dir: assuming Wiki40b Japanese, {WIKI40B_JA_BYTES / 1e9:.1f} GB of text at"
-        f" {BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of {data.seq_length}"
-    )
-    return math.ceil(WIKI40B_JA_BYTES / BYTES_PER_TOKEN / data.seq_length), assumption
-
-
 @dataclass(frozen=True)
 class MachineRate:
     """The rate of training on a machine, and the source of the figure."""
@@ -189,13 +180,8 @@ def run_time(training_hours: float, interval: float, rate: float) -> RunTime | N
     """Compute expected hours with preemptions as a Poisson process over rented time.
 
     Each preemption repeats half a checkpoint interval on average and waits for the restart. With
-    T the interval, s the save, R the restart and r the rate, rented hours H solve
-    H = U (1 + s/T) + r H (T/2 + s/2 + R).
-
-    Args:
-        training_hours: without saves, restarts and lost work.
-        interval: seconds of training between two checkpoints.
-        rate: preemptions per rented hour.
+    T the interval in seconds, s the save, R the restart and r the rate per rented hour, rented
+    hours H of U hours of training solve H = U (1 + s/T) + r H (T/2 + s/2 + R).
 
     Returns:
         None where preemptions are so frequent that the run would never end.
@@ -217,14 +203,14 @@ class Row:
     """One machine and pricing. `None`: not known, or preemptions are too frequent to finish."""
 
     accelerator: str
-    pricing: str  # on_demand | spot
-    zone: str  # where that price holds
+    pricing: str  # on_demand, spot, or who lends a free machine
+    zone: str | None  # where that price holds
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
     training_hours: float  # without preemptions, saving or restarts
     hours: float | None  # rented: with saves, restarts and lost work
-    wall_hours: float | None  # with the time between machines
+    wall_hours: float | None  # with the time between machines; None for a free one, too
     preemptions: float | None
     cost_usd: float | None
     # The least and the most of these, with the rate anywhere in its interval: `REACHED_RANGE`.
@@ -242,8 +228,8 @@ def make_rows(runs: Sequence[Plan], prices: Prices, names: Sequence[str] = ()) -
     Args:
         runs: one after the other on each machine; a row has their sums.
         prices: each row has its machine's cheapest zone.
-        names: these machines only; by default one of each TPU, and the slices in the runs'
-            results.
+        names: these machines only; by default one of each TPU, the slices in the runs' results
+            and the free machines.
 
     Raises:
         BadInput: no machine has that name.
@@ -253,6 +239,10 @@ def make_rows(runs: Sequence[Plan], prices: Prices, names: Sequence[str] = ()) -
         slices = [one for run in runs for one in run.results.topologies]
         machines += [accelerators.of_topology(one["topology"]) for one in slices]
     rows = [
+        make_row(runs, accelerators.find(free.machine), provider, None, 0.0, free.note)
+        for provider, free in ({} if names else prices.free).items()
+    ]
+    rows += [
         make_row(runs, machine, pricing, zone, price)
         for machine in dict.fromkeys(machines)
         for pricing in PRICINGS
@@ -262,20 +252,21 @@ def make_rows(runs: Sequence[Plan], prices: Prices, names: Sequence[str] = ()) -
 
 
 def make_row(
-    runs: Sequence[Plan], machine: Accelerator, pricing: str, zone: str, price: float | None
+    runs: Sequence[Plan],
+    machine: Accelerator,
+    pricing: str,
+    zone: str | None,
+    price: float | None,
+    free_note: str = "",
 ) -> Row:
-    """Make one row.
+    """Make one row: a machine at its price in a zone, in US dollars per hour, where it is known.
 
-    Args:
-        runs: one after the other.
-        machine: the TPU slice.
-        pricing: on_demand or spot.
-        zone: of that price.
-        price: US dollars per hour, where it is known.
+    A free machine has who lends it as its pricing, no zone, and no date of completion, since it is
+    lent for some hours at a time.
     """
     rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
     seconds = [n / rate.tokens_per_second for n, rate in zip(tokens, rates, strict=True)]
-    ends = (REACHED / share for share in reversed(REACHED_RANGE))
+    is_dated, ends = pricing in PRICINGS, (REACHED / share for share in reversed(REACHED_RANGE))
     times, *extremes = (_times(runs, seconds, slower, pricing) for slower in (1.0, *ends))
     odd = next(filter(None, (_indivisible(run, machine) for run in runs)), "")
     fits = [rate.fits for rate in rates]
@@ -283,6 +274,7 @@ def make_row(
         "does not fit" if False in fits else "",
         odd,
         f"{machine.hosts} hosts" if machine.hosts > 1 else "",
+        free_note,
         "" if price is not None else "no price is known: --price_file",
     )
     return Row(
@@ -294,11 +286,11 @@ def make_row(
         usd_per_hour=price,
         training_hours=sum(seconds) / SECONDS_PER_HOUR,
         hours=_total(times, "rented_hours"),
-        wall_hours=_total(times, "wall_hours"),
-        preemptions=_total(times, "preemptions"),
+        wall_hours=_total(times, "wall_hours") if is_dated else None,
+        preemptions=_total(times, "preemptions") if is_dated else None,
         cost_usd=_total(times, "rented_hours", price),
         hours_range=_range(extremes, "rented_hours"),
-        wall_hours_range=_range(extremes, "wall_hours"),
+        wall_hours_range=_range(extremes, "wall_hours") if is_dated else None,
         cost_usd_range=_range(extremes, "rented_hours", price),
         fits=None if None in fits else all(fits),
         divides=not odd,
@@ -342,6 +334,13 @@ def _indivisible(run: Plan, machine: Accelerator) -> str:
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """Choose the cheapest row that can finish, as far as is known; of equal ones the fastest."""
-    able = [r for r in rows if r.divides and r.fits is not False and r.cost_usd is not None]
+    """Choose the cheapest row that can finish, as far as is known; of equal ones the fastest.
+
+    Never a free machine: these have no date of completion.
+    """
+    able = [
+        row
+        for row in rows
+        if row.divides and row.fits is not False and None not in (row.cost_usd, row.wall_hours)
+    ]
     return min(able, key=attrgetter("cost_usd", "wall_hours"), default=None)

@@ -89,6 +89,7 @@ def test_prices_can_be_overridden_in_part(tmp_path):
         ("as_of: 2026-01-02\nchips: {v3: [{spto: 1}]}", "unknown key 'spto'"),
         ("as_of: 2026-01-02\nchips: {v3: [{spot: -1}]}", "spot: expected a number >= 0"),
         ("as_of: 2026-01-02\nchips: {v9: [{spot: 1}]}", "chips.v9: one of v2, v3"),
+        ("as_of: 2026-01-02\nfree: {me: {machine: v5e-7}}", "free.me.machine: 'v5e-7'"),
     ],
 )
 def test_bad_price_files(tmp_path, text, words):

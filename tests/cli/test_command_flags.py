@@ -153,6 +153,7 @@ def test_the_word_beyond_the_one_that_a_command_takes_is_the_unexpected_one():
         ("pretrain", "--resume", "no flag --resume: the same command again goes on"),
         ("pretrain", "--use_gpu", "a GPU is used without a flag"),
         ("pretrain", "--epochs=3", "did you mean '--num_train_steps'"),
+        ("pretrain", "--continue_with=x", "--set training.KEY=VALUE does so on a run"),
         ("pretrain", "--lr=1", "learning_rate"),
         ("config", "--set=training.lr=1", "did you mean 'training.learning_rate'?"),
         ("config", "--set=lr=1", "did you mean 'training.learning_rate'?"),

@@ -22,7 +22,7 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     assert "days old" in ended.stderr
     rows = {(row["accelerator"], row["pricing"]): row for row in ended.json["rows"]}
     assert {name for name, _ in rows} == {
-        *("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
+        *("v2-8", "v3-8", "v4-8", "v5e-1", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
     }
     assert all(row["hours"] > 0 for row in rows.values())
     assert rows["v3-8", "spot"]["cost_usd"] > 0 and rows["v3-8", "spot"]["zone"]
@@ -38,6 +38,8 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     low, high = rows["v3-8", "spot"]["wall_hours_range"]
     assert f"  {low:.0f}-{high:.0f} h  " in line
     assert [line for line in ended.stderr.splitlines() if len(line) > 79] == []
+    notes = " ".join(ended.stderr.split())
+    assert notes.count("limits: kaggle.com/docs/tpu") == 1, "a note stands once"
     assert len(ended.stderr.rpartition("\n\n")[2].splitlines()) <= 6
 
 
