@@ -22,8 +22,7 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch import record, supervise
-from bigbird_ja.launch.record import LaunchedRun, Operation
+from bigbird_ja.launch import LaunchedRun, Operation, labels_of, supervise
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World
@@ -37,7 +36,7 @@ from testkit.simulated_cloud import TrainerModel
 ZONES = ("zone-a", "zone-b")
 FOREIGN = {  # labels of others' machines that have the run's name
     "another's": {"owner": "someone-else"},
-    "a copied folder's": record.labels_of(LaunchedRun("gs://copy", "run", "id-1"), 1),
+    "a copied folder's": labels_of(LaunchedRun("gs://copy", "run", "id-1"), 1),
 }
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
 _SERVICE = ("list", "find", "time", "create", "delete", "operation")

@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import dataclass, fields
 
-from bigbird_ja.launch.record import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, LaunchedRun
+from bigbird_ja.launch import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import LONGEST, Phase
 from bigbird_ja.launch.supervise import Detached, Stop, World, supervise

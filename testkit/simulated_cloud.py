@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch import LaunchedRun, Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.launch.watcher import CREATION_SECONDS, STALLED_SECONDS

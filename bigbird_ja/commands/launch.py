@@ -23,9 +23,8 @@ from typing import Any
 
 from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
-from bigbird_ja.launch import backends, startup, supervise
+from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
-from bigbird_ja.launch.record import LaunchedRun, Tpus
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import Stop, World, service_clock
 from bigbird_ja.process import errors, signals, streams

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.files import RunFiles, check_known
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase
 
 EXAMPLE = "bigbird-ja logs base-1 --bucket gs://MY-BUCKET"

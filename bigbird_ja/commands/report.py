@@ -25,7 +25,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Write the page."""
-    from bigbird_ja.report.page import collect, distinct, page
+    from bigbird_ja.report import collect, distinct, page
     from bigbird_ja.storage import directory_of, outputs
 
     outputs.check_output_file(args.output, "--output")

@@ -13,9 +13,9 @@ from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.launch import LaunchedRun, Presence, Tpu
 from bigbird_ja.launch.backends import connect_all, list_ours
 from bigbird_ja.launch.files import RunFiles, check_known, find_runs, read_run, watched_by
-from bigbird_ja.launch.record import LaunchedRun, Presence, Tpu
 from bigbird_ja.launch.state import Phase, RunState, TrainerBeat
 from bigbird_ja.process.console import human_time, table
 from bigbird_ja.process.errors import BadInput

@@ -4,7 +4,7 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-from bigbird_ja.launch.record import LaunchedRun, Presence
+from bigbird_ja.launch import LaunchedRun, Presence
 from bigbird_ja.launch.state import LONGEST, Observation, Phase, RunState, View
 from bigbird_ja.launch.watcher import STALLED_SECONDS
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bigbird_ja import accelerators
 from bigbird_ja.accelerators import generation_of
-from bigbird_ja.launch import compute, tpu_api
-from bigbird_ja.launch.record import Presence, Tpu, Tpus, check_still_there
+from bigbird_ja.launch import Presence, Tpu, Tpus, check_still_there, compute, tpu_api
 from bigbird_ja.launch.rest import Kind, ServiceFault, advice
 from bigbird_ja.launch.state import ABSENT_LOOKS
 from bigbird_ja.process.console import log

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bigbird_ja import accelerators
-from bigbird_ja.launch import record, rest
-from bigbird_ja.launch.record import LaunchedRun, Presence, Tpu
+from bigbird_ja import accelerators, launch
+from bigbird_ja.launch import LaunchedRun, Presence, Tpu, rest
 from bigbird_ja.launch.rest import Json
 from bigbird_ja.process.errors import BadInput
 
@@ -99,7 +98,7 @@ def creation(
     return {
         "name": run.name,
         "machineType": f"zones/{zone}/machineTypes/{machine_type(run.accelerator_type)}",
-        "labels": {**record.labels_of(run, attempt), **own},
+        "labels": {**launch.labels_of(run, attempt), **own},
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": source}],
         "networkInterfaces": [interface],
         "metadata": {"items": [{"key": key, "value": text} for key, text in metadata.items()]},
@@ -157,7 +156,7 @@ class ComputeEngine:
         Raises:
             ServiceFault: as all methods; `listed` has those of the zones that answered.
         """
-        query = {"filter": f"labels.{record.RUN_LABEL}:*"}
+        query = {"filter": f"labels.{launch.RUN_LABEL}:*"}
         if zone != "-":
             pages = self._rest.pages(f"zones/{zone}/instances", query)
             return [self._tpu(one) for page in pages for one in page.get("items", [])]
@@ -186,7 +185,7 @@ class ComputeEngine:
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        path = record.check_still_there(self, tpu).resource.split("/", 2)[2]
+        path = launch.check_still_there(self, tpu).resource.split("/", 2)[2]
         operation = self._rest.call("DELETE", path)
         return f"zones/{tpu.zone}/operations/{operation['name']}"
 
@@ -194,12 +193,12 @@ class ComputeEngine:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> record.Operation:
+    def operation(self, name: str) -> launch.Operation:
         """Look at an operation, without waiting."""
         operation = self._rest.call("GET", name)
         is_done = operation.get("status") == "DONE"
         errors = operation.get("error", {}).get("errors", [])
-        return record.Operation(is_done, _fault_of_errors(errors) if is_done else None)
+        return launch.Operation(is_done, _fault_of_errors(errors) if is_done else None)
 
     def _tpu(self, one: Json) -> Tpu:
         items = one.get("metadata", {}).get("items", [])
@@ -213,7 +212,7 @@ class ComputeEngine:
             labels=labels,
             created=rest.seconds_of(one.get("creationTimestamp", "")),
             resource=f"projects/{self._project}/zones/{zone}/instances/{one['name']}",
-            run_dir=next((i.get("value", "") for i in items if i["key"] == record.RUN_DIR_KEY), ""),
+            run_dir=next((i.get("value", "") for i in items if i["key"] == launch.RUN_DIR_KEY), ""),
             service="compute",
         )
 

@@ -17,9 +17,8 @@ Before the phases come the ends that do not depend on them (`check_endings`).
 
 from dataclasses import replace
 
-from bigbird_ja.launch import outcomes
+from bigbird_ja.launch import LaunchedRun, Tpu, outcomes
 from bigbird_ja.launch.account import limit_reached, with_progress
-from bigbird_ja.launch.record import LaunchedRun, Tpu
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,

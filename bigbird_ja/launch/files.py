@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput
 from bigbird_ja.process.redaction import redact

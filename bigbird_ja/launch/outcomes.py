@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
+from bigbird_ja.launch import LaunchedRun, Presence
 from bigbird_ja.launch.account import longest_life
-from bigbird_ja.launch.record import LaunchedRun, Presence
 from bigbird_ja.launch.rest import Kind, ServiceFault, advice
 from bigbird_ja.launch.state import CREATE_TIMEOUT, Decision, Ending, Event, Phase, RunState, View
 

@@ -12,10 +12,9 @@ from bigbird_ja import accelerators, storage
 from bigbird_ja.accelerators import Prices
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
-from bigbird_ja.launch import backends, startup
+from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup
 from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.files import read_run
-from bigbird_ja.launch.record import LaunchedRun, Tpus
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.process.console import human_time

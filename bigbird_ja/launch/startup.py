@@ -20,10 +20,9 @@ from typing import Any
 
 import bigbird_ja
 from bigbird_ja import storage
-from bigbird_ja.launch import watcher
+from bigbird_ja.launch import RUN_DIR_KEY, LaunchedRun, watcher
 from bigbird_ja.launch.backends import MODULES, engine_on, service_of
 from bigbird_ja.launch.files import RunFiles, read_run
-from bigbird_ja.launch.record import RUN_DIR_KEY, LaunchedRun
 from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data

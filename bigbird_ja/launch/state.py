@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch import LaunchedRun, Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.storage.decode import Amount, Count
 

@@ -12,10 +12,10 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
+from bigbird_ja.launch import LaunchedRun, Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.account import accrue, resume, without_timers
 from bigbird_ja.launch.decide import after_creation, after_deletion, decide
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import LaunchedRun, Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState
 from bigbird_ja.process.errors import BadInput, CommandError

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from bigbird_ja import accelerators
-from bigbird_ja.launch import record, rest
-from bigbird_ja.launch.record import LaunchedRun, Presence, Tpu
+from bigbird_ja import accelerators, launch
+from bigbird_ja.launch import LaunchedRun, Presence, Tpu, rest
 from bigbird_ja.launch.rest import Json
 
 API = "https://tpu.googleapis.com/v2"
@@ -57,7 +56,7 @@ def creation(
     node: Json = {
         "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
         "runtimeVersion": run.runtime_version,
-        "labels": {**record.labels_of(run, attempt), "managed-by": "bigbird-ja"},
+        "labels": {**launch.labels_of(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),
         "networkConfig": {
             "network": run.network or "",
@@ -134,7 +133,7 @@ class TpuNodes:
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        current = record.check_still_there(self, tpu)
+        current = launch.check_still_there(self, tpu)
         # force: without it the service refuses while the queued resource still has nodes
         query = {"force": "true"} if current.is_queued else {}
         return str(self._rest.call("DELETE", current.resource, query=query)["name"])
@@ -143,12 +142,12 @@ class TpuNodes:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> record.Operation:
+    def operation(self, name: str) -> launch.Operation:
         """Look at an operation, without waiting."""
         operation, fault = self._rest.call("GET", name), None
         if error := operation.get("error"):
             fault = rest.fault_of_status(error.get("code", 13), error.get("message", ""))
-        return record.Operation(bool(operation.get("done")), fault)
+        return launch.Operation(bool(operation.get("done")), fault)
 
 
 def connect(project: str) -> TpuNodes:
@@ -178,7 +177,7 @@ def _of_node(node: Json) -> Tpu:
         labels=node.get("labels", {}),
         created=rest.seconds_of(node.get("createTime", "")),
         resource=node["name"],
-        run_dir=node.get("metadata", {}).get(record.RUN_DIR_KEY, ""),
+        run_dir=node.get("metadata", {}).get(launch.RUN_DIR_KEY, ""),
     )
 
 

@@ -1,1 +1,344 @@
-"""Makes the HTML page about runs."""
+"""Reads what runs have logged and writes one HTML page: everything inline, nothing fetched."""
+
+import datetime
+import html
+import importlib.resources
+import os
+import string
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from bigbird_ja import __version__, storage
+from bigbird_ja.process.console import human_time
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
+from bigbird_ja.run import Evaluation, EventRecord, Example, HeartbeatRecord, MetricsRecord
+from bigbird_ja.run import log as run_log
+from bigbird_ja.settings import Data
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.values import flatten
+from bigbird_ja.storage import decode
+
+# Without a heartbeat for so long nobody is training, whatever the last state was.
+_FRESH_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class RunLogs:
+    """Holds what one MODEL_DIR says of its run."""
+
+    name: str
+    model_dir: str
+    settings: tuple[Config, Data] | None
+    metrics: list[MetricsRecord]
+    evaluations: list[Evaluation]
+    events: list[EventRecord]
+    heartbeat: HeartbeatRecord | None
+    is_running: bool
+    measured: Mapping[str, Any] = field(default_factory=dict)  # by `doctor --measure`
+
+    @property
+    def step(self) -> int:
+        """Return the newest step in metrics or heartbeat."""
+        logged = self.metrics[-1]["step"] if self.metrics else 0
+        return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Return the length of the whole run."""
+        if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
+            return stated
+        return self.settings[0].training.num_train_steps if self.settings else None
+
+    @property
+    def train_seconds(self) -> float | None:
+        """Return the time in which steps were made, as the model card states it."""
+        return self.metrics[-1].get("train_seconds") if self.metrics else None
+
+    @property
+    def interruptions(self) -> int:
+        """Count ends other than `finished`, as the model card does."""
+        return run_log.unfinished_starts(self.events) - self.is_running
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Return the seconds to the last step at the mean pace of training so far."""
+        if not self.train_seconds or not self.total_steps or not self.metrics[-1]["step"]:
+            return None
+        left = self.total_steps - self.step
+        return max(0.0, self.train_seconds / self.metrics[-1]["step"] * left)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Return the cost that the supervisor has counted; None where there was none."""
+        return run_log.counted_usd(self.events)
+
+    def count(self, *names: str) -> int:
+        """Count the events of these names."""
+        return sum(event["event"] in names for event in self.events)
+
+
+def collect(model_dir: str, now: float) -> RunLogs:
+    """Read one MODEL_DIR.
+
+    Raises:
+        BadInput: it holds nothing of a run.
+    """
+    config_path = storage.join(model_dir, "config.yaml")
+    settings = read_config(config_path) if storage.exists(config_path) else None
+    metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
+    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
+    if settings is None and not metrics and not events:
+        raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
+    heartbeat = run_log.read_heartbeat(model_dir)
+    measured = storage.join(model_dir, run_log.MEASURED)
+    newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
+    is_running = (
+        heartbeat is not None
+        and heartbeat["state"] != "stopped"
+        and now - heartbeat["time"] < _FRESH_SECONDS
+    )
+    return RunLogs(
+        name=storage.base_name(model_dir),
+        model_dir=model_dir,
+        settings=settings,
+        metrics=metrics,
+        evaluations=[newest[step] for step in sorted(newest)],
+        events=events,
+        heartbeat=heartbeat,
+        is_running=is_running,
+        measured=decode.read_json(measured, dict[str, Any]) if storage.exists(measured) else {},
+    )
+
+
+def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
+    """Name each run by the shortest end of its path that no other has.
+
+    A page shows no more of the path.
+    """
+    parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
+    length = next(
+        (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1
+    )
+    return [
+        replace(run, name="/".join(part[-length:])) for run, part in zip(runs, parts, strict=True)
+    ]
+
+
+def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:
+    """Return the page.
+
+    Args:
+        runs: in the order of their colours.
+        now: UNIX seconds, for the line that says when it was written.
+        folder: of the page, from which profiles are linked.
+    """
+    template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")
+    written = datetime.datetime.fromtimestamp(now, datetime.timezone.utc)
+    parts: dict[str, list[str]] = {
+        "cards": [_card(run, index, folder) for index, run in enumerate(runs)],
+        "training": _training(runs),
+        "evaluation": _evaluation(runs),
+        "examples": [_examples(run) for run in runs],
+        "facts": [
+            _table("Settings that are not defaults", runs, _changed_settings),
+            _table("Environment", runs, _environment),
+            *([_table("Measured", runs, _measured)] if any(run.measured for run in runs) else []),
+        ],
+    }
+    return string.Template(template.read_text(encoding="utf-8")).substitute(
+        {name: "\n".join(part) for name, part in parts.items()},
+        names=_escape(", ".join(run.name for run in runs)),
+        written=f"{written:%Y-%m-%d %H:%M:%S} UTC",
+        version=__version__,
+    )
+
+
+def _escape(value: Any) -> str:
+    return html.escape(str(value))
+
+
+def _card(run: RunLogs, index: int, folder: str) -> str:
+    """Show the numbers that one looks for first."""
+
+    def number(value: Any, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {}
+    total = run.total_steps
+    seconds = run.eta_seconds if run.is_running else run.train_seconds
+    facts = {
+        "step": f"{run.step:,}" + (f" / {total:,}" if total else ""),
+        "loss": number(last.get("loss"), ".4f"),
+        "masked-LM accuracy": number(last.get("masked_lm_accuracy"), ".2%"),
+        "tokens per second": number(last.get("tokens_per_second"), ",.0f"),
+        "ETA" if run.is_running else "trained for": "-" if seconds is None else human_time(seconds),
+        "interruptions": f"{run.interruptions:,}",
+        "preemptions": f"{run.count('preempted'):,}",
+    }
+    if run.cost_usd is not None:
+        facts["cost so far"] = f"${run.cost_usd:,.2f}"
+    if run.evaluations:
+        facts["held-out loss"] = number(run.evaluations[-1]["masked_lm_loss"], ".4f")
+    cells = "".join(f"<div><span>{k}</span><b>{_escape(v)}</b></div>" for k, v in facts.items())
+    kind, state = _state(run)
+    share = min(1.0, run.step / total) if total else 0.0
+    return (
+        f'<div class="card"><strong>{_escape(run.name)}</strong>'
+        f'<span class="state {kind}">{_escape(state)}</span>'
+        f'<div class="bar-track"><i class="b{index % NUM_COLOURS}" style="width:{share:.1%}"></i>'
+        f'</div><div class="facts">{cells}</div>{_profiles(run, folder)}</div>'
+    )
+
+
+def _profiles(run: RunLogs, folder: str) -> str:
+    """Link the profiles; of a run or a page on a bucket, name them."""
+    texts = []
+    for event in run.events:
+        if event["event"] == "profiled":
+            fields: Mapping[str, Any] = event
+            text = f"profile of steps {_escape(fields['steps'])}"
+            if not storage.is_remote(run.model_dir) and not storage.is_remote(folder):
+                path = os.path.relpath(os.path.join(run.model_dir, fields["folder"]), folder or ".")
+                text = f'<a href="{_escape(urllib.parse.quote(path))}">{text}</a>'
+            texts.append(f'<p class="sub">{text} (tensorboard --logdir MODEL_DIR, or xprof)</p>')
+    return "".join(texts)
+
+
+def _state(run: RunLogs) -> tuple[str, str]:
+    """Return the state of a run: the style sheet's class, and words."""
+    state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
+    if run.is_running:
+        return "run", state
+    if run.heartbeat and state == "stopped":
+        reason = run.heartbeat.get("reason")
+        return ("good" if reason == "finished" else "bad"), str(reason or state)
+    return "bad", f"silent (was {state})"
+
+
+def _training(runs: Sequence[RunLogs]) -> list[str]:
+    """Draw charts over the steps."""
+
+    def series(key: str, held_out: str = "") -> list[Series]:
+        lines = []
+        for index, run in enumerate(runs):
+            name = f"{run.name}, held out"
+            lines += [
+                Series(run.name, _points(run.metrics, key), index),
+                Series(name, _points(run.evaluations, held_out), index, is_dots=True),
+            ]
+        return lines
+
+    accuracy = series("masked_lm_accuracy", "masked_lm_accuracy")
+    return [
+        line_chart("Loss", series("loss", "masked_lm_loss")),
+        line_chart("Masked-LM accuracy", accuracy, is_share=True),
+        line_chart("Learning rate", series("learning_rate")),
+        line_chart("Tokens per second", series("tokens_per_second")),
+    ]
+
+
+def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    """Return a quantity against the step, where it was measured and is a number."""
+    return [(float(line["step"]), line[key]) for line in lines if line.get(key) is not None]
+
+
+def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
+    """Draw accuracies of the newest evaluation of each run."""
+    charts = []
+    for title, key in (
+        ("Accuracy by position in the sequence", "by_position"),
+        ("Accuracy by distance to the nearest visible same token", "by_distance"),
+    ):
+        tables = {}
+        for run in runs:
+            newest: Mapping[str, Any] = run.evaluations[-1] if run.evaluations else {}
+            tables[run.name] = _shares(newest.get(key) or [], "accuracy")
+        if any(tables.values()):
+            charts.append(bar_chart(title, tables))
+    return charts or ['<p class="none">not evaluated yet</p>']
+
+
+def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | None]:
+    """Return a column by the name of its bucket."""
+    return {"none" if row["from"] is None else f"{row['from']}+": row[key] for row in rows}
+
+
+def _examples(run: RunLogs) -> str:
+    """Show sentences with a mask, and the newest guesses."""
+    shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
+    if not shown:
+        return ""
+    examples: Sequence[Example] = shown[-1]["examples"]
+    rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
+    for e in examples:
+        is_right = e["guess"] and e["truth"].startswith(e["guess"])  # pieces may be short
+        verdict = "right" if is_right else "wrong"
+        rows.append(
+            f"<tr><td>{_escape(e['before'])}</td><td><b>{_escape(e['truth'])}</b></td>"
+            f'<td class="{verdict}"><b>{_escape(e["guess"])}</b> {e["probability"]:.0%}</td>'
+            f"<td>{_escape(e['after'])}</td></tr>"
+        )
+    # Without `lang` a browser may draw Han characters in their Chinese forms.
+    title = f"Filled masks, {_escape(run.name)}, step {shown[-1]['step']:,}"
+    table = f'<table lang="ja">{"".join(rows)}</table>'
+    return f'<div class="card wide"><figcaption>{title}</figcaption>{table}</div>'
+
+
+def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]) -> str:
+    """Write a row per key and a column per run; rows that differ between runs stand out."""
+    columns = [get(run) for run in runs]
+    head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
+    rows = [f"<tr><th></th>{head}</tr>"]
+    for key in dict.fromkeys(key for column in columns for key in column):
+        values = [_escape(column.get(key, "-")) for column in columns]
+        differs = ' class="differs"' if len(set(values)) > 1 else ""
+        cells = "".join(f"<td>{value}</td>" for value in values)
+        rows.append(f"<tr{differs}><th>{_escape(key)}</th>{cells}</tr>")
+    table = f"<table>{''.join(rows)}</table>"
+    return f'<div class="card"><figcaption>{title}</figcaption>{table}</div>'
+
+
+def _environment(run: RunLogs) -> dict[str, Any]:
+    """Return counts, and what the newest start logged about machine and packages."""
+    starts = [e for e in run.events if e["event"] in ("started", "resumed")]
+    last: Mapping[str, Any] = starts[-1] if starts else {}
+    left_out = ("event", "time", "global_step", "interruptions", "pid", "environment")
+    return {
+        "sessions": run.count("started", "resumed"),
+        "checkpoints saved": run.count("saved"),
+        **{key: value for key, value in last.items() if key not in left_out},
+        **(last.get("environment") or {}),
+    }
+
+
+def _measured(run: RunLogs) -> dict[str, Any]:
+    """Return what `doctor --measure` found, and what was predicted, where it was."""
+    predicted, rows = run.measured.get("predicted", {}), {}
+    for key, value in run.measured.items():
+        if key not in ("model_dir", "predicted"):
+            text = f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
+            beside = predicted.get(key)
+            rows[key] = (
+                text
+                if not isinstance(beside, (int, float))
+                else f"{text} (predicted {beside:,.6g})"
+            )
+    return rows | ({"prediction": predicted["error"]} if "error" in predicted else {})
+
+
+def _changed_settings(run: RunLogs) -> dict[str, Any]:
+    """Return the settings that the run uses and that are not defaults.
+
+    Those of its tokenizer and its data are in their own records.
+    """
+    defaults = flatten(Config())
+    values = flatten(*run.settings) if run.settings else {}
+    return {
+        key: value
+        for key, value in values.items()
+        if value != defaults.get(key) and key in used_by("pretrain")
+    }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch.record import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
+from bigbird_ja.launch import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute

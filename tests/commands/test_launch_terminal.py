@@ -10,8 +10,8 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.commands.launch import Interrupts
 from bigbird_ja.commands.logs import LogFollower, follow
+from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.launch.supervise import Stop
 from tests.launch import support

@@ -14,10 +14,9 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja import cli
-from bigbird_ja.launch import compute, tpu_api
+from bigbird_ja.launch import LaunchedRun, compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.startup import VM_VARIABLE
 from bigbird_ja.launch.state import RunState

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.launch import ID_LABEL, Presence, Tpu
 from bigbird_ja.launch.backends import delete_all, engine_on, list_ours
-from bigbird_ja.launch.record import ID_LABEL, Presence, Tpu
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.process.errors import BadInput, StorageError
 

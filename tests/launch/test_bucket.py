@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import startup
+from bigbird_ja.launch import LaunchedRun, startup
 from bigbird_ja.launch.files import RunFiles, find_runs, read_run
 from bigbird_ja.launch.prepare import check_name, region_warnings
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch import decide, outcomes, supervise
-from bigbird_ja.launch.record import Tpu
+from bigbird_ja.launch import Tpu, decide, outcomes, supervise
 from bigbird_ja.launch.state import LONGEST
 from testkit.explore import Bounds, explore
 from testkit.explored import INVARIANTS

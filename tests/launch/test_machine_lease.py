@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch.record import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
+from bigbird_ja.launch import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Ending, Phase
 from bigbird_ja.launch.supervise import Detached, Stop

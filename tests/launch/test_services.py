@@ -9,8 +9,16 @@ from unittest import mock
 import pytest
 from google.auth.exceptions import RefreshError
 
-from bigbird_ja.launch import backends, rest, tpu_api
-from bigbird_ja.launch.record import ATTEMPT_LABEL, ID_LABEL, RUN_DIR_KEY, RUN_LABEL, Presence
+from bigbird_ja.launch import (
+    ATTEMPT_LABEL,
+    ID_LABEL,
+    RUN_DIR_KEY,
+    RUN_LABEL,
+    Presence,
+    backends,
+    rest,
+    tpu_api,
+)
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import BadInput

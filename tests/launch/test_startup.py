@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bigbird_ja.launch import startup
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch import LaunchedRun, startup
 from bigbird_ja.launch.startup import Emulation
 from tests.launch.support import wait_until, write_tool
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from bigbird_ja.launch import ID_LABEL, LaunchedRun, Operation, Presence, Tpu
 from bigbird_ja.launch.account import accrue, resume
 from bigbird_ja.launch.decide import decide
-from bigbird_ja.launch.record import ID_LABEL, LaunchedRun, Operation, Presence, Tpu
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import (
     ABSENT_LOOKS,

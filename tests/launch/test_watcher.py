@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import watcher
+from bigbird_ja.launch import LaunchedRun, watcher
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.watcher import Counters, Host, Seen, Terms
 from tests.launch import support
 from tests.launch.support import wait_until

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import World, supervise
 from bigbird_ja.plan import RESTART_SECONDS, SAVE_SECONDS, run_time

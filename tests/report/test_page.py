@@ -6,8 +6,7 @@ import re
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.report import charts
-from bigbird_ja.report.page import collect, distinct, page
+from bigbird_ja.report import charts, collect, distinct, page
 from tests.report import fake_run
 
 matplotlib = pytest.importorskip("matplotlib.image", reason="draws the charts")

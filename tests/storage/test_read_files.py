@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from bigbird_ja import plan, run
+from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.files import RunFiles, read_run
-from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
