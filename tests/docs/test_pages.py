@@ -1,0 +1,156 @@
+"""Pages say what is so: what the code writes, what is named, quoted and called.
+
+Links within docs/ are `make site`'s to check, here are those of the pages outside.
+"""
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from bigbird_ja import cli
+from bigbird_ja.cli import command_flags
+from scripts import make_command_docs, make_settings_page, make_state_tables, make_tour, times
+from testkit import ROOT
+
+PAGES = sorted(
+    path.relative_to(ROOT)
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if path.name != "DEVELOPERS.md"
+)
+RULES = make_state_tables.PAGE
+MADE = {
+    "commands": make_command_docs.pages,
+    "settings": lambda: {"docs/settings.md": make_settings_page.page()},
+    "tour": make_tour.pages,
+    "rules": lambda: {RULES: make_state_tables.page(text_of(RULES))},
+}
+# What pages call: ours, the shell's, what every Linux and `make install` have, of our locks `hf`
+# and `tensorboard`, and Google's SDK, which docs/cloud-setup.md asks for.
+PROGRAMS = {*"bigbird-ja cd export cp iconv git make pip python hf tensorboard gcloud".split()}
+# How long something takes, as a comment behind a command of the README's road.
+DURATION = re.compile(r"# .*\b(hours?|days?|weeks?|half|日|時間)")
+
+
+def text_of(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_pages_have_not_drifted(what):
+    for name, text in MADE[what]().items():
+        assert text_of(name) == text, f"{name}: `make docs`"
+
+
+def test_every_command_has_a_page_and_stands_in_both_readmes():
+    there = {f"docs/commands/{name}" for name in os.listdir(ROOT / "docs/commands")}
+    assert there <= make_command_docs.pages().keys()
+    for readme in ("README.md", "README.ja.md"):
+        assert [name for name in cli.COMMANDS if f"`{name}`" not in text_of(readme)] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parts[0] != "docs"], ids=str)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if target.startswith(("http", "mailto")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (ROOT / page).parent / path if path else ROOT / page
+        assert there.exists(), target
+        if anchor and there.suffix == ".md":
+            headings = re.findall(r"(?m)^#+ (.*)$", text_of(there))
+            plain = [re.sub(r"[^\w\- ]", "", heading.lower().strip()) for heading in headings]
+            assert anchor in {heading.replace(" ", "-") for heading in plain}, target
+
+
+def test_modules_that_pages_name_are_there():
+    folders = ("bigbird_ja", "docs", "scripts", "testkit", "tests")
+    there = [f"/{path.relative_to(ROOT)}" for f in folders for path in (ROOT / f).rglob("*.py")]
+    for page in PAGES:
+        for name in re.findall(r"`([\w/]+\.py)", text_of(page)):
+            assert any(path.endswith(f"/{name}") for path in there), f"{page}: {name}"
+        for path, name in re.findall(r"`([\w/]+\.py)::(\w+)", text_of(page)):  # a test
+            assert f"def {name}(" in text_of(f"tests/{path}"), f"{page}: {path}::{name}"
+
+
+def test_messages_that_troubleshooting_quotes_are_in_the_code():
+    texts = "\n".join(
+        text
+        for path in (ROOT / "bigbird_ja").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if (text := constant(node))
+    )
+    for page in ("docs/troubleshooting.md", "docs/troubleshooting.ja.md", "docs/cloud-setup.md"):
+        for row in re.findall(r"(?m)^\| (`.*)$", text_of(page)):
+            first = row.split(" | ")[0]
+            for message in re.findall("`([^`]+)`", "" if "transformers" in first else first):
+                assert all(part in texts for part in re.split(r"…|\bN\b", message)), message
+
+
+def constant(node):
+    """The text of a string in the code; "\0" where a value is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(constant, node.values))
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return "\0" if isinstance(node, ast.FormattedValue) else ""
+
+
+def called(text):
+    """The programs of command blocks."""
+    for kind, block in re.findall(r"(?ms)^```(\w*)\n(.*?)^```", text):
+        lines = re.sub(r"\\\n", " ", block).splitlines()
+        shown = [line[2:] for line in lines if line.startswith("$ ")]  # the rest is output
+        lines = shown or [line for line in lines if not re.match(r"\w+ = ", line)]
+        for line in lines if kind in ("", "bash", "sh", "console") else ():
+            plain = re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "_", line)
+            for part in re.split(r"&&|\|\|?|[;&]", plain):
+                words = [word for word in part.split() if not re.match(r"[A-Z_]+=", word)]
+                yield from [word for word in words[:1] if word != "_"]
+
+
+def test_programs_and_targets_that_pages_call_are_there():
+    pages = [page for page in PAGES if page.parts[1:2] not in (("design",), ("lab",))]
+    unknown = {page: {*called(text_of(page))} - PROGRAMS for page in pages}
+    assert {page: words for page, words in unknown.items() if words} == {}
+    targets = {*re.findall(r"`make ([a-z][\w-]*)[ `]", "".join(map(text_of, pages)))}
+    made = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)
+    assert targets and made.returncode == 0, made.stderr
+
+
+def test_the_commands_of_the_cloud_guide_parse():
+    blocks = re.findall(r"```sh\n(.*?)```", text_of("docs/cloud-setup.md"), re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("bigbird-ja")]
+    assert len(commands) > 5
+    for _, command, *flags in commands:
+        command_flags.parse(cli.load_command(command), command, flags)
+
+
+def test_times_are_those_of_the_file_of_times():
+    assert times.missing() == []
+    quoted = " ".join(text for _, text in times.sentences())
+    for page in ("README.md", "README.ja.md", "docs/guide.md", "docs/guide.ja.md"):
+        for line in text_of(page).splitlines():
+            if result := DURATION.search(line):
+                assert result[0].removeprefix("# ") in quoted, f"{page}: {line}"
+
+
+@pytest.mark.parametrize("name", ["README", "docs/guide"])
+def test_the_commands_are_the_same_in_japanese(name):
+    def blocks(page):
+        found = re.findall(r"```(\w*)\n(.*?)```", text_of(page), re.DOTALL)
+        return [re.sub(r" +# .*", "", block) for kind, block in found if kind != "mermaid"]
+
+    assert blocks(f"{name}.ja.md") == blocks(f"{name}.md")
+
+
+def test_every_message_of_troubleshooting_is_there_in_japanese():
+    def messages(page):
+        rows = [line for line in text_of(page).splitlines() if line.startswith("| `")]
+        return {result for row in rows for result in re.findall("`([^`]+)`", row.split(" | ")[0])}
+
+    assert messages("docs/troubleshooting.ja.md") >= messages("docs/troubleshooting.md")
