@@ -111,17 +111,17 @@ probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its cu
 bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
 	@$(BIN)/python -m scripts.bench_checkpoint
 
-bench-faults: $(STAMP) ## faults of a bucket, by kind: ridden out or ended cleanly
-	@$(BIN)/python -m scripts.bench_faults
+bench-faults: $(STAMP) ## every fault of a bucket against every operation: ridden out or ended cleanly
+	@$(BIN)/python -m pytest -m "" $(WORKERS) tests/storage/test_faults.py
 
 bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, nothing written
 	@BIGBIRD_JA_HOSTILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/test_hostile.py
 
-bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: what is left (two minutes)
-	@$(BIN)/python -m scripts.bench_leaks
+bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: nothing may be left (two minutes)
+	@BIGBIRD_JA_HISTORIES=5000 $(BIN)/python -m pytest -n 2 tests/launch/test_histories.py -k nothing_is_left
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
-	@$(BIN)/python -m scripts.soak --engine $(or $(ENGINE),auto)
+	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m nightly tests/train/test_soak.py
 
 size: $(STAMP) ## lines, files and functions by package
 	@$(BIN)/python -m scripts.size

@@ -9,7 +9,7 @@ has cost that it must not.
 
 import math
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from bigbird_ja.launch import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
@@ -244,11 +244,3 @@ class History:
             cloud.rented_finished,
             int(unending or is_billed),
         )
-
-
-def total(verdicts):
-    """The table's row."""
-    row = {"histories": len(verdicts)}
-    for field in fields(Verdict):
-        row[field.name.replace("_", " ")] = sum(getattr(one, field.name) for one in verdicts)
-    return row

@@ -1,4 +1,4 @@
-"""Objects on the fake bucket, through the real google-cloud-storage client; then it misbehaves."""
+"""Objects on the fake bucket, through the real google-cloud-storage client."""
 
 import logging
 import os
@@ -10,9 +10,9 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import gcs
 from bigbird_ja.storage.bucket import CHUNK
-from testkit.fakes.matrix import LARGE, cases, run_case
 
 MiB = 1 << 20
+LARGE = os.urandom(17 * MiB)  # two pieces
 
 
 def test_lists_come_in_pages(bucket, fake_gcs):
@@ -78,22 +78,6 @@ def test_what_is_stored_is_compared_with_what_was_sent(bucket, fake_gcs):
     with pytest.raises(StorageError, match="not what was sent"):
         storage.write_bytes(f"{bucket}/y", bytes(9 * MiB))
     assert not storage.exists(f"{bucket}/y")
-
-
-# Where an operation takes the same road as another, these faults meet it by night only.
-ALIKE = {"500 burst", "429 burst", "30 % random 503", "503 for ever", "reset for ever"}
-SAME_ROAD = {"upload", "stream", "list", "exists", "delete", "delete if", "swap"}
-
-
-def _parameter(case):
-    is_rare = case.kind in ALIKE and case.operation in SAME_ROAD
-    return pytest.param(case, id=case.name, marks=[pytest.mark.nightly] if is_rare else [])
-
-
-@pytest.mark.parametrize("case", map(_parameter, cases()))
-def test_matrix(case, bucket, fake_gcs, tmp_path, monkeypatch):
-    monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", str(case.seconds))
-    run_case(case, fake_gcs, f"{bucket}/d", str(tmp_path))
 
 
 def test_a_lasting_fault_ends_in_bounded_time_after_growing_delays(bucket, fake_gcs, monkeypatch):

@@ -1,20 +1,162 @@
-"""A small soak: SIGKILLs in every phase, then the same bits as a run that was left alone."""
+"""Kills training processes again and again; each run must end as one that was left alone.
 
-import json
+On disk, on a loopback bucket, and of a pod: SIGKILLs at seeded random instants, dealt in turn to
+start-up, compilation, input, step, save, between a save's files, and evaluation. After each the
+same command runs again. A few of them by night; `make soak` has sixty.
+"""
+
+import os
+import random
+import signal
+import statistics
+import time
+from dataclasses import dataclass, field
 
 import pytest
 
-from testkit import command_line
+from bigbird_ja import storage
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.storage.ownership import MARK
+from testkit import killing, pods
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200)]
+KILLS = int(os.environ.get("BIGBIRD_JA_KILLS", "6"))  # of a pod a third
+ENGINE = os.environ.get("BIGBIRD_JA_ENGINE", "auto")
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1200 + 60 * KILLS)]
+
+# A mark of `train.Dependencies`, how often it may come at most, and the seconds after it in
+# which to kill: 0 is between two files exactly.
+PHASES = {
+    "start-up": (1, 6.0),  # of a pod: the comparison of the hosts, devices, lock
+    "compile": (1, 4.0),
+    "input": (1, 0.5),
+    "step": (8, 0.2),
+    "save": (4, 0.05),
+    "between-files": (12, 0.0),
+    "evaluate": (2, 0.5),
+}
+_OF_THE_WRITER = ("save", "between-files")
+_GONE = 76  # `errors.Stalled`
 
 
-@pytest.mark.parametrize(("kills", "pod_kills"), [(6, 0), (0, 2)])
-def test_killed_again_and_again_it_ends_with_the_same_weights(kills, pod_kills):
+@dataclass
+class Tally:
+    """Count what happened over all kills.
+
+    Args:
+        most_steps_redone: between the newest checkpoint and the kill.
+        seconds_to_resume: of each start that came to train.
+        most_seconds_to_end: of the processes of a pod that were not killed.
+    """
+
+    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    survived: int = 0
+    rounds: int = 0
+    most_steps_redone: int = 0
+    seconds_to_resume: list[float] = field(default_factory=list)
+    most_seconds_to_end: float = 0.0
+    failure: str = ""
+
+
+def soak(zygote, arguments, place, processes, kills, rng):
+    """Trains into one MODEL_DIR after another, killing one process all the while.
+
+    Each run must end with the weights of one that was left alone.
+
+    Args:
+        zygote: starts the processes.
+        arguments: of `pretrain`, without --model_dir.
+        place: what the names of the MODEL_DIRs begin with, on disk or gs://.
+        processes: 1, or those of a pod.
+        kills: how many, dealt to the phases in turn.
+        rng: chooses process, instant and delay.
+    """
+    tally, expected, pending = Tally(), "", 0
+    phases = [list(PHASES)[number % len(PHASES)] for number in range(kills)]
+    rng.shuffle(phases)
+    while not expected or phases or pending:
+        model_dir = f"{place}-{tally.rounds}"
+        here = ["pretrain", *arguments, "--model_dir", model_dir]
+        phase = phases[-1] if phases and expected else None
+        if phase and _is_killed(zygote, here, model_dir, processes, phase, rng, tally):
+            phases.pop()
+            pending += 1
+            continue
+        ended = pods.wait(pods.start(zygote, processes, *here)) if not tally.failure else []
+        problem = tally.failure or judge(model_dir, ended, expected)
+        if problem:
+            tally.failure = f"{model_dir}: {problem}"
+            break
+        expected = expected or killing.digest(model_dir)
+        tally.survived += pending
+        tally.rounds, pending = tally.rounds + 1, 0
+    return tally
+
+
+def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
+    """Kills one process at some instant of a phase; False where all have ended before it came."""
+    most, seconds = PHASES[phase]
+    victim = 0 if phase in _OF_THE_WRITER else rng.randrange(processes)
+    hang = {victim: [phase, rng.randint(1, most)]}
+    began = time.time()
+    running = pods.start(zygote, processes, *arguments, hang=hang)
+    while not (running[victim].hung.exists() or running[victim].is_over()):
+        time.sleep(0.01)
+    if is_reached := running[victim].hung.exists():
+        if seconds:
+            running[victim].hung.unlink()
+            time.sleep(rng.random() * seconds)
+        running[victim].send(signal.SIGKILL)
+    killed = time.monotonic()
+    ended = pods.wait(running)
+    tally.most_seconds_to_end = max(tally.most_seconds_to_end, time.monotonic() - killed)
+    statuses = [each.status for each in ended]
+    if not is_reached or statuses.pop(victim) != -signal.SIGKILL:
+        return False
+    if any(status not in (_GONE, 0) for status in statuses):  # 0: killed after the end
+        tally.failure = f"{phase}: the others ended with {statuses}: {[e.err for e in ended]}"
+        return False
+    tally.kills[phase] += 1
+    marks = [line.split() for line in running[victim].read("marks").splitlines()]
+    steps = [(int(step), float(at)) for phase, step, at in marks if phase == "step"]
+    if steps:
+        tally.seconds_to_resume.append(steps[0][1] - began)
+        kept = (CheckpointStore(model_dir).steps() or [0])[-1]
+        tally.most_steps_redone = max(tally.most_steps_redone, steps[-1][0] - kept)
+    return True
+
+
+def judge(model_dir, ended, expected):
+    """Describe what is wrong with a run that came to its end; "" if nothing is."""
+    if any(each.status for each in ended):
+        return f"ended with {[(each.status, each.err) for each in ended]}"
+    if expected and killing.digest(model_dir) != expected:
+        return "the final weights differ from the uninterrupted run's"
+    steps = [record["step"] for record in run_log.read_metrics(model_dir)]
+    if steps != sorted(set(steps)):
+        return f"metrics.jsonl repeats steps: {steps}"
+    ours = ("model.ckpt-", "events.out.", "checkpoint", "config.yaml", "tokenizer.model", MARK)
+    ours += ("metrics.jsonl", "events.jsonl", "heartbeat.json", "eval.jsonl")
+    strange = [name for name in storage.list_files(model_dir) if not name.startswith(ours)]
+    if len(strange) > 3:  # one save that was cut off is set aside, three files at most
+        return f"files pile up: {strange}"
+    left = [] if storage.is_remote(model_dir) else os.listdir(model_dir)
+    hidden = [name for name in left if name.startswith(".") and name != MARK]
+    return f"temporary files are left: {hidden}" if hidden else ""
+
+
+@pytest.mark.parametrize("store", ["disk", "bucket", "pod"])
+def test_killed_again_and_again_it_ends_with_the_same_weights(store, zygote, tmp_path, request):
     pytest.importorskip("jax")
-    flags = ("--json", "--seed", 3, "--kills", kills, "--pod_kills", pod_kills)
-    ended = command_line.run_module("scripts.soak", *flags, timeout=1000)
-    assert ended.status == 0, ended.stderr
-    results = json.loads(ended.stdout.splitlines()[-1])
-    assert len(results) == (2 if kills else 1)  # disk and bucket, or the pod
-    assert all(result["survived"] == result["tried"] == kills + pod_kills for result in results)
+    config, data = killing.write_inputs(tmp_path / "inputs")
+    arguments = ["--config", str(config), "--data_dir", str(data), "--engine", ENGINE]
+    arguments += ["--mode", "train_and_eval", "--set", "training.eval_every_steps=20"]
+    if store == "pod":  # each start compiles, in all processes
+        arguments += ["--set", "training.global_batch_size=8", "--set", "model.num_layers=1"]
+        arguments += ["--engine", "pjrt"]
+    base = request.getfixturevalue("bucket") if store == "bucket" else tmp_path
+    processes, kills = (2, KILLS // 3) if store == "pod" else (1, KILLS)
+    tally = soak(zygote, arguments, f"{base}/soak", processes, kills, random.Random(3))
+    print(f"{tally}, {statistics.median(tally.seconds_to_resume or [0.0]):.2f} s to resume (median)")
+    assert not tally.failure
+    assert tally.survived == sum(tally.kills.values()) == kills
