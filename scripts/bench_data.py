@@ -283,8 +283,8 @@ def main(_: list[str]) -> None:
         if {"modes", "pipeline"} <= set(_ROWS.value):  # reads what the modes made
             for name in ("mode-0", "mode-2"):
                 print(flush=True)
-                command = [sys.executable, "-m", "scripts.bench_pipeline"]
-                subprocess.run([*command, f"--data_dir={work}/{name}"], check=True)
+                command = [sys.executable, "-m", "scripts.bench_pipeline", f"{work}/{name}"]
+                subprocess.run(command, check=True)
 
 
 def _show(rows: list[list[Any]], header: list[str]) -> None:
