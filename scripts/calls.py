@@ -6,7 +6,6 @@ called by who passes it.
 """
 
 import ast
-import builtins
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator
@@ -38,10 +37,6 @@ class Code:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
                 for one in node.names:
                     self._imported[module][one.asname or one.name] = f"{node.module}.{one.name}"
-            elif isinstance(node, ast.Import):
-                for one in node.names:
-                    if one.asname and one.name.startswith(PACKAGE):
-                        self._imported[module][one.asname] = one.name
         self._define(tree.body, f"{module}:")
 
     def _define(self, body: list[ast.stmt], prefix: str) -> None:
@@ -55,8 +50,6 @@ class Code:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                     if isinstance(target, ast.Name):
                         self._tree[prefix + target.id] = node
-            elif isinstance(node, (ast.If, ast.Try, ast.With)):
-                self._define(node.body + getattr(node, "orelse", []), prefix)
 
     def imports(self, package: str) -> set[str]:
         """Return the packages that the modules of one import."""
@@ -120,8 +113,6 @@ class Code:
         result = set()
         for node in ast.walk(annotation) if annotation else ():
             if isinstance(node, (ast.Name, ast.Attribute)):
-                if ast.unparse(node) == "Self":
-                    result.add(owner.rpartition(".")[0])
                 target = self.find(module, ast.unparse(node))
                 tree = self._tree.get(target)
                 if isinstance(tree, ast.ClassDef):
@@ -216,12 +207,11 @@ class Scope:
 
     def __init__(self, code: Code, name: str) -> None:
         self._code, self._tree = code, code._tree[name]
-        self._module, _, path = name.partition(":")
+        self._module = name.partition(":")[0]
         self._local: dict[str, set[str]] = defaultdict(set)
         owner = name.rpartition(".")[0]
         if isinstance(code._tree.get(owner), ast.ClassDef):
-            self._local["self"] = self._local["cls"] = {owner}
-        self._path = path
+            self._local["self"] = {owner}
         for _ in range(2):  # a name may be used in a loop before the line that sets it
             for node in ast.walk(self._tree):
                 self._learn(node, name)
@@ -238,8 +228,6 @@ class Scope:
             self._bind(node.target, self.kinds(node.iter))
         elif isinstance(node, ast.withitem) and node.optional_vars:
             self._bind(node.optional_vars, self.kinds(node.context_expr))
-        elif isinstance(node, ast.NamedExpr):
-            self._bind(node.target, self.kinds(node.value))
 
     def _bind(self, target: ast.AST, kinds: set[str]) -> None:
         for node in ast.walk(target):
@@ -261,11 +249,7 @@ class Scope:
             is_value = isinstance(self._code._tree.get(target), (ast.Assign, ast.AnnAssign))
             return self._code.kinds(target) if is_value else set()
         if isinstance(node, ast.Call):
-            made = set().union(*(self._code.kinds(one) for one in self.meant(node.func)))
-            plain = isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)
-            if made or not (plain or "replace" in ast.unparse(node.func)):
-                return made | (set() if made else self._of_items(node.func))
-            return set().union(*(self.kinds(one) for one in node.args))
+            return set().union(*(self._code.kinds(one) for one in self.meant(node.func)))
         if isinstance(node, ast.Attribute):
             return set().union(
                 *(self._code.kinds(one) for one in self.meant(node) if not self._is_class(one))
@@ -273,22 +257,14 @@ class Scope:
         children = ast.iter_child_nodes(node) if node is not None else ()
         return set().union(*map(self.kinds, children))
 
-    def _of_items(self, function: ast.AST) -> set[str]:
-        """`table.get(key)`, `table.values()`: what the table holds."""
-        if isinstance(function, ast.Attribute) and function.attr in ("get", "values", "pop"):
-            return self.kinds(function.value)
-        return set()
-
     def _is_class(self, name: str) -> bool:
         return isinstance(self._code._tree.get(name), ast.ClassDef)
 
     def meant(self, node: ast.AST) -> set[str]:
         """Return the functions, classes, globals and attributes that a name may mean."""
         if isinstance(node, ast.Name):
-            if node.id in self._local and node.id not in ("cls",):
+            if node.id in self._local:
                 return set()
-            if node.id == "cls":
-                return self._local["cls"]
             target = self._code.find(self._module, node.id)
             return {target} if target in self._code._tree else set()
         if isinstance(node, ast.Attribute):
