@@ -14,7 +14,6 @@ from testkit import runs
 
 _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
-    "table.csv": "a,b\n",
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
 }
 _TOKENIZE = "tokenize --output_prefix={o}"
@@ -23,14 +22,13 @@ _TRAIN = "pretrain --data_dir={w}/data --model_dir={o}"
 _EVALUATE = "evaluate --model_dir={w}/model --data_dir={w}/data"
 _FILL = "fill-mask --model_dir={w}/model"
 _EXPORT = "export --model_dir={w}/model --output_dir={o}"
-_LAUNCH = "launch --dry_run --name=a --data_dir=gs://b/d --zones=us-central1-a --bucket=gs://b"
 # Command and flags, and words of the message. {t} holds bad files, {w} good ones, {o} is a path
 # that nothing must write to.
 CASES = (
     ("plan --config=base-409", "the presets are base-4096, "),
     ("plan --data_dir={t}/none", "run `bigbird-ja make-data`"),
     ("plan --price_file={t}/none.yaml", "none.yaml: no such file"),
-    ("plan --preflight={t}/no-text.jsonl", "chips is missing"),
+    ("plan --config=base-4096 --preflight={w}/preflight.json", "sequences of 256 tokens"),
     ("plan --preflight={t}/no-rate.json", "tokens_per_second_per_core is missing"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "it uses tokenize.*"),
@@ -38,7 +36,6 @@ CASES = (
     ("sample --documents=3 --output={o}.exe", "the name must end in .jsonl"),
     (_TOKENIZE + " --input={t}/none*.jsonl", "no file matches"),
     (_TOKENIZE + " --input=tfds:no_such_set/ja", "cannot be reached or lacks it"),
-    (_TOKENIZE + " --input={t}/table.csv", "no column text: name one of a, b"),
     (_TOKENIZE + " --input={w}/corpus.jsonl=2", "weights are for make-data: leave =2 out"),
     (_MAKE + "=0", "write SRC=WEIGHT"),
     (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no string `text`"),
@@ -63,9 +60,6 @@ CASES = (
     (_EXPORT + " --step=99", "no checkpoint of step 99; there are 2, 4, 6"),
     (_EXPORT + " --license=mit\ntags:[x]", "--license "),
     (_EXPORT + " --output_dir={w}/data", "made (data set)"),
-    (_LAUNCH + " --accelerator_type=v3-8 --name=A_B", "--name 'A_B': "),
-    (_LAUNCH + " --accelerator_type=v5p-8 --engine=estimator", "fails on TPU v5"),
-    (_LAUNCH + " --accelerator_type=v3-8 --zones=Mars", "zone 'Mars': v3-8 is not offered there"),
 )
 # The compiler counts a slice's devices (`make install-all`).
 _OF_COMPILER = pytest.param(

@@ -119,7 +119,7 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
         assert refused.status == 2 and why in refused.stderr
 
 
-def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, run):
+def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, make_data):
     pytest.importorskip("transformers")
     from testkit import tokenizer_folders
 
@@ -128,20 +128,13 @@ def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, ru
     marked = making.write_corpus(tmp_path / "marked.jsonl", texts)
     plain = making.write_corpus(tmp_path / "plain.jsonl", map(sentences.without_markers, texts))
     assert "_NEWLINE_" in "".join(texts) and "_" not in Path(plain).read_text()
+    tokenizer = f"--tokenizer={tmp_path}/tok"
     results = [
-        run(
-            "make-data",
-            f"--input={path}",
-            f"--tokenizer={tmp_path}/tok",
-            *SMALL,
-            "--json",
-            f"--output_dir={tmp_path}/{name}",
-            *flags,
-        )
-        for name, path, flags in (
-            ("default", marked, []),
-            ("plain", plain, ["--nostrip_markers"]),
-            ("kept", marked, ["--nostrip_markers"]),
+        make_data(f"--input={path}", tokenizer, f"--output_dir={tmp_path}/{name}", *flags)
+        for name, path, *flags in (
+            ("default", marked),
+            ("plain", plain, "--nostrip_markers"),
+            ("kept", marked, "--nostrip_markers"),
         )
     ]
     assert [ended.status for ended in results] == [0, 0, 0], [ended.stderr for ended in results]

@@ -1,7 +1,6 @@
 """`plan` as a command."""
 
 import functools
-import json
 
 import pytest
 
@@ -41,14 +40,6 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     notes = " ".join(ended.stderr.split())
     assert notes.count("limits: kaggle.com/docs/tpu") == 1, "a note stands once"
     assert len(ended.stderr.rpartition("\n\n")[2].splitlines()) <= 6
-
-
-def test_machines_by_name(plan):
-    ended = plan(
-        "--config=base-4096", "--accelerator_type=v5litepod-16", "--accelerator_type=v5p-8"
-    )
-    assert ended.status == 0
-    assert {row["accelerator"] for row in ended.json["rows"]} == {"v5e-16", "v5p-8"}
 
 
 def test_with_data(plan, tmp_path):
@@ -91,21 +82,6 @@ def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan, t
     ):
         ended = plan(*pair, *flags)
         assert ended.status == 2 and words in ended.json["error"]
-
-
-def test_preflight_figures_replace_assumptions(plan, tmp_path):
-    path = tmp_path / "preflight.json"
-    common = {"fits": True, "seq_length": 4096}
-    chip = {**common, "chip": "v3", "tokens_per_second_per_core": 12_345.0, "batch_per_core": 2}
-    whole = {**common, "topology": "v6e:4x4", "chip": "v6e", "tokens_per_second": 5e6}
-    path.write_text(json.dumps({"chips": [chip], "topologies": [whole]}))
-    flags = ["--config=base-4096", f"--preflight={path}"]
-    ended = plan(*flags)
-    assert ended.status == 0
-    rates = {row["accelerator"]: row["tokens_per_second"] for row in ended.json["rows"]}
-    assert (rates["v3-8"], rates["v6e-16"]) == (8 * 12_345.0, 5e6)
-    ended = plan(*flags, "--set=make_data.seq_length=2048")
-    assert ended.status == 2 and "sequences of 4096 tokens" in ended.json["error"]
 
 
 def test_a_machine_that_never_ends_is_shown_as_such(plan):

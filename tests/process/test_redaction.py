@@ -35,34 +35,11 @@ def filled(form):
     return text if "\\\\n" in form else text.replace("\\n", "\n")
 
 
-FORMS = (ROOT / "tests/fixtures/credentials.txt").read_text("utf-8").splitlines()
+FIXTURES = ROOT / "tests/fixtures"
+FORMS = (FIXTURES / "credentials.txt").read_text("utf-8").splitlines()
+INNOCENT = [*map(filled, (FIXTURES / "no-credentials.txt").read_text("utf-8").splitlines())]
 SECRETS = [filled(form) for form in FORMS]
 HIDDEN = [S, UP, HEX32, "two words", "hunter2", "dXNlcjp", "SECRET1", "TS7C7F", "bGoa+", "ewogICJ0"]
-
-INNOCENT = [
-    "tokens_per_second: 1234.5, tokens=65536, num_tokens = 4096, key: value",
-    '{"token": "▁the", "token_str": "antidisestablishmentarianism"}',
-    '{"pad_token": "<pad>", "mask_token": "[MASK]", "unk_token": "<unk>"}',
-    "/etc/passwd: Permission denied; その合言葉は「颯椿」である。パスワード保護は無効",
-    "set HF_TOKEN=<your token> or WANDB_API_KEY=$KEY, password=None",
-    'header "Authorization: Bearer $token"',
-    "gs://bucket/model.ckpt-100.index: 503; basic information on JavaScript; a bearer token lacks",
-    "http://127.0.0.1:8080/storage/v1/b/x@y/o/name",
-    "git@github.com:owner/repository.git, no file matches /data/wiki-??.txt",
-    "git+https://user@github.com/owner/repository.git, ssh://git@github.com/owner/repository",
-    f"sha256 {HEX32}{HEX32}, crc32c yZRlqg==, commit {HEX32}01234567",
-    f'{{"config_fingerprint": "{HEX32}{HEX32}", "data_fingerprint": "{HEX32}01234567"}}',
-    "authorization failed: check your credentials; a cookie: a small cake; the key: no such file",
-    "scikit-learn sk-learn-like-interface-names-here hf_model/wiki40b/config.json",
-    "GOOGLE_APPLICATION_CREDENTIALS=/home/me/key.json",
-    "--set model.num_layers=6 --json --user_defined_symbols=a:b",
-    "2024-01-02 03:04:05 run-1: preempted, zone us-central1-a, time 1700000000.123",
-    "step=100 loss=2.345 lr=1e-04 mfu=0.41 eta=3h05m; exit code 75, code: E1234, pass 2 of 3",
-    f"run-20260101_010101-a1b2c3d4: gs://b/packages/{HEX32}{HEX32}.zip, snapshots/{HEX32}01234567",
-    "no weight for the key: bert/encoder/layer_11/output/dense/kernel; key=layer_12",
-    "Token indices sequence length is longer than (5000 > 4096): token 7 of Wav2Vec2ForCTC",
-    "no Google credentials: run `gcloud auth application-default login`; basic base-4096 preset",
-]
 
 
 @pytest.mark.parametrize("form", FORMS)
