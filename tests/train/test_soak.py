@@ -157,6 +157,7 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(store, zygote, tmp
     base = request.getfixturevalue("bucket") if store == "bucket" else tmp_path
     processes, kills = (2, KILLS // 3) if store == "pod" else (1, KILLS)
     tally = soak(zygote, arguments, f"{base}/soak", processes, kills, random.Random(3))
-    print(f"{tally}, {statistics.median(tally.seconds_to_resume or [0.0]):.2f} s to resume (median)")
+    median = statistics.median(tally.seconds_to_resume or [0.0])
+    print(f"{store}: {median:.2f} s to resume (median), {tally}")
     assert not tally.failure
     assert tally.survived == sum(tally.kills.values()) == kills
