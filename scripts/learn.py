@@ -227,8 +227,7 @@ def train(
     more += [f"--init_from={source}" for source in sources]
     trained = command("pretrain", f"--config={config}", *places, *more)
     evaluated = command("evaluate", *places)
-    asked = bench.get("probe")
-    if asked:
+    if asked := bench.get("probe"):
         text = work / "asked.jsonl"
         command("sample", f"--output={text}", *PROBE_TEXT)
         options = [places[0], f"--input={text}", f"--cases={asked['cases']}"]
@@ -344,7 +343,7 @@ def main() -> None:
     published = compare.read_published(path, text_of(bench))
     known = {} if options.anew else published or {}
     results = {run: kept_result(bench, work, known, run) for run in runs}
-    missing = [run for run in runs if not results[run] and not options.kept]
+    missing = [r for r in runs if not (results[r] or options.kept or "apart" in r.recipe)]
     data = make_data(bench, work) if missing else {}
     for is_later in (False, True):  # those that start from others come after them
         together = [run for run in missing if ("init_from" in run.recipe) == is_later]
@@ -365,7 +364,8 @@ def main() -> None:
             compare.publish(path, text, merged, counted)
         drawn = {r.title: merged[r.title]["curve"] for r in runs_of(bench) if r.title in merged}
         compare.draw(path.with_suffix(".png"), bench["about"], drawn, counted)
-        print(f"written: {path.relative_to(ROOT)}; drawn beside it")
+        done = "written" if text else f"as it was ({TEXT} names no text)"
+        print(f"{path.relative_to(ROOT)}: {done}; {path.stem}.png beside it is drawn")
     print("trained at commits", *sorted({result["commit"] for result in finished.values()}))
 
 
