@@ -1,5 +1,6 @@
 """The learning bench: its recipes are made of settings, and what it prints follows from losses."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,20 @@ def test_what_the_repository_holds_has_the_settings_that_the_recipes_have(name):
     assert len(held) > len(runs) / 2
     for run in held:
         assert published[run.title]["settings"] == learn.identity(BENCHES[name], run), run.title
+
+
+def test_without_the_text_what_is_kept_is_drawn_and_not_written(tmp_path, monkeypatch, capsys):
+    for name in ("scripts/recipes.yaml", "docs/images/first-values.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        kept = shutil.copy(learn.ROOT / name, tmp_path / name)
+    before = Path(kept).read_text("utf-8")
+    monkeypatch.setattr(learn, "ROOT", tmp_path)
+    monkeypatch.setattr(learn, "ONE_CORE", {})
+    monkeypatch.delenv(learn.TEXT, raising=False)
+    monkeypatch.setattr("sys.argv", ["learn", "first-values", "--kept", f"--work_dir={tmp_path}"])
+    learn.main()
+    assert "first-values.json: as it was" in capsys.readouterr().out
+    assert Path(kept).with_suffix(".png").exists() and Path(kept).read_text("utf-8") == before
 
 
 def test_differences_are_of_the_same_seeds_with_intervals_that_hold_together():
