@@ -79,9 +79,9 @@ def draw(
 
     Losses of counting are level lines.
     """
-    figure = charts.new_figure(7, 5)
-    axes = figure.subplots()
     recipes = list(dict.fromkeys(map(recipe_of, curves)))
+    figure = charts.new_figure(7, 4.3 + len(recipes) / 8)  # inches: the legend takes its part
+    axes = figure.subplots()
     for name, points in curves.items():
         steps, losses = np.array(points, float).T
         number = recipes.index(recipe_of(name))

@@ -364,8 +364,8 @@ def main() -> None:
             compare.publish(path, text, merged, counted)
         drawn = {r.title: merged[r.title]["curve"] for r in runs_of(bench) if r.title in merged}
         compare.draw(path.with_suffix(".png"), bench["about"], drawn, counted)
-        done = "written" if text else f"as it was ({TEXT} names no text)"
-        print(f"{path.relative_to(ROOT)}: {done}; {path.stem}.png beside it is drawn")
+        how = "written" if text else f"as it was ({TEXT} names no text)"
+        print(f"{path.relative_to(ROOT)}: {how}; {path.stem}.png beside it is drawn")
     print("trained at commits", *sorted({result["commit"] for result in finished.values()}))
 
 
