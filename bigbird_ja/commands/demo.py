@@ -51,7 +51,6 @@ def run(args: Args) -> dict[str, Any]:
     work_dir, steps = args.work_dir, args.num_train_steps
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
-    outputs.check_folder_place(work_dir, "--work_dir")
     outputs.check_folder(work_dir, "--work_dir", "demo", "name another folder")
     storage.make_directory(work_dir)
     owned = Owned.create(work_dir, "demo")

@@ -183,7 +183,6 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
         BadInput: it overlaps with an input, is a file, or holds what no export made.
     """
     outputs.refuse_overlap(inputs, {_FLAG: output_dir})
-    outputs.check_folder_place(output_dir, _FLAG)
     return outputs.check_folder(output_dir, _FLAG, _KIND, "choose another folder")
 
 

@@ -135,5 +135,4 @@ def _check_outputs(args: Args) -> None:
     if args.output:
         outputs.check_output_file(args.output, "--output")
     if args.dump_hlo:
-        outputs.check_folder_place(args.dump_hlo, "--dump_hlo")
         outputs.check_folder(args.dump_hlo, "--dump_hlo", DUMP, "choose another folder")

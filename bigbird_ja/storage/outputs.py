@@ -92,8 +92,10 @@ def check_folder(
         but single files of ours.
 
     Raises:
-        BadInput: something else is in it; the line says what, and ends with `advice`.
+        BadInput: as of `check_folder_place`; or something else is in it: the line says what, and
+            ends with `advice`.
     """
+    check_folder_place(path, flag)
     owned = Owned.load(path)
     if owned is not None and owned.kind == kind:
         return owned
