@@ -16,7 +16,6 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import Option, in_words, near, suggestion
 
 if TYPE_CHECKING:
-    from bigbird_ja.settings import Data
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 
@@ -332,16 +331,3 @@ def resolve(
         if not _is_given(args, need):
             raise _without(f"--set {override.key}", need)
     return config, overrides
-
-
-def echo(
-    args: flags.FlagValues,
-    config: Config,
-    overrides: Sequence[Override],
-    run: str | None = None,
-    data: Data | None = None,
-) -> str:
-    """Words the settings of use here that differ from the preset, or from a resumed run's."""
-    from bigbird_ja.settings.values import echo_settings
-
-    return echo_settings(config, overrides, declared(args["set"]).uses, run, data)

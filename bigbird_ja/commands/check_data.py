@@ -8,9 +8,13 @@ is wrong, with one line for each problem.
 
 from __future__ import annotations
 
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.process.console import Progress, log, printable
+from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -36,14 +40,9 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Checks, prints, and fails with the list of problems if there are any."""
-    import sys
-    import time
-
     began = time.monotonic()
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data.check import report, summary
-    from bigbird_ja.process.console import Progress, log, printable
-    from bigbird_ja.process.errors import BadInput
 
     manifest = manifest_lib.load(args.data_dir)
     from bigbird_ja.data.check import check  # imports TensorFlow: only where there is data
@@ -122,8 +121,6 @@ def masked_text(
         manifest: whose records they are.
         colour: whether to write ANSI colours.
     """
-    from bigbird_ja.process.console import printable
-
     weights = masked["masked_lm_weights"] > 0
     predicted = set(masked["masked_lm_positions"][weights].tolist())
     special = set(manifest.special_ids.values())

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.accelerators import load_prices
-from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
+from bigbird_ja.cli.command_flags import Args, Flags, resolve
 from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
 from bigbird_ja.launch.state import Ending, RunState
@@ -32,7 +32,7 @@ from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import config_warnings
+from bigbird_ja.settings.values import config_warnings, echo_settings
 from bigbird_ja.storage.lease import Lease, LeaseLost
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
@@ -119,7 +119,7 @@ def run(args: Args) -> dict[str, Any]:
     log(f"{run.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
     if args.dry_run:
         return {**prepare.dry_run(run, vm, table), "warnings": warnings}
-    log(f"settings:\n{echo(args, config, overrides)}")
+    log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)
     for warning in prepare.region_warnings(run):
         log(f"warning: {warning}")

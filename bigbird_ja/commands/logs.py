@@ -46,10 +46,11 @@ def follow(
         BadInput: no such run.
     """
     check_known(bucket, name)
-    files, follower = RunFiles(LaunchedRun(bucket, name)), LogFollower()
+    files, seen = RunFiles(LaunchedRun(bucket, name)), ""
     while True:
         state = files.load_state()
-        for line in follower.new_lines(files.log()):
+        seen, lines = new_lines(seen, files.log())
+        for line in lines:
             show(line)
         if state is not None and state.phase is Phase.ENDED:
             show(state.ending_message)
@@ -57,18 +58,14 @@ def follow(
         sleep(seconds)
 
 
-class LogFollower:
-    """A reader of what is new in a window that moves along a growing log."""
+def new_lines(seen: str, window: str) -> tuple[str, list[str]]:
+    """Compare two windows that move along a growing log.
 
-    def __init__(self) -> None:
-        self._seen = ""
-
-    def new_lines(self, window: str) -> list[str]:
-        """Return the whole lines that no window before has had."""
-        whole = window[: window.rfind("\n") + 1]
-        anchor = self._seen[-_ANCHOR:]
-        at = whole.rfind(anchor) if anchor else -1
-        new = whole[at + len(anchor) :] if at >= 0 else whole  # else: another machine's log
-        if new:
-            self._seen = whole
-        return new.splitlines()
+    Returns:
+        The whole lines of the later one, to compare the next with; and those of them that the
+        earlier one has not had.
+    """
+    whole, anchor = window[: window.rfind("\n") + 1], seen[-_ANCHOR:]
+    at = whole.rfind(anchor) if anchor else -1
+    new = whole[at + len(anchor) :] if at >= 0 else whole  # else: another machine's log
+    return (whole if new else seen), new.splitlines()

@@ -10,18 +10,23 @@ joins them.
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
+from bigbird_ja.cli.command_flags import Args, Flags, resolve
 from bigbird_ja.commands import define_corpus_flags
 from bigbird_ja.process import children
-from bigbird_ja.settings.schema import OPTIONS, used_by
+from bigbird_ja.process.console import log, shortened, waiting
+from bigbird_ja.process.errors import BadInput, CommandError, StorageError
+from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.data.build import Request
     from bigbird_ja.data.shards import MadeShard
-    from bigbird_ja.settings.schema import Config
     from bigbird_ja.text.tokenizer import Tokenizer
 
 EXAMPLE = (
@@ -84,13 +89,10 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Makes the data set."""
-    import time
-
     from bigbird_ja.data import build
     from bigbird_ja.data.check import report, summary
     from bigbird_ja.data.manifest import spec_of
-    from bigbird_ja.process.console import log
-    from bigbird_ja.process.errors import BadInput
+    from bigbird_ja.settings.values import echo_settings
     from bigbird_ja.storage import hub
     from bigbird_ja.text.corpus import open_corpus
 
@@ -99,7 +101,7 @@ def run(args: Args) -> dict[str, Any]:
     if args.runner == "ray" and args.overwrite:
         raise BadInput("--runner ray and --overwrite: give one of them")
     config, overrides = resolve(args)
-    log(f"make-data settings:\n{echo(args, config, overrides)}")
+    log(f"make-data settings:\n{echo_settings(config, overrides, SETTINGS)}")
     _check_length(config)
     tokenizer = _load_tokenizer(hub.fetched(args.tokenizer, "--tokenizer"))
     corpus = open_corpus(
@@ -129,7 +131,6 @@ def run(args: Args) -> dict[str, Any]:
 
 def _load_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer, check it against its record, and log how it was changed."""
-    from bigbird_ja.process.console import log
     from bigbird_ja.text import read_tokenizer
     from bigbird_ja.text.tokenizer_training import ModelFiles
 
@@ -144,8 +145,6 @@ def _load_tokenizer(path: str) -> Tokenizer:
 
 def _numbers_of_part(part: str) -> tuple[int, int]:
     """Parse I/N: return the part's number, from 0, and N."""
-    from bigbird_ja.process.errors import BadInput
-
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count) <= 100_000):
         raise BadInput(f"--part {part}: write I/N, from 1/N to N/N, such as --part 3/8")
@@ -167,7 +166,6 @@ def _part_results(part: str, made: list[MadeShard], seconds: float) -> dict[str,
 def _check_length(config: Config) -> None:
     """Refuse a sequence length for which no attention can be computed."""
     from bigbird_ja.model import pattern
-    from bigbird_ja.process.errors import BadInput
 
     try:
         pattern.is_full(config, config.make_data.seq_length)
@@ -190,11 +188,7 @@ def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
         BadInput: no Ray, or no machine with so many cores; as of `build.make_part`.
         StorageError: no cluster, or parts were lost more often than Ray tries again.
     """
-    from dataclasses import replace
-
     from bigbird_ja.data.build import make_part
-    from bigbird_ja.process.console import log, shortened
-    from bigbird_ja.process.errors import BadInput, CommandError, StorageError
 
     ray = _start_ray()
     try:
@@ -226,12 +220,6 @@ def _start_ray() -> Any:
         BadInput: no Ray.
         StorageError: no cluster.
     """
-    import logging
-    import signal
-
-    from bigbird_ja.process.console import shortened, waiting
-    from bigbird_ja.process.errors import StorageError
-
     handler = signal.getsignal(signal.SIGTERM)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray

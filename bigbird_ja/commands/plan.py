@@ -23,6 +23,7 @@ and the free machines of Kaggle and Colab.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
 import textwrap
 from collections.abc import Sequence
@@ -31,7 +32,10 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja.cli.command_flags import Args, Flags, configs, resolve
 from bigbird_ja.process.console import human_count, log, table
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Data, requested_data
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import used_by
+from bigbird_ja.settings.values import config_warnings, decided_by_data
 
 if TYPE_CHECKING:
     from bigbird_ja.plan import Plan, Results, Row
@@ -57,8 +61,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
-    import datetime
-
     from bigbird_ja import accelerators, plan
 
     names = configs(args)
@@ -100,9 +102,6 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     """Read one config, with its data set or an estimate of one; return the run and its results."""
     from bigbird_ja import plan, storage
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.settings import Data, requested_data
-    from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_warnings, decided_by_data
 
     config, overrides = resolve(args, config_name=name)
     for warning in config_warnings(config):

@@ -18,7 +18,7 @@ import functools
 import json
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
+from bigbird_ja.cli.command_flags import Args, Flags, resolve
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
@@ -64,7 +64,7 @@ def run(args: Args) -> dict[str, Any]:
     from bigbird_ja.process.console import log
     from bigbird_ja.settings import requested_data
     from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_fingerprint, flatten
+    from bigbird_ja.settings.values import config_fingerprint, echo_settings, flatten
     from bigbird_ja.storage import outputs
 
     _check_outputs(args)
@@ -77,7 +77,7 @@ def run(args: Args) -> dict[str, Any]:
     wanted = _targets(args, config, data)
     measured = figures.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()
-    log(f"settings:\n{echo(args, config, overrides)}")
+    log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     results = []
     for target, batch in wanted:
         result = estimate.examine(config, data, target, batch, args.dump_hlo, measured=measured)

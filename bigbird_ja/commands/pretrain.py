@@ -19,17 +19,19 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.cli.command_flags import Args, Flags, echo, resolve
+from bigbird_ja.cli.command_flags import Args, Flags, resolve
+from bigbird_ja.process import streams
+from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, Interrupted
-from bigbird_ja.settings.schema import used_by
+from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.settings import Data
+from bigbird_ja.settings.resolve import Override, fit_to_data
+from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.values import change_of, config_warnings, echo_settings, flatten
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.data.verify import DataGuard
-    from bigbird_ja.process.signals import StopRequest
-    from bigbird_ja.settings import Data
-    from bigbird_ja.settings.resolve import Override
-    from bigbird_ja.settings.schema import Config
     from bigbird_ja.train import Choice, Dependencies
     from bigbird_ja.train.run_dir import RunDir
 
@@ -97,14 +99,11 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
     """Train or resume; tests give dependencies that stop the process at chosen instants."""
-    from bigbird_ja.process import streams
-    from bigbird_ja.process.signals import StopRequest
-    from bigbird_ja.process.streams import leave
     from bigbird_ja.train import Dependencies
 
     deps = deps or Dependencies()
     with (
-        StopRequest(deps.log, lambda message: leave(Interrupted(message))) as stop,
+        StopRequest(deps.log, lambda message: streams.leave(Interrupted(message))) as stop,
         streams.guard_stderr(lambda: stop.ask("the reader of the log has gone")),
         contextlib.ExitStack() as at_end,
     ):
@@ -121,7 +120,6 @@ def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
 
 def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dict[str, Any]:
     """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
-    from bigbird_ja.settings.values import change_of
     from bigbird_ja.storage import outputs
     from bigbird_ja.train import Job, hosts
     from bigbird_ja.train.engines import choose
@@ -174,8 +172,6 @@ def _settings(
 ) -> tuple[Config, list[Override], Manifest, DataGuard]:
     """Return the config, completed by the data set, what was set, in order, and the data set."""
     from bigbird_ja.data import verify
-    from bigbird_ja.settings.resolve import Override, fit_to_data
-    from bigbird_ja.settings.values import config_warnings, flatten
     from bigbird_ja.train.engines import has_estimator
     from bigbird_ja.train.hf_folder import adopted_settings
 
@@ -192,7 +188,7 @@ def _settings(
     if args.engine == "pjrt" or (args.engine == "auto" and not has_estimator()):
         _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
-    log(f"settings:\n{echo(args, config, overrides, settings_of_run, manifest)}")
+    log(f"settings:\n{echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)}")
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)
     for warning in config_warnings(config, from_scratch=not args.init_from):
@@ -217,7 +213,6 @@ def plateau(config: Config, data: Data) -> str | None:
 def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
     """Word what a CPU would take for the whole run, where that is over `_LONG_DAYS`."""
     from bigbird_ja.model.params import model_flops
-    from bigbird_ja.process.console import human_time
     from bigbird_ja.train.engines import devices
 
     is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()

@@ -143,7 +143,8 @@ class Option:
         prefix = f"{source}: " if source else ""
         written = f"{prefix}{self.key}{' ' if self.key.startswith('--') else '='}{shortened(value)}"
         try:
-            read = _convert(value, self.kind)
+            # As msgspec does: 2.0 is an int, 1e-4 as text a float; a switch is true or false.
+            read: Any = msgspec.convert(value, self.kind, strict=self.kind is bool)
         except msgspec.ValidationError as error:
             raise BadInput(f"{written} is not a valid {self.kind.__name__}") from error
         if self.filled and not read:
@@ -166,11 +167,6 @@ class Option:
             and (self.above is None or value > self.above)
             and (self.below is None or value < self.below)
         )
-
-
-def _convert(value: Any, kind: Any) -> Any:
-    """Convert as msgspec does: 2.0 is an int, 1e-4 as text a float; a switch is true or false."""
-    return msgspec.convert(value, kind, strict=kind is bool)
 
 
 def has(

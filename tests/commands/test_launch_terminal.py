@@ -9,7 +9,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.commands.launch import Interrupts
-from bigbird_ja.commands.logs import LogFollower, follow
+from bigbird_ja.commands.logs import follow, new_lines
 from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.state import Phase, RunState
@@ -86,15 +86,16 @@ LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
 
 @pytest.mark.parametrize("step", [1, 3, 50, 700])
 def test_every_line_of_the_log_comes_once_and_in_order(step):
-    follower, results, log = LogFollower(), [], ""
+    seen, results, log = "", [], ""
     for start in range(0, len(LINES), step):
         log += "".join(f"{line}\n" for line in LINES[start : start + step])
         half = log[: -len(LINES[-1]) // 2]  # a copy may end within a line
-        results += follower.new_lines(half[-40_000:])
-    results += follower.new_lines(log[-40_000:])
-    assert results == LINES
-    assert follower.new_lines(log[-40_000:]) == []
-    assert follower.new_lines("of another machine\n") == ["of another machine"]
+        seen, lines = new_lines(seen, half[-40_000:])
+        results += lines
+    seen, lines = new_lines(seen, log[-40_000:])
+    assert results + lines == LINES
+    assert new_lines(seen, log[-40_000:]) == (seen, [])
+    assert new_lines(seen, "of another machine\n")[1] == ["of another machine"]
 
 
 def test_following_a_log_ends_with_the_run(tmp_path):
