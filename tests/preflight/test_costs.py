@@ -5,34 +5,9 @@ import math
 import pytest
 
 from bigbird_ja.preflight import costs, figures, hlo
+from tests.preflight import HLO
 
-NESTED = """HloModule nested
-
-%condition (p: (s32[], f32[8,128])) -> pred[] {
-  %p = (s32[], f32[8,128]{1,0}) parameter(0)
-  %end = s32[] constant(7)
-  %i = s32[] get-tuple-element((s32[], f32[8,128]{1,0}) %p), index=0
-  ROOT %lt = pred[] compare(s32[] %i, s32[] %end), direction=LT
-}
-
-%inner_body (q: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
-  %work = f32[8,128]{1,0} fusion(%a), kind=kLoop, backend_config={"estimated_cycles":"100"}
-}
-
-%outer_body (s: (s32[], f32[8,128])) -> (s32[], f32[8,128]) {
-  %once = f32[8,128]{1,0} fusion(%a), kind=kLoop, backend_config={"estimated_cycles":"10"}
-  %two = s32[] constant(2)
-  %pair = (s32[], f32[8,128]{1,0}) tuple(s32[] %two, f32[8,128]{1,0} %once)
-  %loop = (s32[], f32[8,128]{1,0}) while(%pair), condition=%condition, body=%inner_body
-}
-
-ENTRY %main (x: f32[8,128]) -> f32[8,128] {
-  %zero = s32[] constant(0)
-  %start = s32[] copy(s32[] %zero)
-  %first = (s32[], f32[8,128]{1,0}) tuple(s32[] %start, f32[8,128]{1,0} %x)
-  %while = (s32[], f32[8,128]{1,0}) while(%first), condition=%condition, body=%outer_body
-}
-"""
+NESTED = HLO["loops"]
 
 
 def _by_name(text):
@@ -60,83 +35,7 @@ def test_trip_counts(old, new, trips, known):
     assert (work.trips, work.trips_known) == (trips, known)
 
 
-FORMS = """HloModule m
-
-%of_all (j: f32[1024,128]) -> f32[1024,128] {
-  %j = f32[1024,128]{1,0} parameter(0)
-  ROOT %k = f32[1024,128]{1,0} all-reduce(%j), to_apply=%add
-}
-
-%of_some (l: f32[1024,128]) -> f32[1024,128] {
-  %l = f32[1024,128]{1,0} parameter(0)
-  ROOT %r = f32[1024,128]{1,0} gather(%l, %l)
-}
-
-%on_a_sparse_core (g: f32[1024,128]) -> f32[1024,128] {
-  %g = f32[1024,128]{1,0} parameter(0)
-  %s = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, u32[]{:S(8)}) call-start(%g), to_apply=%of_all
-  ROOT %z = f32[1024,128]{1,0} call-done(%s)
-}
-
-%scattering (a: f32[1024,128]) -> f32[128,128] {
-  %a = f32[1024,128]{1,0} parameter(0)
-  ROOT %i = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %a), dimensions={0}
-}
-
-%gathering (b: f32[128,128]) -> f32[1024,128] {
-  %b = f32[128,128]{1,0} parameter(0)
-  ROOT %t = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %b), dimensions={0}
-}
-
-%calling (c: f32[128,128]) -> f32[1024,128] {
-  %c = f32[128,128]{1,0} parameter(0)
-  ROOT %u = f32[1024,128]{1,0} call(f32[128,128]{1,0} %c), to_apply=%gathering
-}
-
-%slicing (e: f32[128,128]) -> f32[4,128] {
-  %e = f32[128,128]{1,0} parameter(0)
-  ROOT %m = f32[4,128]{1,0} slice(f32[128,128]{1,0} %e), slice={[0:4], [0:128]}
-}
-
-%picking (h: f32[128,128]) -> f32[4,128] {
-  %h = f32[128,128]{1,0} parameter(0)
-  ROOT %n = f32[4,128]{1,0} gather(f32[128,128]{1,0} %h, s32[4] %j)
-}
-
-%cheap (o: f32[8]) -> f32[8] {
-  %five = f32[8]{0} fusion(%o), kind=kLoop, backend_config={"estimated_cycles":"5"}
-}
-
-%dear (q: f32[8]) -> f32[8] {
-  %fifty = f32[8]{0} fusion(%q), kind=kLoop, backend_config={"estimated_cycles":"50"}
-}
-
-ENTRY %main (x: f32[1024,128], y: f32[128,128]) -> f32[1024,128] {
-  %x = f32[1024,128]{1,0} parameter(0)
-  %y = f32[128,128]{1,0} parameter(1)
-  %sum = f32[1024,128]{1,0} all-reduce(f32[1024,128]{1,0} %x), to_apply=%add
-  %scatter = f32[128,128]{1,0} reduce-scatter(f32[1024,128]{1,0} %sum), dimensions={0}
-  %fused = f32[128,128]{1,0} fusion(f32[1024,128]{1,0} %sum), kind=kCustom, calls=%scattering
-  %gather = (f32[128,128]{1,0}, f32[1024,128]{1,0}) all-gather-start(f32[128,128]{1,0} %y)
-  %gathered = f32[1024,128]{1,0} all-gather-done((f32[128,128]{1,0}, f32[1024,128]{1,0}) %gather)
-  %called = ((), (), s32[8192]{0}) async-start(f32[128,128]{1,0} %y), calls=%calling
-  %ended = f32[1024,128]{1,0} async-done(((), (), s32[8192]{0}) %called), calls=%calling
-  %one = (f32[128,128]{1,0}, f32[4,128]{1,0}) async-start(f32[128,128]{1,0} %y), calls=%slicing
-  %two = f32[4,128]{1,0} async-done((f32[128,128]{1,0}, f32[4,128]{1,0}) %one), calls=%slicing
-  %picked = (f32[128,128]{1,0}, f32[4,128]{1,0}) async-start(f32[128,128]{1,0} %y), calls=%picking
-  %done = f32[4,128]{1,0} async-done((f32[128,128]{1,0}, f32[4,128]{1,0}) %picked), calls=%picking
-  %part = f32[4,128]{1,0} slice-done(%p)
-  %rest = f32[4,128]{1,0} slice-done(%q)
-  %joined = f32[8,128]{1,0} custom-call(%part, %rest), custom_call_target="ConcatBitcast"
-  %sorted = f32[8,128]{1,0} custom-call(%part, %rest), custom_call_target="Sort"
-  %pasted = f32[8,128]{1,0} custom-call(%part, %done), custom_call_target="ConcatBitcast"
-  %core = ((), (), (s32[16384]{0:T(1024)}, s32[0]{0})) custom-call-start(), called_computations={%on_a_sparse_core}
-  %v = ((f32[1024,128]{1,0}), f32[1024,128]{1,0}, (s32[16384]{0})) custom-call-update(%core, %x)
-  %d = f32[1024,128]{1,0} custom-call-done(%v)
-  %either = f32[8]{0} conditional(s32[] %i, f32[8] %x, f32[8] %x), branch_computations={%cheap, %dear}
-  ROOT %relaid = bf16[4096,64]{1,0} gather(%x, %i)
-}
-"""  # noqa: E501
+FORMS = HLO["forms"]
 WHOLE = 1024 * 128 * 4
 TILE = 8 * 128 * 4
 
@@ -156,40 +55,8 @@ def test_what_is_not_free_is_estimated_or_priced_by_its_padded_bytes():
     assert {cost.moved_bytes for cost in between.values()} == {WHOLE}
 
 
-BESIDE = """HloModule m
-
-%starting (a: f32[128,128]) -> (f32[128,128], f32[1024,128]) {
-  %a = f32[128,128]{1,0} parameter(0)
-  %first = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %a), channel_id=1, dimensions={0}
-  ROOT %t = (f32[128,128]{1,0}, f32[1024,128]{1,0}) tuple(%a, %first)
-}
-
-%async_collective_fusion.7 (b: f32[128,128], c: f32[8,128]) -> (f32[8,128], f32[1024,128]) {
-  %b = f32[128,128]{1,0} parameter(0)
-  %c = f32[8,128]{1,0} parameter(1)
-  %product = f32[8,128]{1,0} dot(%c, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-  %again = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %b), channel_id=1, dimensions={0}
-  ROOT %u = (f32[8,128]{1,0}, f32[1024,128]{1,0}) tuple(%product, %again)
-}
-
-%ending (d: f32[128,128]) -> f32[1024,128] {
-  %d = f32[128,128]{1,0} parameter(0)
-  ROOT %last = f32[1024,128]{1,0} all-gather(f32[128,128]{1,0} %d), channel_id=1, dimensions={0}
-}
-
-ENTRY %main (x: f32[128,128], y: f32[8,128]) -> f32[1024,128] {
-  %x = f32[128,128]{1,0} parameter(0)
-  %y = f32[8,128]{1,0} parameter(1)
-  %async-collective-start.1 = (f32[128,128]{1,0}, f32[1024,128]{1,0}) fusion(%x), kind=kCustom, calls=%starting
-  %mine = f32[128,128]{1,0} get-tuple-element(%async-collective-start.1), index=0
-  %fusion.9 = (f32[8,128]{1,0}, f32[1024,128]{1,0}) fusion(%mine, %y), kind=kOutput, calls=%async_collective_fusion.7, metadata={op_name="optimizer/MatMul"}, backend_config={"estimated_cycles":"90"}
-  ROOT %async-collective-done.1 = f32[1024,128]{1,0} fusion(%mine), kind=kCustom, calls=%ending
-}
-"""  # noqa: E501
-
-
 def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind():
-    start, beside = costs.costs(hlo.parse(BESIDE))
+    start, beside = costs.costs(hlo.parse(HLO["beside"]))
     assert (start.collective, start.moved_bytes) == ("all-gather", WHOLE)
     assert start.priced == costs.price(WHOLE)
     assert (beside.instruction.name, beside.collective, beside.cycles) == ("fusion.9", None, 90)

@@ -9,51 +9,12 @@ from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time
+from tests.preflight import HLO
 
 V5E = CHIPS["v5e"]
-TEXT = """HloModule m
-
-%first (a: bf16[1024,1024], b: bf16[1024,1024]) -> bf16[1024,1024] {
-  %a = bf16[1024,1024]{1,0} parameter(0)
-  %b = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} parameter(1)
-  ROOT %c = bf16[1024,1024]{1,0} convolution(%a, %b), dim_labels=bf_io->bf
-}
-
-%again (x: bf16[1024,1024], y: bf16[1024,1024]) -> bf16[1024,1024] {
-  %x = bf16[1024,1024]{1,0} parameter(0)
-  %y = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} parameter(1)
-  ROOT %z = bf16[1024,1024]{1,0} convolution(%x, %y), dim_labels=bf_io->bf, metadata={op_name="z"}
-}
-
-%picking (t: f32[4096,128]) -> f32[8,128] {
-  %t = f32[4096,128]{1,0} parameter(0)
-  %i = s32[] constant(3)
-  ROOT %s = f32[8,128]{1,0} dynamic-slice(%t, %i, %i), dynamic_slice_sizes={8,128}
-}
-
-%placing (t: f32[4096,128], u: f32[8,128]) -> f32[4096,128] {
-  %t = f32[4096,128]{1,0} parameter(0)
-  %u = f32[8,128]{1,0} parameter(1)
-  %i = s32[] constant(3)
-  ROOT %d = f32[4096,128]{1,0} dynamic-update-slice(%t, %u, %i, %i)
-}
-
-ENTRY %main (p: bf16[1024,1024], q: bf16[1024,1024], t: f32[4096,128]) -> f32[8,128] {
-  %p = bf16[1024,1024]{1,0} parameter(0)
-  %q = bf16[1024,1024]{1,0:T(8,128)(2,1)S(1)} parameter(1)
-  %t = f32[4096,128]{1,0} parameter(2)
-  %f.1 = bf16[1024,1024]{1,0} fusion(%p, %q), kind=kOutput, calls=%first, metadata={op_name="layer_0/mlp/a"}
-  %f.2 = bf16[1024,1024]{1,0} fusion(%f.1, %q), kind=kOutput, calls=%again, metadata={op_name="layer_1/mlp/a" line=7}
-  %e = bf16[1024,1024]{1,0} fusion(%p, %p), kind=kOutput, calls=%first
-  %g = f32[8,128]{1,0} fusion(%t), kind=kLoop, calls=%picking
-  ROOT %h = f32[4096,128]{1,0} fusion(%t, %g), kind=kLoop, calls=%placing
-}
-"""  # noqa: E501
 MB2 = 1024 * 1024 * 2
 CODE = {"f.1": Code(20_000.0, {"MATMUL": 0.8, "VLOAD": 0.1}), "g": Code(100.0, {"VLOAD": 0.5})}
-
-
-MODULE = hlo.parse(TEXT)
+MODULE = hlo.parse(HLO["alike"])
 
 
 def _by_name(code):
@@ -98,21 +59,9 @@ def test_no_op_is_priced_below_its_products_at_the_peak():
     assert (too_full.bundle_cycles, too_full.bound_by) == (None, None)
 
 
-KERNEL = """HloModule m
-
-ENTRY %main (p: f32[1024,128]) -> f32[8,128] {
-  %p = f32[1024,128]{1,0} parameter(0)
-  %kernel = f32[8,128]{1,0:S(1)} custom-call(%p), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
-  "block_q": 512
-}}, metadata={op_name="splash"}, backend_config={"custom_call_config":{"body":"TUz"}}
-  ROOT %after = f32[8,128]{1,0} fusion(%kernel), kind=kLoop, calls=%body
-}, execution_thread="main"
-"""  # noqa: E501
-
-
 def test_a_kernels_products_count_and_without_its_code_nothing_does():
     """Of a kernel that the program's text gives several lines, as it gives JAX's own."""
-    module = hlo.parse(KERNEL)
+    module = hlo.parse(HLO["kernel"])
     found = costs.costs(module)
     assert [(op.name, op.op_name) for op in module.computations["main"][1:]] == [
         ("kernel", "splash"),
@@ -175,31 +124,6 @@ LINES = {
     "fill": "%fill.N = f32[8192,128]{1,0:T(8,128)} fusion(%q), kind=kLoop, calls=%body",
     "loop": "%loop.N = f32[2048,128]{1,0:T(8,128)} while(%first), condition=%fewer, body=%step",
 }
-PROGRAM = """HloModule m, is_scheduled=true
-
-%body (x: f32[8,128]) -> f32[8,128] {
-  ROOT %x = f32[8,128]{1,0:T(8,128)S(1)} parameter(0)
-}
-
-%step (p: f32[2048,128]) -> f32[2048,128] {
-STEP
-}
-
-%fewer (c: (s32[])) -> pred[] {
-  %c = (s32[]) parameter(0)
-  %i = s32[] get-tuple-element(%c), index=0
-  %five = s32[] constant(5)
-  ROOT %lt = pred[] compare(%i, %five), direction=LT
-}
-
-ENTRY %main (p: f32[2048,128], q: f32[8,128]) -> f32[8,128] {
-  %p = f32[2048,128]{1,0:T(8,128)} parameter(0)
-  %q = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)
-  %zero = s32[] constant(0)
-  %first = (s32[]) tuple(%zero)
-MAIN
-}
-"""
 ONE = 1024 * 1024 / V5E.hbm_bytes_per_second * V5E.clock_hz  # cycles of one of these copies
 
 
@@ -233,7 +157,7 @@ def _written(words):
 def test_what_does_not_fit_between_start_and_end(words, ops, waiting):
     """Copies in units of `ONE`; each op takes `ops` of them."""
     step = _written("start op done")
-    module = hlo.parse(PROGRAM.replace("STEP", step).replace("MAIN", _written(words)))
+    module = hlo.parse(HLO["copies"].replace("STEP", step).replace("MAIN", _written(words)))
     code = {f"{name}.{n}": Code(ops * ONE) for name in ("op", "fill") for n in (1, 2)}
     result = step_time(module, roofline.code_costs(module, costs.costs(module), code, V5E), V5E)
     assert result.waiting == pytest.approx(waiting * ONE)
