@@ -77,27 +77,18 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(name, tmp_path, c
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_is_short_python_that_replaces_no_package_and_dates_its_limits(name):
+def test_it_replaces_no_package_stops_where_a_command_fails_and_dates_its_limits(name):
     (install,) = [line for line in shell_lines(name) if "pip install" in line]
     assert "--constraint {TEMP}/there.txt" in install
     assert not re.search(r"jax|libtpu|upgrade|2\.15", install)
-    notebook, code = read(name), cells(name, "code")
-    assert notebook["nbformat"] == 4 and notebook["metadata"]["kernelspec"]["name"] == "python3"
+    notebook = read(name)
     assert "kaggle" not in notebook["metadata"], "would pin an image without TPU (kaggle-cli#1197)"
-    assert len(code) == 7 and max(cell.count("\n") for cell in code) < 32
-    for cell in code:
-        lines = [re.sub(r"^(\s*)!.*", r"\1pass", line) for line in cell.splitlines()]
-        ast.parse("\n".join(lines))
-        # Nothing goes on after a command that failed.
+    for cell in cells(name, "code"):
+        ast.parse(re.sub(r"(?m)^(\s*)!.*", r"\1pass", cell))
         for line, after in itertools.pairwise([*cell.splitlines(), ""]):
             assert not line.strip().startswith("!") or "_exit_code" in after, line
     assert not any(c["outputs"] for c in notebook["cells"] if c["cell_type"] == "code")
-    texts = cells(name, "markdown")
-    assert re.search(r"[Aa]s of 20\d\d-\d\d.*https://", texts[0], re.S)
-    assert "Three days of free sessions" in texts[0]
-    assert not re.search("[ぁ-んァ-ヶ]", "".join(texts)), "one language"
-    limits = [line for cell in code for line in cell.splitlines() if "as of" in line]
-    assert [line for line in limits if line.startswith("HOURS_PER_SESSION = ")]
+    assert re.search(r"[Aa]s of 20\d\d-\d\d.*https://", cells(name, "markdown")[0], re.S)
 
 
 def test_a_run_that_was_copied_without_its_mark_stops_before_training(tmp_path):
