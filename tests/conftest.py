@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bigbird_ja import cli
 from bigbird_ja.text import articles
 from testkit import ROOT, command_line, runs
 from testkit.fakes.gcs_process import FakeGcs
@@ -72,6 +73,15 @@ def bucket(fake_gcs, monkeypatch):
     fake_gcs.log(clear=True)
     yield f"gs://{name}"
     fake_gcs.clear()
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def base(request, tmp_path):
+    """An empty folder on disk, then one on a bucket, for promises that both must keep."""
+    if request.param == "bucket":
+        return request.getfixturevalue("bucket") + "/d"
+    (tmp_path / "d").mkdir()
+    return str(tmp_path / "d")
 
 
 @pytest.fixture
@@ -140,6 +150,17 @@ def small_run(sample_corpus, tokenizer_path, once):
     """A run of six steps on sequences of 256 tokens, finished; tests must not change it."""
     made = once("small-run", lambda folder: runs.make(folder, sample_corpus, tokenizer_path))
     return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
+
+
+@pytest.fixture
+def run(capsys):
+    """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""
+
+    def run_here(*arguments):
+        status = cli.run_command_line(list(arguments))
+        return command_line.Ended(status, *capsys.readouterr())
+
+    return run_here
 
 
 @pytest.fixture(scope="session")

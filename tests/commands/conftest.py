@@ -2,9 +2,7 @@
 
 import pytest
 
-from bigbird_ja import cli
 from testkit import killing
-from testkit.command_line import Ended
 from tests.commands.pretraining import Runs
 
 
@@ -25,14 +23,3 @@ def engine():
 def runs(engine, zygote, inputs, once):
     """Runs under an engine, of which one is finished."""
     return Runs(zygote, inputs, engine, once)
-
-
-@pytest.fixture
-def run(capsys):
-    """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""
-
-    def run_here(*arguments):
-        status = cli.run_command_line(list(arguments))
-        return Ended(status, *capsys.readouterr())
-
-    return run_here

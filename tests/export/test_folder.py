@@ -13,10 +13,9 @@ from bigbird_ja.storage.ownership import MARK
 FILES = sorted([MARK, "export.json", "sub/a.txt"])
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def target(request, tmp_path):
+@pytest.fixture
+def target(base):
     """Where an export goes; its folder does not exist."""
-    base = request.getfixturevalue("bucket") if request.param == "bucket" else tmp_path
     return f"{base}/deep/out"
 
 

@@ -69,13 +69,10 @@ class Run:
         self.overwrite(name, text.replace(old, new, 1).encode())
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def run(request, tmp_path):
+@pytest.fixture
+def run(base, tmp_path):
     (tmp_path / "scratch").mkdir()
-    if request.param == "bucket":
-        return Run(f"{request.getfixturevalue('bucket')}/run", tmp_path / "scratch")
-    (tmp_path / "run").mkdir()
-    return Run(str(tmp_path / "run"), tmp_path / "scratch")
+    return Run(base, tmp_path / "scratch")
 
 
 def test_what_is_saved_is_read_back(run):

@@ -8,17 +8,12 @@ from bigbird_ja import storage
 from bigbird_ja.run import log as run_log
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def place(request, tmp_path):
-    return str(tmp_path) if request.param == "disk" else request.getfixturevalue("bucket")
-
-
 def record(step, loss=1.0):
     return {"step": step, "loss": loss, "time": 0.0}
 
 
-def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place):
-    path = storage.join(place, run_log.METRICS)
+def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(base):
+    path = storage.join(base, run_log.METRICS)
     log = run_log.MetricsLog(path, 0)
     for step in (10, 20, 30):
         log.append(record(step))
@@ -28,7 +23,7 @@ def test_lines_after_the_restored_step_are_dropped_and_none_is_repeated(place):
     log.append(record(20, 9.0))
     log.append(record(30, 2.0))
     log.sync()
-    assert run_log.read_metrics(place) == [record(10), record(20), record(30, 2.0)]
+    assert run_log.read_metrics(base) == [record(10), record(20), record(30, 2.0)]
 
 
 def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path):
@@ -42,9 +37,9 @@ def test_half_a_line_of_a_killed_writer_does_no_harm(tmp_path):
     assert path.read_text().count("\n") == 2
 
 
-def test_several_writers_lose_no_event(place):
+def test_several_writers_lose_no_event(base):
     def write(writer):
-        log = run_log.EventLog(place)
+        log = run_log.EventLog(base)
         for i in range(5):
             log.append("preempted", writer=writer, i=i)
 
@@ -53,19 +48,19 @@ def test_several_writers_lose_no_event(place):
         thread.start()
     for thread in threads:
         thread.join()
-    events = run_log.read_events(place)
+    events = run_log.read_events(base)
     assert sorted((e["writer"], e["i"]) for e in events) == [
         (w, i) for w in range(4) for i in range(5)
     ]
 
 
-def test_the_heartbeat_says_what_the_contract_names(place):
-    assert run_log.read_heartbeat(place) is None
-    beat = run_log.Heartbeat(place, "my-run", lambda: 1234.5678)
+def test_the_heartbeat_says_what_the_contract_names(base):
+    assert run_log.read_heartbeat(base) is None
+    beat = run_log.Heartbeat(base, "my-run", lambda: 1234.5678)
     beat.write()
     beat.update(global_step=7, tokens_per_second=3.5)
     beat.write(state="training")
-    written = run_log.read_heartbeat(place)
+    written = run_log.read_heartbeat(base)
     assert written is not None
     assert written["time"] == 1234.568 and written["run"] == "my-run" and written["reason"] is None
     assert (written["global_step"], written["state"]) == (7, "training")

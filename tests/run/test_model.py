@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja import cli, storage
+from bigbird_ja import storage
 from bigbird_ja.data import manifest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
@@ -59,12 +59,6 @@ def _files(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def _run(command, capsys):
-    """The status of a command in this process, and what it wrote for people."""
-    capsys.readouterr()
-    return cli.run_command_line(command), capsys.readouterr().err
-
-
 PARTS = {
     "tokenizer.model": "tokenizer.model is not the tokenizer that the run was trained with",
     "config.yaml": "config.yaml is not the config that checkpoint 6 was trained with",
@@ -74,14 +68,16 @@ USES = itertools.product(["fill-mask", "export", "evaluate", "pretrain"], PARTS)
 
 @pytest.mark.parametrize(("command", "name"), [*USES, ("init_from", "config.yaml")])
 def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
-    command, name, copy, other_tokenizer, tmp_path, capsys
+    command, name, copy, other_tokenizer, tmp_path, run
 ):
     path = Path(copy.model_dir, name)
     config = path.read_bytes().replace(b"hidden_act: gelu_new", b"hidden_act: relu")
     path.write_bytes(config if name == "config.yaml" else other_tokenizer)
     before = _files(tmp_path)
-    status, err = _run(_commands(copy, tmp_path / "out")[command], capsys)
-    assert status == 2 and PARTS[name] in err and "Traceback" not in err, err
+    ended = run(*_commands(copy, tmp_path / "out")[command])
+    assert ended.status == 2 and PARTS[name] in ended.stderr and "Traceback" not in ended.stderr, (
+        ended.stderr
+    )
     assert _files(tmp_path) == before
 
 
@@ -109,27 +105,27 @@ def _other_data(run, folder, **changes):
     return str(folder)
 
 
-def test_export_puts_no_other_data_set_into_the_card(small_run, tmp_path, capsys):
+def test_export_puts_no_other_data_set_into_the_card(small_run, tmp_path, run):
     data = _other_data(small_run, tmp_path / "data", seed=77)
     command = _commands(small_run, tmp_path / "out")["export"]
-    status, err = _run([*command, f"--data_dir={data}"], capsys)
-    assert status == 2, err
-    assert "is not the data set that" in err and "leave --data_dir out" in err
+    ended = run(*command, f"--data_dir={data}")
+    assert ended.status == 2, ended.stderr
+    assert "is not the data set that" in ended.stderr and "leave --data_dir out" in ended.stderr
     assert not (tmp_path / "out").exists()
 
 
 def test_evaluation_on_other_data_is_reported_and_needs_the_same_tokenizer(
-    copy, other_tokenizer, tmp_path, capsys
+    copy, other_tokenizer, tmp_path, run
 ):
     evaluate = ["evaluate", f"--model_dir={copy.model_dir}", "--max_batches=1"]
     data = _other_data(copy, tmp_path / "data", seed=77)
-    status, err = _run([*evaluate, f"--data_dir={data}"], capsys)
-    assert status == 0 and "is not the data set that" in err, err
+    ended = run(*evaluate, f"--data_dir={data}")
+    assert ended.status == 0 and "is not the data set that" in ended.stderr, ended.stderr
     sha256 = hashlib.sha256(other_tokenizer).hexdigest()
     data = _other_data(copy, tmp_path / "foreign", tokenizer_sha256=sha256)
     Path(data, "tokenizer.model").write_bytes(other_tokenizer)
-    status, err = _run([*evaluate, f"--data_dir={data}"], capsys)
-    assert status == 2 and "was made with another tokenizer" in err, err
+    ended = run(*evaluate, f"--data_dir={data}")
+    assert ended.status == 2 and "was made with another tokenizer" in ended.stderr, ended.stderr
 
 
 def test_no_config_is_bad_input(copy):
@@ -153,7 +149,7 @@ KERNEL = "bert/encoder/layer_0/intermediate/dense/kernel"
 )
 @pytest.mark.parametrize("command", ["evaluate", "export", "pretrain"])
 def test_wrong_variables_under_a_right_sidecar_are_refused(
-    command, name, value, words, copy, tmp_path, capsys
+    command, name, value, words, copy, tmp_path, run
 ):
     prefix = f"{copy.model_dir}/model.ckpt-6"
     values = read_variables(prefix) | {name: value}
@@ -163,6 +159,6 @@ def test_wrong_variables_under_a_right_sidecar_are_refused(
     for file, stored in meta["files"].items():
         stored["crc32c"], stored["bytes"] = storage.crc32c_of_file(f"{copy.model_dir}/{file}")
     path.write_text(json.dumps(meta))
-    status, err = _run(_commands(copy, tmp_path / "out")[command], capsys)
-    (line,) = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]
-    assert status == 2 and name in line and words in line and not (tmp_path / "out").exists()
+    ended = run(*_commands(copy, tmp_path / "out")[command])
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("bigbird-ja: ")]
+    assert ended.status == 2 and name in line and words in line and not (tmp_path / "out").exists()
