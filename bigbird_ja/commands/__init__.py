@@ -1,4 +1,4 @@
-"""Implements the verbs: one module per command; here the flags of those that read text."""
+"""Implements the verbs: one module per command; here flags that several of them have."""
 
 from bigbird_ja.cli.command_flags import Flags
 
@@ -6,6 +6,13 @@ _WEIGHTS = (
     " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
     " others have one); weighted corpora are packed apart."
 )
+
+
+def define_model_flags(flags: Flags) -> None:
+    """Define the flags that name a checkpoint."""
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    step = "Global step of the checkpoint."
+    flags.integer("step", None, step, low=0, high=10**12, none="the newest")
 
 
 def define_corpus_flags(flags: Flags, weights: bool = False) -> None:

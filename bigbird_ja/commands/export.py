@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.commands import define_model_flags
 from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, mid_run, require
 from bigbird_ja.storage import decode, hub, outputs
@@ -49,12 +50,9 @@ NEEDS = ("tensorflow",)
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    define_model_flags(flags)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
     flags.choice("format", ("huggingface", "saved_model"), "What to make.")
-    flags.integer(
-        "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
-    )
     flags.switch("overwrite", "Replaces the export that is in OUTPUT_DIR.")
     card = "format=huggingface"
     flags.path(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.commands import define_model_flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text.sentences import MASK
@@ -31,10 +32,7 @@ NEEDS = ("tensorflow",)
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
-    flags.integer(
-        "step", None, "Global step of the checkpoint.", low=0, high=10**12, none="the newest"
-    )
+    define_model_flags(flags)
     flags.text("text", "Text with [MASK] in it.", excludes=("input",))
     flags.path("input", "UTF-8 file with the text, on disk or gs://.")
     flags.integer("top_k", 5, "Candidates per mask.", low=1, high=10_000_000)

@@ -8,7 +8,7 @@ it; no run of ours has rented one yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bigbird_ja import accelerators, launch
@@ -198,7 +198,7 @@ class ComputeEngine:
         operation = self._rest.call("GET", name)
         is_done = operation.get("status") == "DONE"
         errors = operation.get("error", {}).get("errors", [])
-        return launch.Operation(is_done, _fault_of_errors(errors) if is_done else None)
+        return launch.Operation(is_done, _fault(errors[0]) if is_done and errors else None)
 
     def _tpu(self, one: Json) -> Tpu:
         items = one.get("metadata", {}).get("items", [])
@@ -217,12 +217,10 @@ class ComputeEngine:
         )
 
 
-def _fault_of_errors(errors: Iterable[Mapping[str, Any]]) -> rest.ServiceFault | None:
-    """Translate the first error of an operation, which names its kind by a code in capitals."""
-    for error in errors:
-        code = str(error.get("code", ""))
-        message = str(error.get("message") or code)
-        if code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
-            message = f"Quota: {message}"
-        return rest.fault_of_status(_CODES.get(code, 13), message)
-    return None
+def _fault(error: Mapping[str, Any]) -> rest.ServiceFault:
+    """Translate an error of an operation, which names its kind by a code in capitals."""
+    code = str(error.get("code", ""))
+    message = str(error.get("message") or code)
+    if code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
+        message = f"Quota: {message}"
+    return rest.fault_of_status(_CODES.get(code, 13), message)

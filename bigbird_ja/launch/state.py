@@ -170,9 +170,6 @@ class Decision:
     rents: bool = False  # the machine that `state` states: its zone, attempt and limit
 
 
-ALIVE = (Presence.WAITING, Presence.PENDING, Presence.READY)
-
-
 @dataclass(frozen=True)
 class View:
     """One turn's state, observation and record, and what follows from them at once."""
@@ -189,7 +186,8 @@ class View:
     @cached_property
     def alive(self) -> list[Tpu]:
         """List the TPUs that are there or on their way."""
-        return [tpu for tpu in self.seen.tpus if tpu.presence in ALIVE]
+        dead = (Presence.DELETING, Presence.GONE)
+        return [tpu for tpu in self.seen.tpus if tpu.presence not in dead]
 
     @property
     def is_unlisted(self) -> bool:

@@ -224,12 +224,10 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
     from bigbird_ja.storage import decode
 
     try:
-        text = storage.read_bytes(path, decode.MAX_YAML_BYTES).decode("utf-8")
+        text = storage.read_text(path, decode.MAX_YAML_BYTES)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         why = f"{path}: missing: {_RESTORE}" if is_ours else f"--config {path}: no such file"
         raise BadInput(why) from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"--config {path}: not UTF-8 (byte {error.start})") from error
     values = decode.read_yaml(text, path)
     if values is None:  # cut off, or not yet written: nobody means the defaults by it
         raise BadInput(f"{path}: no settings in it: name another file, or leave it out")

@@ -154,17 +154,13 @@ def delete_many(paths: Iterable[str]) -> None:
     run_all([partial(delete, path) for path in paths])
 
 
-def run_all(tasks: Sequence[Callable[[], Any]], workers: int = 8) -> None:
+def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
     """Runs `tasks` in threads; raises the first failure after those in flight have ended.
 
     The client library's `transfer_manager` is not used: after a failure it waits for all the
     others, and it does not verify a download that was resumed.
     """
-    if len(tasks) <= 1 or workers <= 1:
-        for task in tasks:
-            task()
-        return
-    pool = ThreadPoolExecutor(min(workers, len(tasks)), thread_name_prefix="storage")
+    pool = ThreadPoolExecutor(8, thread_name_prefix="storage")
     try:
         futures = [pool.submit(task) for task in tasks]
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)

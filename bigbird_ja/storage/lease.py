@@ -153,13 +153,8 @@ class Lease:
         Raises:
             BadInput: another process is at work, or what is at the path is no lease of ours.
         """
-        try:
-            taken_from = self._acquire()
-            self._token = self._token_if_ours()
-        except KeyboardInterrupt:  # perhaps between the file and its being noted
-            with contextlib.suppress(Exception):
-                self.release()
-            raise
+        taken_from = self._acquire()
+        self._token = self._token_if_ours()
         return taken_from
 
     def _acquire(self) -> Holder | None:
@@ -173,8 +168,6 @@ class Lease:
                 holder, token = self._read()
             except FileNotFoundError:
                 continue  # released this moment
-            if holder.id == self.owner.id:  # created, but the answer was lost
-                return None
             if self._is_gone(holder, token) and storage.replace_if(
                 self._path, self._content(), token
             ):
