@@ -109,7 +109,7 @@ probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its cu
 	@$(BIN)/python -m scripts.learn probe
 
 bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
-	@$(BIN)/python -m scripts.bench_checkpoint
+	@$(BIN)/python -m scripts.bench_engine --only save
 
 bench-faults: $(STAMP) ## every fault of a bucket against every operation: ridden out or ended cleanly
 	@$(BIN)/python -m pytest -m "" $(WORKERS) tests/storage/test_faults.py

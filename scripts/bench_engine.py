@@ -1,6 +1,6 @@
 """Measures what an engine costs beside the step, and how soon it trains again: `make bench-engine`.
 
-    python -m scripts.bench_engine [--only loop,engines,restart] [--rev COMMIT]
+    python -m scripts.bench_engine [--only loop,engines,restart,save] [--rev COMMIT]
 
 On a CPU and on random records, by `pretrain` itself in processes of its own, in turns:
 
@@ -9,6 +9,8 @@ On a CPU and on random records, by `pretrain` itself in processes of its own, in
 - engines: seconds per step under the engines pjrt and estimator (where TensorFlow is 2.15).
 - restart: from the start of the process to its first new step, with the programs kept beside the
   run and without, after a SIGKILL (jax from 0.7 on; older ones keep no CPU programs).
+- save (`make bench-checkpoint`): parameters and both Adam slots of the default config, saved as
+  `pretrain` saves them: how long the step waits and the background takes.
 
 With `--rev` only the start-up is timed, against that commit's, in pairs: `--help`, and `pretrain`
 of the preset tiny-cpu to its first step, each on data that its own commands made.
@@ -17,19 +19,25 @@ of the preset tiny-cpu to its first step, each on data that its own commands mad
 import argparse
 import importlib.util
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from bigbird_ja.data import prepare_tensorflow
+from bigbird_ja.process import console
 from bigbird_ja.process.console import log, table
+from bigbird_ja.settings.schema import Config
 from scripts import revisions
 from testkit import ROOT, synthetic
+from testkit.configs import fitted, with_data
 
 PROGRAM = (sys.executable, "-m", "bigbird_ja")
 PRESET = "small-1024"
@@ -44,7 +52,7 @@ SETTINGS = {
 }
 RARELY = {"training.log_every_steps": 1, "checkpoints.save_every_steps": 1_000_000}
 WARM_UP = 5  # steps that are not measured
-PARTS = ("loop", "engines", "restart")
+PARTS = ("loop", "engines", "restart", "save")
 
 
 def command(
@@ -149,6 +157,71 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
         running.wait()
 
 
+def measure_save(work: Path, rounds: int) -> str:
+    """Measure how long saving BERT-base's whole state takes: 4 GB of memory and of disk."""
+    prepare_tensorflow(os.environ)
+    size, waits, works = _saved(fitted(), str(work), rounds)
+    wait, took = statistics.median(waits), statistics.median(works)
+    return (
+        f"save: {console.human_bytes(size)}: the step waits {wait:.3f} s per checkpoint, the"
+        f" background takes {took:.2f} s ({console.human_bytes(size / took)}/s);"
+        f" share of time lost at one checkpoint a minute: {wait / 60:.2%}"
+    )
+
+
+def _saved(config: Config, directory: str, saves: int) -> tuple[int, list[float], list[float]]:
+    """Return bytes of one checkpoint; seconds that the step waited and that the background took."""
+    import tensorflow as tf
+
+    from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+    from bigbird_ja.storage.ownership import Owned
+    from bigbird_ja.train import Dependencies, SingleProcess
+    from bigbird_ja.train.beside import CheckpointSaver
+
+    waits: list[float] = []
+    works: list[float] = []
+    scratch = os.path.join(directory, ".scratch")
+    os.mkdir(scratch)
+    store = CheckpointStore(directory, owned=Owned.create(directory, "run"))
+    job: Any = SimpleNamespace(config=config, deps=Dependencies(), pod=SingleProcess())
+    saver = CheckpointSaver(
+        job, store, scratch, lambda: None, lambda step, seconds: works.append(seconds)
+    )
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = _variables(config)
+        session.run([variable.initializer for variable in variables.values()])
+        for step in range(1, saves + 1):
+            meta = Meta(step, "", "", 0.0, 0, 0, time.time(), next_batch=step, global_batch_size=1)
+            start = time.monotonic()
+            saver.save(meta, lambda: _snapshot(session, variables))
+            waits.append(time.monotonic() - start)
+            saver.wait()
+    files = store.read_meta(saves).files
+    return sum(file.bytes for file in files.values()), waits, works
+
+
+def _variables(config: Config) -> dict[str, Any]:
+    import tensorflow as tf
+
+    from bigbird_ja.model.params import parameter_specs
+
+    return {
+        name + suffix: tf.compat.v1.get_variable(
+            name + suffix,
+            spec.shape,
+            initializer=tf.compat.v1.random_normal_initializer(),
+            use_resource=True,
+        )
+        for suffix in ("", "/adam_m", "/adam_v")
+        for name, spec in parameter_specs(*with_data(config)).items()
+    }
+
+
+def _snapshot(session: Any, variables: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    values = session.run(variables)
+    return lambda: values
+
+
 def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
     """Time how long commands take to start, now and at an earlier commit: rows of the table."""
 
@@ -192,6 +265,7 @@ def main() -> None:
             "loop": lambda: measure_loop(work, options.steps, options.rounds),
             "engines": lambda: measure_engines(work, options.steps, options.rounds),
             "restart": lambda: measure_restart(work, options.rounds),
+            "save": lambda: measure_save(work, options.rounds),
         }
         for part, measure in parts.items():
             if part in options.only.split(","):

@@ -15,6 +15,7 @@ import tokenize
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from bigbird_ja.process.console import table
 from scripts import roads
 from testkit import ROOT
 
@@ -116,15 +117,6 @@ def counted(sizes: dict[str, Size]) -> dict[str, int]:
     }
 
 
-def print_table(rows: list[tuple[object, ...]]) -> None:
-    """Print rows in columns."""
-    texts = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    for first, *others in texts:
-        cells = [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
-        print("  ".join([first.ljust(widths[0]), *cells]))
-
-
 def main() -> int:
     """Print the tables; return 1 where a cap that is to be held is not."""
     sizes = measure(read("*.py"))
@@ -132,11 +124,11 @@ def main() -> int:
     if "--check" not in sys.argv[1:]:
         rows = [sizes[name].row(name) for name in sorted(sizes)]
         rows.append(total(sizes, roads.PACKAGE).row(f"= {roads.PACKAGE}"))
-        print_table([_HEADER, *rows, total(sizes, "tests", "testkit").row("= tests and testkit")])
+        print(table([*rows, total(sizes, "tests", "testkit").row("= tests and testkit")], _HEADER))
         print()
         roads.main()
         print()
-    print_table([("size", "now", "cap"), *((name, counts[name], CAPS[name]) for name in CAPS)])
+    print(table([(name, counts[name], CAPS[name]) for name in CAPS], ("size", "now", "cap")))
     above = [name for name in CAPS if counts[name] > CAPS[name]]
     if above:
         print(f"above the cap (CAPS in scripts/size.py): {', '.join(above)}", file=sys.stderr)

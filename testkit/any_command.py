@@ -8,7 +8,6 @@ import atexit
 import contextlib
 import hashlib
 import os
-import signal
 import sys
 import tempfile
 import threading
@@ -55,24 +54,6 @@ def swallow():
     with contextlib.suppress(BaseException):
         console.log(READY)
         time.sleep(60)
-    return _forever()
-
-
-def take_over():
-    """A library that handles SIGTERM itself, as Ray does while it starts."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
-    return wait()
-
-
-def in_destructor():
-    """An exception that comes up in a destructor is printed and forgotten by Python."""
-
-    class Resource:
-        def __del__(self):
-            console.log(READY)
-            time.sleep(60)
-
-    Resource()
     return _forever()
 
 

@@ -17,12 +17,6 @@ def test_nothing_is_left_and_no_limit_is_passed(service, seeds):
         assert History(seed, service).run() == Verdict(), seed
 
 
-def test_a_seed_decides_all_of_a_history():
-    first, again = History(7, "tpu"), History(7, "tpu")
-    assert first.run() == again.run()
-    assert first.cloud.events == again.cloud.events
-
-
 def test_machines_without_a_watcher_are_noticed():
     """The old service without the lease: what the table must show."""
     verdicts = []

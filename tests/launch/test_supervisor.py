@@ -83,13 +83,6 @@ def test_a_dead_tpu_of_the_run_is_removed_first():
     assert (cloud.most_at_once, cloud.nodes) == (1, [])
 
 
-def test_a_machine_with_the_id_of_the_run_and_another_place_is_not_its_own():
-    """The folder was copied, or somebody who writes to the bucket has written the id there."""
-    cloud = SimulatedCloud(TRAINER, foreign={"zone-b": {ID_LABEL: "id-1"}})
-    state = run(cloud)
-    assert (state.ending, cloud.creations, cloud.foreign_touched) == (Ending.GAVE_UP, 0, 0)
-
-
 def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it():
     ended = run(SimulatedCloud(TRAINER, script=["quota"] * 3))
     ended = replace(ended, backoff_seconds=5.0, trouble_seconds=9.0, failures=2, cost_usd=7.0)

@@ -18,7 +18,7 @@ from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles, folder_files, model_proto, read_tokenizer, tokenizer_of, words
 from bigbird_ja.text.corpus import open_corpus
-from testkit import tokenizer_folders
+from testkit import ROOT, tokenizer_folders
 
 HARD = (
     "",
@@ -116,60 +116,17 @@ def test_the_folder_that_is_handed_back_loads_and_gives_the_same_ids(
     assert our_ids(again, texts) == our_ids(ours, texts)
 
 
-TEMPLATES = {
-    "a template and flags": ({"add_bos_token": False, "add_eos_token": True}, {}, ("<s>", "</s>")),
-    "flags alone": (
-        {"add_bos_token": True, "add_eos_token": True},
-        {"post_processor": None},
-        ("<s>", "</s>"),
-    ),
-    "no template": ({}, {"post_processor": None}, ("<cls>", "<sep>")),
-    "in a sequence": (
-        {},
-        {
-            "post_processor": {
-                "type": "Sequence",
-                "processors": [
-                    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True},
-                    {"type": "BertProcessing", "cls": ["<cls>", 5], "sep": ["</s>", 2]},
-                ],
-            }
-        },
-        ("<cls>", "</s>"),
-    ),
-    "ids of other pieces than are named": (
-        {},
-        {
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [
-                    {"SpecialToken": {"id": "BEGIN", "type_id": 0}},
-                    {"Sequence": {"id": "A", "type_id": 0}},
-                    {"SpecialToken": {"id": "END", "type_id": 0}},
-                ],
-                "pair": [
-                    {"Sequence": {"id": "A", "type_id": 0}},
-                    {"Sequence": {"id": "B", "type_id": 1}},
-                ],
-                "special_tokens": {
-                    "BEGIN": {"id": "BEGIN", "ids": [5], "tokens": ["BEGIN"]},
-                    "END": {"id": "END", "ids": [2], "tokens": ["END"]},
-                },
-            }
-        },
-        ("<cls>", "</s>"),
-    ),
-}
+# How a folder may state which pieces stand around a text.
+TEMPLATES = json.loads((ROOT / "tests/fixtures/ends-of-texts.json").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("stated", TEMPLATES)
+@pytest.mark.parametrize("stated", TEMPLATES, ids=lambda stated: stated["name"])
 def test_sequences_end_as_the_tokenizer_ends_a_text(stated, folders, tmp_path):
-    flags, definition, ends = TEMPLATES[stated]
     folder = shutil.copytree(folders["Unigram with bytes"], tmp_path / "theirs")
-    changed(folder, "tokenizer_config.json", **flags)
-    changed(folder, "tokenizer.json", **definition)
+    changed(folder, "tokenizer_config.json", **stated["config"])
+    changed(folder, "tokenizer.json", **stated["definition"])
     ours = read_tokenizer(str(folder))
-    assert (ours.written[ours.special.cls], ours.written[ours.special.sep]) == ends
+    assert [ours.written[ours.special.cls], ours.written[ours.special.sep]] == stated["ends"]
     theirs = transformers_ids(folder, ["日本"])[0]
     written = {theirs[0], theirs[-1]} - {*ours.encode("日本")}
     assert written <= {ours.special.cls, ours.special.sep}
