@@ -11,9 +11,9 @@ one core per chip.
 Sources: Google Cloud's pages "TPU v2", "TPU v3", ... "TPU7x" (cloud.google.com/tpu/docs) for peak
 rates and memory per chip, halved where the program runs on half a chip; clocks for v2 to v4 from
 Jouppi et al., "TPU v4" (ISCA 2023, arXiv:2304.01433, table 4), the others from peak rate divided by
-what the matrix units do per cycle (v5e, v5p: four units of 128 x 128; v6e, and each core of v7x:
-four of 256 x 256; two FLOPs per cell). `hbm_bytes` is what this compiler leaves to a program after
-its own reserve, read from its out-of-memory reports.
+the FLOPs of the matrix units per cycle (v5e, v5p: four units of 128 x 128; v6e, and each core of
+v7x: four of 256 x 256; two FLOPs per cell). `hbm_bytes` is the memory that this compiler leaves to
+a program after its own reserve, read from its out-of-memory reports.
 """
 
 import datetime

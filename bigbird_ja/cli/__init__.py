@@ -150,7 +150,7 @@ def _run(
     except BaseException as error:
         return _report(error, results, signals)
     if signals is not None:
-        signals.settle()
+        signals.is_settled = True
     return 0
 
 
@@ -161,7 +161,7 @@ def _report(
     if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
         traceback.clear_frames(error.__traceback__)
     if signals is not None:
-        signals.settle()
+        signals.is_settled = True
         if signals.number and classify(error) is None:
             # A library made another exception of the KeyboardInterrupt that was raised in it.
             error = KeyboardInterrupt(signals.name)

@@ -4,7 +4,7 @@ Makes a corpus, trains a tokenizer, makes data, pretrains a tiny BigBird, kills 
 with SIGKILL midway, resumes it, compares the steps that were made twice, evaluates, fills three
 masked sentences and writes a report. Every step is one of the commands, run as you would run it.
 
-Reads nothing. Writes everything under --work_dir; run again, it continues what is there. Takes
+Reads nothing. Writes everything under --work_dir; run again, it goes on. Takes
 under 2 minutes on two cores.
 """
 
@@ -36,7 +36,7 @@ _TEXTS = (
 
 def define_flags(flags: Flags) -> None:
     """Declares the command's flags."""
-    folder = "Folder for everything that the demo makes; what is there is continued."
+    folder = "Folder for everything that the demo makes; a second run goes on with it."
     flags.path("work_dir", folder, default="out/demo")
     flags.integer("num_train_steps", 360, "Training steps.", unit="steps", low=80, high=10**9)
 

@@ -6,7 +6,7 @@ r"""Rent a spot TPU VM, train on it, recreate it after preemption, delete it at 
 Reads the config and the data set's manifest. Writes BUCKET/NAME/model (checkpoints, metrics,
 events: see `pretrain`) and BUCKET/NAME/supervisor. Stays in the foreground until the run is
 finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same command
-again: it adopts what is there. A TPU that nobody watches deletes itself after --lease_hours; none
+again: it adopts the machine. A TPU that nobody watches deletes itself after --lease_hours; none
 lives longer than --max_hours and --max_cost allow. v2 to v4 are rented from the Cloud TPU API, v5e
 and later from Compute Engine; slices of several hosts up to v5e. --dry_run needs no credentials, no
 project and no data, and takes a second. docs/cloud-setup.md leads from an empty project to here.

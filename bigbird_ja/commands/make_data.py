@@ -178,7 +178,7 @@ def _check_length(config: Config) -> None:
 def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
     """Make all parts on a Ray cluster, each where cores are free; `build.make_data` joins them.
 
-    Where a machine is lost, another one makes what was not finished.
+    If a machine is lost, another one makes the rest of its part.
 
     Args:
         request: of `make_part`; its `num_workers` has no meaning here.

@@ -100,7 +100,7 @@ def _check_several(args: Args, count: int) -> None:
 
 def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, Any]]:
     """Read one config, with its data set or an estimate of one; return the run and its results."""
-    from bigbird_ja import plan, storage
+    from bigbird_ja import plan
     from bigbird_ja.data import manifest as manifest_lib
 
     config, overrides = resolve(args, config_name=name)
@@ -109,8 +109,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     data: Data
     if args.data_dir:
         data = manifest_lib.load(args.data_dir[number])
-        where = storage.join(args.data_dir[number], "manifest.json")
-        config = fit_to_data(config, data, overrides, where)
+        config = fit_to_data(config, data, overrides, args.data_dir[number])
         for line in decided_by_data(overrides, data):
             log(line)
         sequences, assumption = sum(shard.records for shard in data.train_shards), None

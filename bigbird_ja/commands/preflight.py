@@ -57,7 +57,6 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
-    from bigbird_ja import storage
     from bigbird_ja.data import manifest
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures
@@ -69,11 +68,8 @@ def run(args: Args) -> dict[str, Any]:
 
     _check_outputs(args)
     config, overrides = resolve(args)
-    data, where = requested_data(config), ""
-    if args.data_dir:
-        data = manifest.load(args.data_dir)
-        where = storage.join(args.data_dir, manifest.FILE_NAME)
-    config = fit_to_data(config, data, overrides, where)
+    data = manifest.load(args.data_dir) if args.data_dir else requested_data(config)
+    config = fit_to_data(config, data, overrides, args.data_dir or "")
     wanted = _targets(args, config, data)
     measured = figures.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()

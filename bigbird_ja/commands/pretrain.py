@@ -43,7 +43,7 @@ _LONG_DAYS = 30  # on a CPU, from which a run is warned of
 # Tokens until small models of real text left the plateau of frequencies (docs/lab/recipe.md): with
 # learned positions and normal first values, and otherwise.
 _PLATEAU = (4_000_000, 600_000)
-_SMALL = 256  # hidden size, up to which that is said
+_SMALL = 256  # the largest hidden size that `plateau` speaks of
 
 
 def define_flags(flags: Flags) -> None:
@@ -187,7 +187,7 @@ def _settings(
     config, overrides = resolve(args, adopted)
     if args.engine == "pjrt" or (args.engine == "auto" and not has_estimator()):
         _refuse_cores(overrides)
-    config = fit_to_data(config, manifest, overrides, f"{args.data_dir}/manifest.json")
+    config = fit_to_data(config, manifest, overrides, args.data_dir)
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)}")
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)

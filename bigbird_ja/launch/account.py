@@ -23,7 +23,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     has_machine = state.phase in _MACHINE_PHASES
     is_unseen = state.zone in seen.unlisted and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
-    # A machine that was asked for before nobody watched may have been READY and gone since.
+    # A machine that was requested before nobody watched may have been READY and gone since.
     is_gap = seen.resumed or seen.elapsed > seen.watched
     was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR)
     billed = seen.elapsed if was_billing or now_billing else 0.0

@@ -10,7 +10,7 @@ observed: what is done -> the phases that may follow. Why: the reason": `scripts
 prints the tables of docs/design/launch.md from it, and a test compares that page with it.
 Before the phases come the ends that do not depend on them (`check_endings`).
 
-- What a machine may cost is decided and stored before it is asked for: `machine_limit` is the most
+- The cost of a machine is limited and stored before it is requested: `machine_limit` is the most
   that it may live, and the cloud or its own watcher deletes it then, whatever has become of us.
 - A machine counts as absent after two empty listings in which its name was not found either.
 """
@@ -84,7 +84,7 @@ def idle(view: View) -> Decision:
     """Decide while no TPU is there and one is wanted."""
     state, seen, run = view.state, view.seen, view.run
     # A machine of this run is there or on its way: adopt it, delete all but one -> creating.
-    # Why: an earlier supervisor asked for it, or a reply was lost.
+    # Why: an earlier supervisor requested it, or a reply was lost.
     if view.alive:
         return outcomes.adopt(view)
     # A dead machine of this run is listed: remove it -> removing.
@@ -125,7 +125,7 @@ def idle(view: View) -> Decision:
 
 
 def creating(view: View) -> Decision:
-    """Decide while a TPU was asked for."""
+    """Decide after a TPU was requested."""
     state = view.state
     # Its zone does not answer: wait; long after the end of its life, lease over -> removing.
     # Why: it may be there, and nothing is rented twice; by then cloud or watcher have deleted it.
@@ -153,8 +153,8 @@ def creating(view: View) -> Decision:
     if view.tpu is None and is_made:
         return outcomes.preempted(state, view.service_state)
     is_being_made = view.seen.operation is not None and not view.seen.operation.done
-    # Absent, and asked for lately or still being made: wait; in the end the next zone -> removing.
-    # Why: a TPU that was asked for may appear late.
+    # Absent, and requested lately or still being made: wait; in the end the next zone -> removing.
+    # Why: a TPU that was requested may appear late.
     if view.tpu is None and (state.phase_seconds < SETTLE or is_being_made):
         return outcomes.wait_for_creation(view)
     # Absent: next zone, or a pause -> idle. Why: the request was lost.
@@ -218,15 +218,15 @@ def running(view: View) -> Decision:
 def removing(view: View) -> Decision:
     """Decide while every machine of the run must go.
 
-    A zone that does not answer delays no other: what others list is deleted, and where the TPU was
-    asked for its deletion is asked for by name.
+    A zone that does not answer delays no other: machines that others list are deleted, and that of
+    the silent zone is deleted by its name.
     """
     state = view.state
     is_absent = not view.seen.tpus and not view.is_unlisted
     # Absent, but its creation is under way: wait. Why: it could still put a machine there.
     if is_absent and view.is_creation_under_way:
         return outcomes.wait(view, outcomes.LOOK_AGAIN)
-    # Absent, and its deletion was never asked for: delete it by its full name.
+    # Absent, and its deletion was never requested: delete it by its full name.
     # Why: one empty listing proves nothing.
     if is_absent and state.attempt and not state.delete_tries:
         return outcomes.delete(view)
@@ -282,7 +282,7 @@ def _out_of_sight(view: View) -> Decision:
 
 
 def _is_refused_everywhere(view: View) -> bool:
-    """Tell whether no zone may be listed, and nothing was ever asked for."""
+    """Tell whether no zone may be listed, and nothing was ever requested."""
     refused, unlisted = (Kind.PERMISSION, Kind.BAD_REQUEST, Kind.NOT_FOUND), view.seen.unlisted
     return not view.state.attempt and all(
         zone in unlisted and unlisted[zone].kind in refused for zone in view.run.zones
@@ -299,7 +299,7 @@ def _is_deletion_under_way(view: View) -> bool:
 
 
 def _deletion_failed(view: View) -> Decision:
-    """Decide as if no deletion had been asked for."""
+    """Decide as if no deletion had been requested."""
     event = Event("delete_failed", {"zone": view.state.zone, "error": str(view.operation_fault)})
     state = replace(view.state, operation="", operation_kind="")
     decision = removing(replace(view, state=state))

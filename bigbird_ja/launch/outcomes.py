@@ -38,7 +38,7 @@ def enter(state: RunState, phase: Phase, is_made: bool = True) -> RunState:
 
 
 def end_run(state: RunState, ending: Ending, reason: str, message: str) -> Decision:
-    """End the run; what is there is deleted first."""
+    """End the run, after the deletion of its machines."""
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
     state = enter(state, Phase.REMOVING, is_made=False)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
@@ -224,7 +224,7 @@ def became_ready(view: View) -> Decision:
 
 
 def wait_for_creation(view: View) -> Decision:
-    """Wait for a TPU that was asked for, then remove it and ask elsewhere."""
+    """Wait for a TPU that was requested, then remove it and ask elsewhere."""
     state = view.state
     is_queued = view.tpu is not None and view.tpu.presence is Presence.WAITING
     if state.phase_seconds <= (QUEUE_TIMEOUT if is_queued else CREATE_TIMEOUT):

@@ -179,8 +179,7 @@ def check_data(
             its readers can be shared among.
     """
     manifest = manifest_lib.load(run.data_dir)
-    where = storage.join(run.data_dir, "manifest.json")
-    fitted = fit_to_data(config, manifest, overrides, where)
+    fitted = fit_to_data(config, manifest, overrides, run.data_dir)
     if run.hosts > 1:
         order.check_hosts(manifest.num_readers, config.training.global_batch_size, run.hosts, 0)
     return fitted, manifest

@@ -155,7 +155,7 @@ class Emulation:
 
     device: str = "tpu"  # tpu | cpu
     service_manager: str = "systemd"  # systemd | none: the script itself minds its processes
-    installs: bool = True  # what the package needs beside TensorFlow
+    installs: bool = True  # the packages that ours needs beside TensorFlow
     api: str = ""  # in place of the services' own addresses
     terms: dict[str, Any] = field(default_factory=dict)  # of `watcher.Terms`, in place of its own
 
@@ -167,17 +167,17 @@ def emulation(environ: Mapping[str, str] = os.environ) -> Emulation:
 
 
 def metadata(
-    run: LaunchedRun, vm: Emulation, zone: str, attempt: int, limit: float, asked: float = 0.0
+    run: LaunchedRun, vm: Emulation, zone: str, attempt: int, limit: float, requested: float = 0.0
 ) -> dict[str, str]:
     """Make the metadata of one machine: its start-up script, and whose machine it is.
 
     Args:
         run: the record of the run.
         vm: what it is rented as, or emulated by.
-        zone: where it is asked for.
+        zone: of the request.
         attempt: which creation of the run it is.
         limit: seconds that the machine may live at most.
-        asked: UNIX seconds at which it is asked for; 0: its life begins when it boots.
+        requested: UNIX seconds of the request; 0: its life begins when it boots.
     """
     service = MODULES[service_of(run.accelerator_type)]
     terms = watcher.Terms(
@@ -187,7 +187,7 @@ def metadata(
         supervisor_dir=storage.join(run.run_dir, "supervisor"),
         model_dir=run.model_dir,
         delete=[service.delete_address(vm.api, run, zone)],
-        asked=asked,
+        requested=requested,
         hosts=run.hosts,
         **vm.terms,
     )

@@ -15,13 +15,13 @@ from bigbird_ja.storage.decode import Amount, Count
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
 
 # Patience in seconds, and counts: the same for every run.
-CREATE_TIMEOUT = 1200.0  # asked for, or in repair, and not READY
+CREATE_TIMEOUT = 1200.0  # requested, or in repair, and not READY
 SETTLE = 120.0  # a requested TPU may appear this late
 STALL = 900.0  # READY, has stepped before, no new step
 STARTUP = 2700.0  # READY, no step yet: boot, install, compile
 LONGEST = 7 * 86_400.0  # a machine lives so long in all, where no budget is shorter
 ABSENT_LOOKS = 2  # in a row, before a machine that is not shown counts as absent
-# A machine may be there so long after its limit: the watcher's turn, and the service's deletion.
+# A machine may be there so long after its limit, until watcher and service have deleted it.
 OVERTIME = 900.0
 SILENT_EXIT = 60.0  # after a trainer's last heartbeat its exit report may come so late
 
@@ -54,16 +54,16 @@ class RunState:
 
     phase: Phase = Phase.IDLE
     phase_seconds: Amount = 0.0
-    # --- the TPU that was asked for last
+    # --- the TPU that was requested last
     zone: str = ""
     attempt: Count = 0
     operation: str = ""
     operation_kind: str = ""  # create | delete
-    machine_seconds: Amount = 0.0  # since it was asked for
-    machine_limit: Amount = 0.0  # it lives so long at most: stored before it is asked for
+    machine_seconds: Amount = 0.0  # since it was requested
+    machine_limit: Amount = 0.0  # it lives so long at most: stored before it is requested
     incarnation: Amount = 0.0  # its creation time, by the service
     absences: Count = 0  # looks in a row that did not show it
-    stale_heartbeat: str = ""  # signature of the file from before it was asked for
+    stale_heartbeat: str = ""  # signature of the file from before it was requested
     last_step: _Step = -1
     has_stepped: bool = False
     quiet_seconds: Amount = 0.0  # READY without a new step
@@ -161,7 +161,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """The new state, saved before anything is asked for, and what to do then."""
+    """The new state, saved before anything is requested, and what to do then."""
 
     state: RunState
     deletions: tuple[Tpu, ...] = ()  # machines that were listed, or may be there
@@ -288,8 +288,8 @@ class View:
     def deletable(self) -> list[Tpu]:
         """List the machines that may be there.
 
-        Beside those that are listed it is the TPU that was asked for, where its zone cannot be
-        listed, or shows none and its deletion was never asked for.
+        Beside those that are listed it is the TPU that was requested, where its zone cannot be
+        listed, or shows none and its deletion was never requested.
         """
         state, run = self.state, self.run
         is_shown = self.tpu is not None or (state.delete_tries and not self.is_unlisted)

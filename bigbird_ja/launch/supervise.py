@@ -188,7 +188,7 @@ class _Supervisor:
     def _list(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
         """List this run's TPUs, the zones that did not answer, and others' machines of its name.
 
-        Where nothing of ours is listed the name is looked up.
+        The name is looked up in zones that list nothing of ours.
 
         While a TPU runs, the zones that were used are enough; before anything is created, and
         before anything is called deleted, every zone is listed. One that does not answer, where the

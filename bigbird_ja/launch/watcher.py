@@ -57,7 +57,7 @@ class Terms:
     poll: float = 60.0
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
-    asked: float = 0.0  # UNIX seconds by the supervisor when it asked for the machine; 0: unknown
+    requested: float = 0.0  # UNIX seconds of the request, by the supervisor; 0: unknown
     hosts: int = 1  # of the slice; each has its watcher
 
 
@@ -85,7 +85,7 @@ class Seen:
     has_ended: bool = False
 
 
-def turn(counters: Counters, seconds: float, seen: Seen) -> Counters:
+def advanced(counters: Counters, seconds: float, seen: Seen) -> Counters:
     """Count on by one look, `seconds` after the one before."""
     stepped = seen.step is not None and seen.step != counters.step
     renewed = seen.renewal is not None and seen.renewal != counters.renewal
@@ -277,13 +277,13 @@ def watch(
 ) -> None:
     """Watch for as long as the machine is there."""
     counters, is_reported = load(paths), False
-    if terms.asked and not counters.boot:  # the first start of all; its life began before
-        late = time.time() - terms.asked
+    if terms.requested and not counters.boot:  # the first start of all; its life began before
+        late = time.time() - terms.requested
         counters = replace(counters, age=min(max(0.0, late), CREATION_SECONDS))
     while True:
         sleep(terms.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
-        counters = turn(counters, seconds, host.look())
+        counters = advanced(counters, seconds, host.look())
         counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
         save(paths, counters)
         reason = must_go(counters, terms)

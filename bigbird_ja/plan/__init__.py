@@ -24,7 +24,7 @@ COUNTED = 0.9  # rates use machine code only where it covers at least this share
 # 1.9 times the cycles by machine code.
 REACHED = 0.9
 REACHED_RANGE = (0.7, 1.0)
-LEAST_STEP_SECONDS = 5e-3  # what a host takes to start a step, assumed: it limits tiny models
+LEAST_STEP_SECONDS = 5e-3  # of a step that a host starts, assumed: it limits tiny models
 
 # Wiki40b Japanese (TFDS wiki40b/ja, train split) as our background states it, and what the 2021
 # tokenizer makes of it. Used only where there is no data set, and printed as an assumption.
@@ -155,7 +155,7 @@ def _compiled_rate(step: Step, rate: float, source: str) -> MachineRate:
     """Correct a rate of `preflight`.
 
     The rates in `preflight`'s results are by priced cycles, which charge several times too much for
-    what stays in fast memory (docs/design/preflight.md). So the rate is by machine code where
+    data that stay in fast memory (docs/design/preflight.md). So the rate is by machine code where
     nearly all of the step was counted; that leaves out what no compiler knows, such as
     memory stalls.
     """
@@ -204,7 +204,7 @@ class Row:
 
     accelerator: str
     pricing: str  # on_demand, spot, or who lends a free machine
-    zone: str | None  # where that price holds
+    zone: str | None  # of that price
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None

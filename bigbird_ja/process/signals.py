@@ -115,7 +115,9 @@ class CommandSignals:
         self._leave = leave
         self._first_time = 0.0  # of a signal, in monotonic seconds
         self._leaving = threading.Lock()
-        self.is_settled = False  # the command has ended, one way or the other
+        # The command has ended: nothing is raised in the main thread any more. It is still watched,
+        # since a full pipe or a thread may keep the process from ending.
+        self.is_settled = False
         self.number = 0  # of the first signal
 
     def install(self) -> CommandSignals:
@@ -128,13 +130,6 @@ class CommandSignals:
     def name(self) -> str:
         """Names the first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
         return name_of(self.number) if self.number else ""
-
-    def settle(self) -> None:
-        """Reports the command's end: nothing is raised in the main thread any more.
-
-        It is still watched, since a full pipe or a thread may keep the process from ending.
-        """
-        self.is_settled = True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_settled:

@@ -74,7 +74,7 @@ def prepare() -> None:
 def finish() -> OSError | None:
     """Flushes both streams; returns the first error.
 
-    What cannot be written is dropped, so that the interpreter does not complain at its end.
+    Text that cannot be written is dropped, so that the interpreter does not complain at its end.
     """
     first = None
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
@@ -117,7 +117,7 @@ def results_apart() -> Iterator[ResultLine]:
     """Points standard output at standard error, C libraries' included, while the block runs.
 
     Yields:
-        Where the results go.
+        The line of results.
     """
     stream = sys.stdout
     stream.flush()

@@ -128,7 +128,7 @@ def _depends_on_data(key: str) -> bool:
 
 
 def fit_to_data(
-    config: Config, data: Data, overrides: Iterable[Override] = (), where: str = ""
+    config: Config, data: Data, overrides: Iterable[Override] = (), data_dir: str = ""
 ) -> Config:
     """Check a config against its data set, and settle the defaults that follow the data.
 
@@ -136,7 +136,7 @@ def fit_to_data(
         config: as `resolve_config` returns it.
         data: of the run; `requested_data` where there is no data set.
         overrides: what the user set; one that disagrees is an error.
-        where: the manifest's path, for the message; empty without a data set.
+        data_dir: of the data set, for the message; empty without one.
 
     Raises:
         BadInput: an explicit value disagrees with the data set, or has no effect on it.
@@ -144,13 +144,13 @@ def fit_to_data(
     last = {override.key: override for override in overrides}
     for key, value in data_entries(data).items():
         stated = last[key].value if key in last and last[key].is_explicit else None
-        if where and stated is not None and stated != value:
-            raise _disagrees(key, stated, last[key].source, where, value)
+        if data_dir and stated is not None and stated != value:
+            raise _disagrees(key, stated, last[key].source, data_dir, value)
     pieces, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
     vocab_size = config.model.vocab_size or pieces
     is_other = vocab_size != pieces and rows.is_explicit
-    if where and (is_other or vocab_size < pieces):  # an encoder may have rows to spare
-        raise _disagrees("model.vocab_size", vocab_size, rows.source, where, pieces)
+    if data_dir and (is_other or vocab_size < pieces):  # an encoder may have rows to spare
+        raise _disagrees("model.vocab_size", vocab_size, rows.source, data_dir, pieces)
     follows = {
         "model.vocab_size": vocab_size,
         "model.max_position_embeddings": config.model.max_position_embeddings or data.seq_length,
@@ -163,10 +163,10 @@ def fit_to_data(
     return config
 
 
-def _disagrees(key: str, stated: Any, source: str, where: str, value: Any) -> BadInput:
+def _disagrees(key: str, stated: Any, source: str, data_dir: str, value: Any) -> BadInput:
     return BadInput(
-        f"{key}={stated} ({source}) disagrees with {where}, which has {value}: leave it out,"
-        " or make the data again"
+        f"{key}={stated} ({source}) disagrees with {data_dir}/manifest.json, which has {value}:"
+        " leave it out, or make the data again"
     )
 
 

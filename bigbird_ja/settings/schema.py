@@ -2,8 +2,8 @@
 
 A new setting is one field here, or in `settings` where it is about making data, and its meaning
 the string below it. Flags, validation, `--help`, docs/settings.md, `bigbird-ja config`, the echo,
-which command uses it and whether a resumed run may change it follow from that; `option.Option` says
-what `has` takes.
+its commands and the changes that a resumed run accepts follow from that; `option.Option` lists the
+arguments of `has`.
 """
 
 from typing import Annotated, Literal
@@ -17,8 +17,8 @@ _BIGBIRD = "model.architecture=bigbird"
 _MODERNBERT = "model.architecture=modernbert"
 _IN_BLOCKS = f"{_BIGBIRD} & model.attention_type=block_sparse|simulated_sparse"
 
-# Commands, for `by`: settings of a run alone, of the compiled step (`preflight`), and those from
-# which operations, the number of steps and the work lost to preemptions follow (`plan`).
+# Commands, for `by`: settings of a run alone, of the compiled step (`preflight`), and those that
+# operations, steps and the work lost to preemptions depend on (`plan`).
 _RUN = ("pretrain", "launch")
 _STEP = (*_RUN, "preflight")
 _PLAN = (*_RUN, "plan")

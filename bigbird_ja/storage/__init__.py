@@ -5,8 +5,8 @@ Every path is a string; `gs://bucket/name` is on Google Cloud Storage. What all 
 - a missing file is FileNotFoundError, a refusal (401, 403) PermissionError, each with `.filename`;
 - transient faults of the bucket are retried with bounded back-off and logged once; a lasting one
   is `errors.StorageError` with the object's name and the cause;
-- what is read is one version of the file, verified against its checksum;
-- what is written appears whole or not at all;
+- a read gives one version of the file, verified against its checksum;
+- a file appears whole or not at all;
 - FIFOs, sockets and devices are `errors.BadInput`, and never opened.
 
 docs/design/storage.md says how, and why TensorFlow's own gs:// client is not used for this.

@@ -2,9 +2,9 @@
 
 A reader declares what its file holds as a dataclass or `msgspec.Struct`, with ranges as
 `Annotated[int, Meta(ge=0)]`, and gets that or `BadInput`: one line that names the file, the key and
-what was expected there. Refused are other types, missing keys, numbers outside their range, NaN and
-infinity, what is cut short, too large or nested too deeply. Keys that the type does not declare are
-ignored, so that a newer program's files can be read.
+the value expected there. Refused are other types, missing keys, numbers outside their range, NaN
+and infinity, files that are cut short, too large or nested too deeply. Keys that the type does not
+declare are ignored, so that a newer program's files can be read.
 """
 
 import contextlib

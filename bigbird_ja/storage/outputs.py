@@ -1,7 +1,7 @@
 """Checks places to write to: a free one, or one of what this program wrote.
 
-What this program wrote is known by the mark of the folder (`ownership`), never by its name or its
-content; anything else is refused, even with `--overwrite`. Checks come before any work; `write`
+The mark of the folder (`ownership`) tells what this program wrote, never a name or a content;
+anything else is refused, even with `--overwrite`. Checks come before any work; `write`
 comes after it. A file is written beside its place and renamed, so that a link or a device is never
 written through.
 """

@@ -29,7 +29,7 @@ def reason_after(looks):
     """Why the machine must be deleted after these looks, ten seconds apart."""
     counters = Counters()
     for seen in looks:
-        counters = watcher.turn(counters, 10.0, seen)
+        counters = watcher.advanced(counters, 10.0, seen)
     return watcher.must_go(counters, TERMS)
 
 
@@ -173,10 +173,10 @@ class Vm:
 
 def test_a_life_begins_when_it_is_asked_for(tmp_path, fake_tpu):
     """Whose creation took long has less left; clocks that differ take half an hour at most."""
-    vm = Vm(tmp_path / "slow", fake_tpu, limit=1000.0, asked=time.time() - 999.5)
+    vm = Vm(tmp_path / "slow", fake_tpu, limit=1000.0, requested=time.time() - 999.5)
     with vm.watched():
         wait_until(vm.is_gone)
-    vm = Vm(tmp_path / "wrong clock", fake_tpu, limit=1e6, asked=1.0)
+    vm = Vm(tmp_path / "wrong clock", fake_tpu, limit=1e6, requested=1.0)
     with vm.watched():
         wait_until(lambda: vm.age() > 0)
     assert watcher.CREATION_SECONDS <= vm.age() < 1.1 * watcher.CREATION_SECONDS

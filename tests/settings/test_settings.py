@@ -49,7 +49,7 @@ def write(tmp_path, text):
 def run(*sets, path=None, data=None):
     """Returns a run on a data set, or on one to be made."""
     config, overrides = resolve_config(path, sets)
-    where = "data/manifest.json" if data else ""
+    where = "data" if data else ""
     data = data or requested_data(config)
     return fit_to_data(config, data, overrides, where), data
 
