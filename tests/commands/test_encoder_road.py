@@ -21,6 +21,7 @@ from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.train import hf_folder
 from testkit import ROOT, runs
+from tests.data import making
 
 torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
@@ -51,11 +52,6 @@ def save_encoder(kind, folder, head="ForMaskedLM", **sizes):
         if kind == "Roberta":  # as in all that were trained: the padding's row is zero
             model.roberta.embeddings.word_embeddings.weight[tokenizer.pad_token_id] = 0
     model.save_pretrained(folder)
-
-
-def write_share(path, texts):
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return f"--input={path}"
 
 
 def checked(ended):
@@ -187,7 +183,7 @@ def test_the_road(size, request, run_cli, tmp_path):
     random = folder
     if size.encoder_steps:
         folder = trained_before(run_cli, tmp_path, folder, earlier, size)
-    corpus = write_share(tmp_path / "share.jsonl", share)
+    corpus = f"--input={making.write_corpus(tmp_path / 'share.jsonl', share)}"
     make_data(run_cli, corpus, folder, data, size.length, "0.02")
     assert checked(run_cli("check-data", f"--data_dir={data}", "--json")).json["problems"] == []
     expected = transformers_loss(folder, data)
@@ -213,8 +209,8 @@ def test_the_road(size, request, run_cli, tmp_path):
 
 def trained_before(run_cli, path, folder, texts, size):
     """The encoder after some training on other, shorter sequences, saved by transformers."""
-    corpus, data = write_share(path / "earlier.jsonl", texts), path / "earlier"
-    make_data(run_cli, corpus, folder, data, size.length // 4, "0.02")
+    corpus, data = making.write_corpus(path / "earlier.jsonl", texts), path / "earlier"
+    make_data(run_cli, f"--input={corpus}", folder, data, size.length // 4, "0.02")
     model, exported, saved = path / "earlier-model", path / "earlier-hf", path / "published"
     sets = ("--set=training.learning_rate=2e-3", "--set=training.global_batch_size=16")
     go_on(run_cli, data, model, folder, size.encoder_steps, *sets)

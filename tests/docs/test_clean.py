@@ -70,12 +70,3 @@ def test_one_of_each_good_text_stays_and_junk_is_filed_under_its_rule(
     (web / "a.jsonl").write_text('{"text": "別の文書"}\n', "utf-8")
     with pytest.raises(SystemExit, match="begun with other files"):
         clean.main()
-
-
-def test_nothing_there_and_nothing_left_are_said(web, tmp_path, monkeypatch):
-    for given, said in ((tmp_path / "none", "no .jsonl"), (tmp_path / "junk.jsonl", "no document")):
-        (tmp_path / "junk.jsonl").write_text(json.dumps({"text": ENGLISH}) + "\n", "utf-8")
-        call = ["clean", f"--input={given}", f"--output={tmp_path / 'out'}", "--workers=1"]
-        monkeypatch.setattr(sys, "argv", call)
-        with pytest.raises(SystemExit, match=said):
-            clean.main()

@@ -1,7 +1,6 @@
 """The embedding example at toy size: training, going on, the table, and what it refuses."""
 
 import importlib
-import json
 import sys
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from bigbird_ja.text import articles
 from testkit import ROOT, tokenizer_folders
 from tests.commands import test_encoder_road as road
+from tests.data import making
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 for package in ("sentence_transformers", "datasets", "bm25s"):
@@ -29,7 +29,7 @@ def folder(tmp_path):
 def corpus(tmp_path):
     """Articles with titles of their own, in Wiki40b's layout."""
     path = tmp_path / "wiki.jsonl"
-    road.write_share(path, articles.documents(60, seed=8, mean_length=600))
+    making.write_corpus(path, articles.documents(60, seed=8, mean_length=600))
     return path
 
 
@@ -61,23 +61,8 @@ def test_titles_and_headings_are_asked_for_and_taken_out(tmp_path):
     parts += ["PARAGRAPH", "昔。", "SECTION", "庭", "PARAGRAPH", "砂。"]
     text = "".join(f"\n_START_{a}_\n{b}" for a, b in zip(parts[::2], parts[1::2], strict=True))
     path = tmp_path / "one.jsonl"
-    road.write_share(path, [text])
+    making.write_corpus(path, [text])
     body = "寺である。\n東山。\n昔。\n砂。"
     assert [*embed.from_corpus(path, 2)] == [("銀閣 庭", body), ("銀閣 歴史", body)]
     assert [q for q, _ in embed.from_corpus(path, 9)] == ["銀閣 庭", "銀閣 歴史", "銀閣"]
     assert embed.bm25(["砂", "海"], [body, "海。"]).argmax(1).tolist() == [0, 1]  # one character
-
-
-@pytest.mark.parametrize(
-    ("flag", "line", "said"),
-    [
-        ("--pairs", '{"query": "寺"}', "line 1: needs a query and a text"),
-        ("--pairs", "[1]", "line 1: not a JSON object"),
-        ("--pairs", '{"query": "寺", "text": "銀閣"}', "too few documents"),
-        ("--corpus", json.dumps({"text": "銀閣"}), "line 1: no article"),
-    ],
-)
-def test_what_cannot_be_used_is_said_in_one_line(flag, line, said, tmp_path, monkeypatch, capsys):
-    (tmp_path / "rows.jsonl").write_text(line + "\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match=said):
-        called(monkeypatch, capsys, "any", f"{flag}={tmp_path / 'rows.jsonl'}", "--output=out")

@@ -1,7 +1,6 @@
 """The fine-tuning examples run as they are printed, on an exported model."""
 
 import importlib
-import io
 import json
 import math
 import sys
@@ -120,19 +119,6 @@ def test_fine_tuning_learns_what_a_mark_decides(exported):
         after, answers = finetune.predict(model, tokenizer, examples, batch_size=3)
         assert after < 0.8 * before
         np.testing.assert_allclose(answers, [e.target for e in examples], atol=1.5)
-
-
-def test_progress_is_one_line_on_a_terminal_and_twenty_in_a_file():
-    for is_terminal, begin, end, times in ((True, "\r", "", 60), (False, "", "\n", 20)):
-        stream = io.StringIO()
-        stream.isatty = lambda answer=is_terminal: answer
-        show = finetune.progress_on(stream, 120)
-        for _ in range(60):
-            show([None] * 2, 0.5)
-        shown = [
-            f"{begin}{n * 120 // times} of 120 examples, loss 0.5000" for n in range(1, times + 1)
-        ]
-        assert stream.getvalue() == end.join(shown) + "\n"
 
 
 def downstream(folder):

@@ -18,6 +18,7 @@ from bigbird_ja.run.model import read_variables, write_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import config_to_yaml, varied
 from testkit.runs import SETTINGS
+from tests.data import making
 
 
 @pytest.fixture
@@ -55,10 +56,6 @@ def _commands(run, out):
     }
 
 
-def _files(folder):
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 PARTS = {
     "tokenizer.model": "tokenizer.model is not the tokenizer that the run was trained with",
     "config.yaml": "config.yaml is not the config that checkpoint 6 was trained with",
@@ -73,12 +70,12 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
     path = Path(copy.model_dir, name)
     config = path.read_bytes().replace(b"hidden_act: gelu_new", b"hidden_act: relu")
     path.write_bytes(config if name == "config.yaml" else other_tokenizer)
-    before = _files(tmp_path)
+    before = making.tree(tmp_path)
     ended = run(*_commands(copy, tmp_path / "out")[command])
     assert ended.status == 2 and PARTS[name] in ended.stderr and "Traceback" not in ended.stderr, (
         ended.stderr
     )
-    assert _files(tmp_path) == before
+    assert making.tree(tmp_path) == before
 
 
 def test_what_a_run_may_change_is_no_edit(copy):
