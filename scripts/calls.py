@@ -26,7 +26,7 @@ class Code:
         for path in sorted((root / PACKAGE).rglob("*.py")):
             self._read(path, path.relative_to(root).as_posix())
         self._follow_protocols()
-        for name in [name for name, tree in self._tree.items() if _sets_attributes(tree)] * 2:
+        for name in [name for name, tree in self._tree.items() if _sets_attributes(tree)]:
             Scope(self, name)  # learns of what class `self.name` may be
 
     def _read(self, path: Path, name: str) -> None:
@@ -132,8 +132,6 @@ class Code:
                     for node in tree.body
                     if isinstance(node, ast.FunctionDef) and node.name.startswith("__")
                 }
-                bases = (self.find(name.partition(":")[0], ast.unparse(b)) for b in tree.bases)
-                self._calls[name] |= {base for base in bases if base in self._tree}
             else:
                 self._calls[name] |= Scope(self, name).references()
             self._calls[name] |= self._behind.get(name, set())
@@ -222,10 +220,6 @@ class Scope:
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 self._bind(target, self.kinds(node.value))
-        elif isinstance(node, ast.AnnAssign):
-            self._bind(node.target, self._code.annotated(self._module, node.annotation, owner))
-        elif isinstance(node, (ast.For, ast.comprehension)):
-            self._bind(node.target, self.kinds(node.iter))
         elif isinstance(node, ast.withitem) and node.optional_vars:
             self._bind(node.optional_vars, self.kinds(node.context_expr))
 
@@ -272,8 +266,6 @@ class Scope:
             if target and ast.unparse(node).partition(".")[0] not in self._local:
                 return {target} if target in self._code._tree else set()
             owners = self.kinds(node.value)
-            if isinstance(node.value, (ast.Name, ast.Attribute)):
-                owners = owners | {one for one in self.meant(node.value) if self._is_class(one)}
             return {one for kind in owners for one in self._code.member(kind, node.attr)}
         return set()
 
