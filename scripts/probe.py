@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data import manifest
-from bigbird_ja.evaluation import masked_lm
-from bigbird_ja.evaluation.trained_model import load_run
+from bigbird_ja.evaluation import load_run, masked_lm
 from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.params import POSITIONS

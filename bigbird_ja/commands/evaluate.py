@@ -23,7 +23,7 @@ from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.evaluation.trained_model import TrainedModel
+    from bigbird_ja.evaluation import TrainedModel
 
 EXAMPLE = "bigbird-ja evaluate --model_dir out/model --data_dir out/data"
 NEEDS = ("tensorflow",)
@@ -100,7 +100,7 @@ def _load(args: Args, step: int, manifest: Manifest) -> TrainedModel:
     Raises:
         BadInput: it was made for other data than this.
     """
-    from bigbird_ja.evaluation.trained_model import load_run
+    from bigbird_ja.evaluation import load_run
 
     model = load_run(args.model_dir, step)
     longest = model.config.model.max_position_embeddings or 0

@@ -36,7 +36,7 @@ from bigbird_ja.storage.ownership import Made, Owned
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.evaluation.trained_model import TrainedModel
+    from bigbird_ja.evaluation import TrainedModel
 
 # The last file, the record of what the export was made from: a folder without it is unfinished, and
 # the same command completes it. Only files that exports wrote, and that are as they were written,
@@ -88,10 +88,10 @@ def run(args: Args) -> dict[str, Any]:
     if args.push_to_hub:
         _check_push(args)
     check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
-    from bigbird_ja.evaluation import trained_model
-    from bigbird_ja.export import formats, model_card, parity
+    from bigbird_ja.evaluation import load_run
+    from bigbird_ja.export import fill_huggingface, fill_saved_model, model_card, parity
 
-    model = trained_model.load_run(args.model_dir, args.step)
+    model = load_run(args.model_dir, args.step)
     manifest = _training_data(model, args.data_dir) if args.data_dir else None
     record = _record(args, model, manifest)
     result = {"step": model.meta.step, "format": args.format, "output_dir": args.output_dir}
@@ -102,10 +102,10 @@ def run(args: Args) -> dict[str, Any]:
 
     def fill(local: str) -> None:
         if args.format == "saved_model":
-            formats.fill_saved_model(local, model)
+            fill_saved_model(local, model)
             return
         options = model_card.Options(args.model_name, args.license, args.data_dir, manifest)
-        report.update(formats.fill_huggingface(local, model, options))
+        report.update(fill_huggingface(local, model, options))
 
     with waiting("exporting: a minute, of which most is the comparison with transformers"):
         write(args.output_dir, record, fill, args.overwrite)

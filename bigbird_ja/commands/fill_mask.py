@@ -47,7 +47,7 @@ def run(args: Args) -> dict[str, Any]:
         text = storage.read_text(args.input, _MOST_TEXT).rstrip("\n")
     if MASK not in text:
         raise BadInput(f"the text holds no {MASK}: write it where a word is to be filled in")
-    from bigbird_ja.evaluation.trained_model import load_run
+    from bigbird_ja.evaluation import load_run
 
     model = load_run(args.model_dir, args.step)
     from bigbird_ja.model.forward import Forward

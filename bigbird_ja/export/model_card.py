@@ -10,7 +10,7 @@ from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation.trained_model import TrainedModel
+from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation.trained_model import TrainedModel
+from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export.model_card import Options
 
 _SEQUENCES = 4  # that scores are compared on

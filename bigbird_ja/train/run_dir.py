@@ -18,10 +18,10 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run import EventRecord, adoption
+from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
-from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
+from bigbird_ja.run.model import CONFIG, TOKENIZER, adopt_unmarked, check_config, earlier_configs
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
@@ -66,10 +66,7 @@ class RunDir:
     def __init__(self, path: str, overwrite: bool = False, adopts: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
-        if adoption.lost_its_mark(self.files):
-            if not adopts:
-                raise adoption.how_to_mark(path)
-            adoption.adopt(path, self.files, _KIND, _LOGS)
+        adopt_unmarked(path, self.files, adopts, _KIND, _LOGS)
         self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
         self._names: Collection[str] | None = None  # listed with the lock held

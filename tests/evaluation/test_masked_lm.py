@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from bigbird_ja.commands.fill_mask import fill_mask
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation import masked_lm
-from bigbird_ja.evaluation.trained_model import load_run
+from bigbird_ja.evaluation import load_run, masked_lm
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.pattern import padded_length
 from bigbird_ja.process.errors import BadInput

@@ -3,7 +3,7 @@
 import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation.trained_model import load_run
+from bigbird_ja.evaluation import load_run
 
 
 @pytest.fixture(scope="session")

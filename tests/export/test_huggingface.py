@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from bigbird_ja import export
 from bigbird_ja.commands.fill_mask import fill_mask
-from bigbird_ja.export import formats, model_card, parity
+from bigbird_ja.export import model_card, parity
 from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward, encode, masked_lm_logits, next_sentence_logits
 from bigbird_ja.settings.values import varied
@@ -26,7 +27,7 @@ def exported(small_run, trained, manifest, tmp_path_factory):
     """(folder, parity report)"""
     folder = tmp_path_factory.mktemp("hf")
     options = model_card.Options("tiny", "other", small_run.data_dir, manifest)
-    return folder, formats.fill_huggingface(str(folder), trained, options)
+    return folder, export.fill_huggingface(str(folder), trained, options)
 
 
 def test_everything_agrees_and_the_card_states_it(exported, trained):
@@ -76,7 +77,7 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
     monkeypatch.setitem(sys.modules, "torch", None)
     # transformers 5 asks once, at its import, and keeps the answer.
     monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
-    report = formats.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
+    report = export.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     assert report["not_compared"].startswith("PyTorch is not installed")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not compared with training's (PyTorch is not installed" in card
@@ -103,7 +104,7 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     }
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
     changed = dataclasses.replace(trained, config=config, data=data, params=params)
-    formats.fill_huggingface(str(tmp_path), changed, model_card.Options("x"))
+    export.fill_huggingface(str(tmp_path), changed, model_card.Options("x"))
     read = load_initial(str(tmp_path), *with_data(config)).values
     assert all((read[name] == value).all() for name, value in params.items())
     ids = random.integers(7, 1000, (2, 96))

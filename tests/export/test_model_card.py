@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from bigbird_ja.export import formats, model_card
+from bigbird_ja import export
+from bigbird_ja.export import model_card
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -50,7 +51,7 @@ def test_results_name_what_is_not_a_number():
 def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path):
     before = os.umask(0o027)
     try:
-        formats.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
+        export.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     finally:
         os.umask(before)
     assert oct((tmp_path / "model.safetensors").stat().st_mode & 0o777) == oct(0o640)

@@ -11,8 +11,9 @@ import sys
 import numpy as np
 import pytest
 
+from bigbird_ja import export
 from bigbird_ja.data import tfrecords
-from bigbird_ja.export import formats, model_card, parity
+from bigbird_ja.export import model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import varied
 from tests.model.tiny import tiny_config
@@ -29,7 +30,7 @@ def exported(trained, folder, **settings):
     values = {f"model.{name}": value for name, value in settings.items()}
     changed = dataclasses.replace(trained, config=varied(trained.config, values))
     folder.mkdir()
-    formats.fill_huggingface(str(folder), changed, model_card.Options("x"))
+    export.fill_huggingface(str(folder), changed, model_card.Options("x"))
     return str(folder), changed
 
 

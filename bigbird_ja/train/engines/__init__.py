@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.evaluation import check_shapes
 from bigbird_ja.model import first_values, pattern
 from bigbird_ja.model import params as params_lib
 from bigbird_ja.model.params import count_parameters, count_state
@@ -329,10 +330,5 @@ def first_state(
     specs = params_lib.parameter_specs(config, data)
     expected = {name: spec.shape for name, spec in specs.items()}
     expected |= {slot: specs[name].shape for slot, name in slots}
-    for name, wanted in {**expected, STEP: ()}.items():
-        shape = np.shape(state[name]) if name in state else "missing"
-        if shape != wanted:
-            raise BadInput(
-                f"{checkpoint.prefix}: {name} is {shape} and the config's model has {wanted}"
-            )
+    check_shapes(state, {**expected, STEP: ()}, checkpoint.prefix)
     return state
