@@ -57,8 +57,8 @@ def define_flags(flags: Flags) -> None:
         "engine",
         ("auto", "estimator", "pjrt"),
         "What runs the step: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3), or JAX's runtime"
-        " (CPU, GPU, any TPU). auto takes TPUEstimator on a TPU v2 or v3 with TensorFlow 2.15, and"
-        " where it began the run; else JAX's runtime. It says which and why.",
+        " (CPU, GPU, any TPU). auto takes TPUEstimator on a TPU v2 or v3 with TensorFlow 2.15, else"
+        " JAX's runtime. It says which and why.",
     )
     flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
@@ -137,8 +137,7 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
 
         profiled = read_steps(args.profile_steps, config.training.num_train_steps)
     with hosts.joined(args, config, manifest, stop, deps.log) as pod:
-        before = run_dir.engine_before()
-        engine = choose(args.engine, args.use_tpu, config, before, pod.count)
+        engine = choose(args.engine, args.use_tpu, config, pod.count)
         from bigbird_ja.train.train import train  # after refusals, as this takes seconds
 
         deps.log(str(engine))

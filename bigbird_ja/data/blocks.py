@@ -5,8 +5,8 @@ Corpora that are mixed by weights have blocks of their own, and so have document
 oftener: a block knows how many times an epoch takes its sequences.
 
 Blocks depend on the corpus and the settings alone, so the result is the same for any number of
-workers, and a block that was written needs not be done again. Packing happens inside a block,
-which is why its size bounds memory and why each block ends in one sequence that is not full.
+workers, and a block that was written needs not be done again. Packing happens inside a block, so
+its size bounds memory, and each block ends in one sequence that is not full.
 """
 
 from __future__ import annotations

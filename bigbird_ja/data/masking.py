@@ -6,9 +6,8 @@ The rule, for a record of n ordinary tokens (neither special nor padding):
   a word, or a span of words (each word but the first of a run joins the one before with 1/2);
 - units are taken whole in a random order until k tokens are reached. A last word that does not fit
   whole is taken all the same, and as many tokens of the words drawn first give up their places.
-  Whether a word is first or last in a random order has nothing to do with its length, so words of
-  every length are predicted at the same rate. (A word longer than k is left out; cut if it is the
-  only one.)
+  A word's place in a random order does not depend on its length, so words of every length are
+  predicted at the same rate. (A word longer than k is left out; cut if it is the only one.)
 - of the predicted, 80 % become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et al. 2019,
   arXiv:1810.04805).
 

@@ -81,14 +81,12 @@ def choose_num_readers(counts: Sequence[int]) -> int:
     return 1 if max(counts) - min(counts) > 1 else int(np.gcd(len(counts), _MOST_READERS))
 
 
-def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int, host: int) -> None:
+def check_hosts(num_readers: int, global_batch_size: int, num_hosts: int) -> None:
     """Checks that hosts can take whole readers and equal parts of a batch.
 
     Raises:
         BadInput: they cannot.
     """
-    if not 0 <= host < num_hosts:
-        raise BadInput(f"host {host} of {num_hosts}: hosts count from 0")
     if num_readers % num_hosts:
         raise BadInput(
             f"{num_hosts} hosts cannot share the data set's {num_readers} readers evenly: use a"
@@ -175,7 +173,7 @@ def starts_of_host(
     Raises:
         BadInput: the hosts do not divide readers and batch.
     """
-    check_hosts(layout.num_readers, global_batch_size, num_hosts, host)
+    check_hosts(layout.num_readers, global_batch_size, num_hosts)
     position = step * global_batch_size
     turns = range(position + host, position + host + layout.num_readers, num_hosts)
     return [start_of_reader(layout, position, turn % layout.num_readers) for turn in turns]

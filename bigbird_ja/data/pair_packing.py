@@ -196,8 +196,8 @@ def _cut(
         sentences: where sentences start, ascending.
 
     Returns:
-        The span and the place: a sentence's start; else between two tokens of a sentence; None
-        where all spans are of one token.
+        The span and the place: a sentence's start; else between two tokens of a sentence; None if
+        all spans are of one token.
     """
     walked = 0
     for i in range(at, -1, -1):

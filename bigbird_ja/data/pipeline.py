@@ -145,7 +145,7 @@ def batches(
         start_step: the number of the first batch in the data's order.
         first_step: the global step of that batch, which differs after a change of batch size; by
             default `start_step`.
-        which: as of `record_batches`.
+        **which: arguments of `record_batches`.
 
     Returns:
         Batches of b = global_batch_size / num_hosts records, static shapes: `input_ids`,
@@ -326,8 +326,8 @@ def eval_batches(manifest: Manifest, data_dir: str, *, batch_size: int) -> tf.da
 def _made_ahead(batches: tf.data.Dataset) -> tf.data.Dataset:
     """Make some batches ahead, without TensorFlow's tuning.
 
-    Its thread sleeps for up to a minute between two looks, and may miss that the iterator ends,
-    which then waits for it.
+    Its thread sleeps for up to a minute between two looks. Where it misses that the iterator ends,
+    the iterator waits for it.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

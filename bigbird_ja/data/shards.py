@@ -1,9 +1,9 @@
 """Scatter packed sequences over equal shards: the second half of `make-data`.
 
-Where a record goes is a permutation of all records of its split, keyed by the seed: shard k holds
-the records at places [n*k/K, n*(k+1)/K) of it, so shards differ by one record at most and each is a
-random sample of the corpus. A shard gathers its sequences from the blocks one by one; nothing but
-the shard itself is in memory.
+All records of a split are permuted, keyed by the seed. Shard k holds the records at places
+[n*k/K, n*(k+1)/K) of this order, so shards differ by one record at most and each is a random sample
+of the corpus. A shard gathers its sequences from the blocks one by one; nothing but the shard
+itself is in memory.
 """
 
 import functools

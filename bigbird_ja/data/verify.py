@@ -22,8 +22,8 @@ _OTHER = "is not the file that was made (its checksum differs)"
 def fast_check(data_dir: str, splits: Sequence[str] = SPLITS) -> tuple[Manifest, DataGuard]:
     """Load the manifest and compare the tokenizer and the shards of some splits with it.
 
-    A bucket states checksums in its listing. On disk the shards are read for theirs (some GB/s
-    where they are in memory), because shards of another data set may have the same sizes.
+    A bucket states checksums in its listing. On disk the shards are read for theirs (at
+    some GB/s from memory), because shards of another data set may have the same sizes.
 
     Returns:
         The manifest, and what notices later that a shard is replaced.

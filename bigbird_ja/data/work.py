@@ -116,7 +116,7 @@ class Work:
     def remove(self) -> None:
         """Removes the files of this program from the folders, and the folders left empty.
 
-        Nobody else writes there then, so temporary files are what killed commands left.
+        No other process writes there then, so temporary files are leftovers of killed commands.
         """
         for folder in dict.fromkeys((self.local, self.beside)):
             if _spec_in(folder) is not None:
@@ -327,7 +327,7 @@ def check_output(output_dir: str, replaces: bool = True) -> None:
         replaces: whether the files that are there will be replaced.
 
     Raises:
-        BadInput: naming what is there.
+        BadInput: naming the file.
     """
     advice, apart = "choose another --output_dir, or move it away yourself", (NAME, LOCK_NAME)
     owned = outputs.check_folder(output_dir, "--output_dir", KIND, advice, apart)

@@ -75,6 +75,7 @@ def evaluate_model(
         BadInput: no held-out records.
     """
     from bigbird_ja.data import pipeline, verify
+    from bigbird_ja.text import read_tokenizer
 
     part = part or BatchShare()
     start = time.monotonic()
@@ -82,7 +83,8 @@ def evaluate_model(
     batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()
     if max_batches:
         batches = batches.take(max_batches)
-    tokenizer = _tokenizer(data_dir, manifest)
+    path = storage.join(data_dir, TOKENIZER_NAME)
+    tokenizer = read_tokenizer(path) if manifest.tokenizer_sha256 else None
     with verify.named_damage(manifest, data_dir, ("eval",)):
         batches = batches.shard(part.count, part.index)
         measured = _measure(forward, batches, manifest, tick)
@@ -289,15 +291,6 @@ def preview(forward: Model, tokenizer: Tokenizer, seq_length: int) -> list[dict[
         sentence["guess"] = tokenizer.written[best].replace("▁", " ")
         sentence["probability"] = round(math.exp(float(row[best])), 4)
     return filled
-
-
-def _tokenizer(data_dir: str, manifest: Manifest) -> Tokenizer | None:
-    from bigbird_ja.text import read_tokenizer
-
-    path = storage.join(data_dir, TOKENIZER_NAME)
-    if not manifest.tokenizer_sha256 or not storage.exists(path):
-        return None
-    return read_tokenizer(path)
 
 
 def write_tensorboard(

@@ -165,10 +165,10 @@ def _write(directory: str, name: str, data: bytes) -> None:
         file.write(data)
 
 
-# A SavedModel needs no code of ours. The encoder is the trainer's own, which wants static shapes:
-# the graph has a branch for each of some lengths, to which the rows of a batch are padded and in
-# which they are encoded one by one. Nothing attends to padding; beyond the lengths of full
-# attention, it is the branch's length that decides which random blocks are seen, as in training.
+# A SavedModel needs no code of ours. The encoder is the trainer's own, which needs static shapes:
+# the graph has a branch for each of some lengths. Rows of a batch are padded to a branch's length
+# and encoded in it one by one. Nothing attends to padding; beyond the lengths of full attention the
+# branch's length decides which random blocks are seen, as in training.
 _IDS = tf.TensorSpec([None, None], tf.int32)
 _SHORTEST = 64  # tokens of the shortest branch
 

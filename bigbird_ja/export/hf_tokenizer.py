@@ -209,7 +209,7 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
 
 
 def _as_token(piece: str) -> dict[str, Any]:
-    """Describe how a special token is found in text: a mask takes the space before it along."""
+    """Describe a special token: a mask in a text takes the space before it along."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
     return {"content": piece, "lstrip": piece == MASK, **plain}
 

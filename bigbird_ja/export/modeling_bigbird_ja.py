@@ -172,8 +172,8 @@ class BigBirdJaModel(big_bird.BigBirdModel):
         """Run as `BigBirdModel.forward`; `attention_mask` may number documents.
 
         Raises:
-            ValueError: more tokens than the model has positions, or attention probabilities asked
-                for.
+            ValueError: more tokens than the model has positions, or attention probabilities
+                requested.
         """
         if output_attentions:
             raise ValueError("attention probabilities are not kept: output_attentions=False")

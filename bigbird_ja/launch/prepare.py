@@ -181,7 +181,7 @@ def check_data(
     manifest = manifest_lib.load(run.data_dir)
     fitted = fit_to_data(config, manifest, overrides, run.data_dir)
     if run.hosts > 1:
-        order.check_hosts(manifest.num_readers, config.training.global_batch_size, run.hosts, 0)
+        order.check_hosts(manifest.num_readers, config.training.global_batch_size, run.hosts)
     return fitted, manifest
 
 

@@ -1,7 +1,8 @@
 """Runs BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP.
 
 Attention is computed with all scores at once, in tiles (`tiled`), or by kernels. `pattern` defines
-which keys a query sees; full attention with its mask is the reference that the others must equal.
+the keys that a query sees; full attention with its mask is the reference that the others must
+equal.
 """
 
 import functools
@@ -61,7 +62,7 @@ def encode(
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    # Rotated by one block, as rolled attention wants the global blocks side by side.
+    # Rotated by one block, as rolled attention needs the global blocks side by side.
     offset = config.model.block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
@@ -120,8 +121,8 @@ def _layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    Where `places` are given, of all tokens of the batch, what comes after the last layer's
-    attention is for those.
+    After the last layer's attention only the tokens at `places` go on, if these are given: places
+    among all tokens of the batch.
     """
     scope = f"bert/encoder/layer_{layer}"
     model, rate = config.model, config.model.hidden_dropout_prob
@@ -160,7 +161,7 @@ def attend(
 ) -> tf.Tensor:
     """Compute projections, attention and output projection of one layer.
 
-    Where `is_tiled`, everything per token is rotated by one block. In tiles the projections write
+    If `is_tiled`, everything per token is rotated by one block. In tiles the projections write
     [b, tiles, heads, size, rows] at once and the output projection reads it: no relayout between.
 
     Args:

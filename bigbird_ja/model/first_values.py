@@ -37,7 +37,7 @@ def initial_value(config: Config, name: str, spec: ParameterSpec, seed: int) -> 
         outside = np.abs(values) > 2
     model = config.model
     deviation = model.initializer_range
-    if spec.kind == "scaled":  # what is added to the residual stream, by depth
+    if spec.kind == "scaled":  # outputs added to the residual stream, by depth
         deviation /= math.sqrt(2 * model.num_layers)
     return values * np.float32(deviation)
 
@@ -144,7 +144,7 @@ def _aim_rotary_heads(params: dict[str, np.ndarray], config: Config, seed: int) 
     params[WORDS][:, 0] = _CONSTANT * model.initializer_range
     words = params[WORDS].astype(np.float64)
     number = ((words[:, 0] - words.mean(1)) / words.std(1)).mean()  # as it comes to the layers
-    others = 1 - number**2 / hidden  # what the other numbers add to the mean square, grows by depth
+    others = 1 - number**2 / hidden  # the other numbers' part of the mean square, grows by depth
     for layer in range(model.num_layers):
         scope = f"bert/encoder/layer_{layer}/attention"
         generator = _generator(seed, scope)

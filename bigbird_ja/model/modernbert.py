@@ -99,8 +99,8 @@ def _layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    Where `places` are given, of all tokens of the batch, what comes after the last layer's
-    attention is for those.
+    After the last layer's attention only the tokens at `places` go on, if these are given: places
+    among all tokens of the batch.
     """
     scope, model = f"bert/encoder/layer_{layer}", config.model
     inputs = hidden

@@ -10,8 +10,8 @@ blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted on
   so that they never meet the window, and differ within a head.
 
 Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, the rule of Hugging
-Face's BigBird, so that an exported model computes the same; so do the few lengths beyond it over
-which too few different shifts exist. Longer ones must be a multiple of two blocks.
+Face's BigBird, so that an exported model computes the same; so do the few lengths beyond it that
+have too few different shifts. Longer ones must be a multiple of two blocks.
 """
 
 # An exported folder has this file without the imports of ours, which name types alone.
@@ -104,7 +104,7 @@ def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     return draw(model.pattern_seed, shape, seq_length // model.block_size)
 
 
-# Cached, because every layer asks for the plan, and again when it is recomputed.
+# Cached, because every layer needs the plan, and again when it is recomputed.
 @functools.lru_cache(maxsize=8)
 def _independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
     num_layers, heads, count = shape

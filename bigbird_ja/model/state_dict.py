@@ -126,12 +126,7 @@ def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         names = list(dict.fromkeys(places.values()))
         if odd := [name for name in names if storage.base_name(name) != name]:
             raise BadInput(f"{index}: {odd[0]!r} is not a file beside it: copy the folder again")
-        state, checksums = _read_files(folder, name, names)
-        if lacking := sorted(places.keys() - state.keys()):
-            raise BadInput(
-                f"{folder}: {lacking[0]} stands in {index} and in no file: copy it again"
-            )
-        return state, checksums
+        return _read_files(folder, name, names)
     raise BadInput(f"{folder}: no {' or '.join(_READERS)}: is this a Hugging Face folder?")
 
 
@@ -174,10 +169,8 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
             raise ValueError("its entries are compressed")
     try:
         state = torch.load(io.BytesIO(data), "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # whose text advises to execute what the file says
+    except pickle.UnpicklingError as error:  # its text advises to execute the file
         raise ValueError("it holds more than tensors") from error
-    if big := [name for name, value in state.items() if value.nbytes > len(data)]:
-        raise ValueError(f"{big[0]} is larger than the file")
     return {
         str(name): (value.float() if value.is_floating_point() else value).numpy()
         for name, value in state.items()

@@ -59,8 +59,8 @@ class IndependentTiles:
 
     The first block of a tile finds them in the first half of the lanes of the tiles laid out, the
     second block in the second half; a block that lies in the other half of its own tile is taken
-    from a copy of the keys with halves exchanged. Whole tiles are gathered and joined by selection,
-    which costs less than moving half tiles.
+    from a copy of the keys with halves exchanged. Whole tiles are gathered and joined by selection:
+    that costs less than moving half tiles.
     """
 
     def __init__(self, blocks: np.ndarray, tiles: int) -> None:

@@ -95,7 +95,7 @@ def of_topology(name: str) -> Target:
 
 @dataclass(frozen=True)
 class Job:
-    """Asks for a step, compiled for as many devices of a topology as it has replicas."""
+    """Describes the work of the child: a step, for as many devices as it has replicas."""
 
     step: LoweredStep
     topology: str  # by libtpu's name
@@ -108,7 +108,7 @@ class Job:
 class Program:
     """Holds a compiled step, as the child writes it. Sizes in bytes, of one device."""
 
-    error: str = ""  # where it did not compile
+    error: str = ""  # of a step that did not compile
     unknown_place: bool = False  # the error is that this compiler has no such chip or slice
     hlo: str = ""  # optimised
     sizes: dict[str, int] = field(default_factory=dict)  # temp, argument, output, alias

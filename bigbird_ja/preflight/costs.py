@@ -5,9 +5,9 @@ concatenation, so a design could hide its cost in those. An instruction without 
 therefore priced at 2 x its padded output bytes / 200 bytes per cycle, the rate that the compiler
 itself charges for relayout copies. Collectives are priced in the same way, by their input where
 that is larger than their output: a price for memory, not for links. The body of a `while` counts
-once per trip. Asynchronous copies and slices run beside the computation and are free, and so is
-what moves no data (tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that makes one
-array of the pieces of an asynchronous copy, which are adjacent already: XLA,
+once per trip. Asynchronous copies and slices run beside the computation and are free. So are
+instructions that move no data: tuples, bitcasts, parameters, constants, and the `ConcatBitcast`
+that makes one array of the pieces of an asynchronous copy, adjacent already (XLA,
 memory_space_assignment, SlicedCopyAllocation).
 """
 
@@ -40,7 +40,7 @@ class Cost:
     """One instruction's share of the step. Cycles and bytes are of all its trips together."""
 
     instruction: Instruction
-    trips: int  # how often it runs in one step
+    trips: int  # runs in one step
     estimated: float  # cycles
     priced: float  # cycles of the price; 0 where there is an estimate
     trips_known: bool = True  # False: inside a loop of unknown trip count
@@ -183,18 +183,18 @@ def link_bytes(opcode: str, size: float, devices: int) -> float:
     return rounds * (devices - 1) / devices * size
 
 
-def looped_work(module: Module, found: Iterable[Cost]) -> tuple[float, float]:
+def looped_work(module: Module, priced: Iterable[Cost]) -> tuple[float, float]:
     """Count FLOPs, and bytes read and written, of loop bodies after their first trip.
 
     The compiler's own totals count every body once. Padding is counted, as it is moved too.
 
     Args:
         module: the program.
-        found: of `costs`.
+        priced: of `costs`.
     """
     sizes = {op.name: op.padded_bytes for ops in module.computations.values() for op in ops}
     flops = moved = 0.0
-    for cost in found:
+    for cost in priced:
         if cost.trips > 1:
             op = cost.instruction
             flops += (cost.trips - 1.0) * instruction_flops(module, op, cost.beside)

@@ -21,6 +21,7 @@ from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.train.engines import check_divides
 from bigbird_ja.train.engines.lowering import LoweredStep
 
 _LARGEST_TRIED = 1024  # batch per core
@@ -45,18 +46,13 @@ def batch_per_core(config: Config, target: Target) -> int:
     Raises:
         BadInput: the global batch does not divide.
     """
-    batch = config.training.global_batch_size
-    accumulated = config.training.gradient_accumulation_steps
     count = target.devices if target.is_slice else config.tpu.num_cores
-    if batch % (count * accumulated):
+    accumulated = config.training.gradient_accumulation_steps
+    try:
+        return check_divides(config.training.global_batch_size, count, accumulated)
+    except BadInput as error:
         where = f"--topology {target.name}: " if target.is_slice else ""
-        divisor = f"{count} devices" if target.is_slice else f"tpu.num_cores={count}"
-        raise BadInput(
-            f"{where}training.global_batch_size={batch} does not divide by {divisor} x"
-            f" training.gradient_accumulation_steps={accumulated}: change one, or pass"
-            " --batch_per_core"
-        )
-    return batch // (count * accumulated)
+        raise BadInput(f"{where}{error}, or pass --batch_per_core") from error
 
 
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
@@ -282,8 +278,8 @@ def _dump(
 def by_documents(config: Config, data: Data) -> tuple[tuple[float, ...], dict[str, Any]]:
     """Return the mean trips of a resolved config's kernel loops that depend on documents.
 
-    And what a result states of them: the share of key tiles, and whose lengths these are; None
-    where no kernel has such loops.
+    Beside them the keys of a result that state this: the share of key tiles, and whose lengths
+    these are; None without such loops.
     """
     shape = skipping_layers(config, data)
     if shape is None:

@@ -311,14 +311,14 @@ def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     return lines
 
 
-def describe_profile(found: Mapping[str, Any]) -> str:
+def describe_profile(profile: Mapping[str, Any]) -> str:
     """Write a comparison for people."""
     rows = [
         [op["op"][-70:], op["count"], f"{op['measured_ms']:.3f}", f"{op['predicted_ms']:.3f}"]
-        for op in found["by_op"][:_SHOWN]
+        for op in profile["by_op"][:_SHOWN]
     ]
     return (
-        f"profile: {found['measured_ms']:.2f} ms a step in {found['matched']:,} of"
-        f" {found['ops']:,} ops, matched by name; predicted {found['predicted_ms']:.2f} ms\n\n"
+        f"profile: {profile['measured_ms']:.2f} ms a step in {profile['matched']:,} of"
+        f" {profile['ops']:,} ops, matched by name; predicted {profile['predicted_ms']:.2f} ms\n\n"
         + table(rows, ["longest ops", "times", "measured ms", "predicted ms"])
     )

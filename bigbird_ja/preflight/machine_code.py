@@ -78,29 +78,20 @@ def collect(directory: str, kernel_trips: Sequence[float] = ()) -> dict[str, Cod
                 texts[match[2]][match[1]] = stream.read()
     codes = {}
     for name, text in texts[_BUNDLES].items():
-        times, unknown_share = bundle_runs(text, kernel_trips)
+        bundles = bundles_of(text)
+        times, unknown_share = bundle_runs(bundles, kernel_trips)
         slots = fullness(texts[_UTILISATION].get(name, ""), times)
-        codes[name] = Code(
-            sum(times), slots, unknown_share, _matmuls(text, times), _grid_steps(text, times)
+        runs = [(bundle[2], often) for bundle, often in zip(bundles, times, strict=True)]
+        # Products of 16 rows: 8 of float32 are half of one, 32 of int8 take as long as one.
+        matmuls = sum(
+            often * (0.5 if kind == "f32" else 1.0)
+            for body, often in runs
+            for kind in _MATMUL.findall(body)
         )
+        # Runs of the loop that starts copies from HBM.
+        steps = max((often for body, often in runs if "= dma.hbm_to_vmem" in body), default=0.0)
+        codes[name] = Code(sum(times), slots, unknown_share, matmuls, steps)
     return codes
-
-
-def _grid_steps(text: str, times: Sequence[float]) -> float:
-    """Count how often the loop runs that starts copies from HBM."""
-    bundles = (match[2] for line in text.splitlines() if (match := _BUNDLE_LINE.match(line)))
-    pairs = zip(bundles, times, strict=True)
-    return max((often for body, often in pairs if "= dma.hbm_to_vmem" in body), default=0.0)
-
-
-def _matmuls(text: str, times: Sequence[float]) -> float:
-    """Count products of 16 rows: 8 of float32 are half of one, 32 of int8 take as long as one."""
-    bundles = [match[2] for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
-    return sum(
-        often * (0.5 if kind == "f32" else 1.0)
-        for body, often in zip(bundles, times, strict=True)
-        for kind in _MATMUL.findall(body)
-    )
 
 
 def fullness(text: str, times: Sequence[float]) -> dict[str, float]:
@@ -141,15 +132,21 @@ class _Branch:
     trips: int | None = None  # of a loop
 
 
-def bundle_runs(text: str, trips: Sequence[float] = ()) -> tuple[list[float], float]:
+def bundles_of(text: str) -> list[re.Match[str]]:
+    """Find the bundles of a listing: group 1 is the label, group 2 what it issues."""
+    return [match for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
+
+
+def bundle_runs(
+    bundles: Sequence[re.Match[str]], trips: Sequence[float] = ()
+) -> tuple[list[float], float]:
     """Count how often each bundle of a listing runs, in its order, and `Code.unknown_share`.
 
     Args:
-        text: the listing.
+        bundles: of the listing.
         trips: the means of loops that depend on data, where there are as many and all of them
             multiply matrices: XLA's own never do.
     """
-    bundles = [match for line in text.splitlines() if (match := _BUNDLE_LINE.match(line))]
     scalars = Scalars(match[2] for match in bundles)
     loops, skips = _branches(bundles)
     times, unknown = np.ones(len(bundles)), np.zeros(len(bundles))

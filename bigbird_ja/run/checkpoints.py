@@ -3,8 +3,8 @@
 A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's
 own format) and, written last, the sidecar `model.ckpt-N.json` with what is needed to trust it.
 TensorFlow's `checkpoint` file is flipped after that, for TensorFlow's tools and as the list of what
-was ever complete; we find checkpoints by their sidecars and never by `tf.train.latest_checkpoint`,
-which answers None (start over!) when a bucket refuses to be read.
+was ever complete. We find checkpoints by their sidecars and never by `tf.train.latest_checkpoint`:
+it answers None (start over!) when a bucket refuses to be read.
 
 Orders matter, since a kill can come between any two files:
 - saving: data, index, sidecar, `checkpoint`. Without a sidecar nothing was saved.
@@ -275,8 +275,6 @@ class CheckpointStore:
 
     def _fetch(self, name: str, expected: StoredFile) -> str:
         """Return a local path of a verified file, a copy's where MODEL_DIR is on a bucket."""
-        if self.scratch is None and storage.is_remote(self.model_dir):
-            raise ValueError("a CheckpointStore on a bucket needs a scratch directory to download")
         path = self._path(name)
         try:
             local = storage.fetch(path, self.scratch or "")

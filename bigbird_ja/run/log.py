@@ -99,7 +99,7 @@ def read_events(model_dir: str) -> list[EventRecord]:
 
 
 def counted_usd(events: Iterable[EventRecord]) -> float | None:
-    """Return what the run has cost by the supervisor's newest event; None where nobody counted."""
+    """Return what the run has cost by the supervisor's newest event; None if none was counted."""
     counted = [usd for event in events if (usd := event.get("cost_usd")) is not None]
     return counted[-1] if counted else None
 

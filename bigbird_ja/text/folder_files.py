@@ -202,15 +202,15 @@ class FolderFiles:
         return next(iter(before), None), next(iter(after), None)
 
     def prepared(self, text: str) -> str:
-        """Prepare a text for the definition: where MeCab's words are meant, they are set apart."""
+        """Prepare a text for the definition: MeCab's words, if it has these, are set apart."""
         return self._words_apart(text) if self.is_mecab else text
 
     @functools.cached_property
     def _words_apart(self) -> Callable[[str], str]:
-        """Puts spaces between MeCab's words, as tokenizer_config.json wants them.
+        """Put spaces between MeCab's words, as tokenizer_config.json states.
 
         Raises:
-            BadInput: it wants other words, or what the words are cut into is not WordPiece.
+            BadInput: it states other words, or another way than WordPiece to cut them.
         """
         where = self.path(_CONFIG)
         japanese = decode.convert(self.config, _Japanese, where)
@@ -229,7 +229,7 @@ class FolderFiles:
         parse = words.mecab_parser(mecab.mecab_dic, f"{self.source}: its words")
 
         def words_apart(text: str) -> str:
-            plain = text.replace("\0", " ")  # where MeCab's text would end
+            plain = text.replace("\0", " ")  # ends a text for MeCab
             if mecab.normalize_text:
                 plain = unicodedata.normalize("NFKC", plain)
             apart = " ".join(parse(plain).split())
@@ -261,15 +261,12 @@ def _template(processor: Mapping[str, Any], where: str) -> tuple[list[int], list
 def _mecab_definition(files: FolderFiles) -> bytes:
     """Make a tokenizer.json of `vocab.txt`, whose n-th line has id n, for words that are apart."""
     path = files.path(_VOCABULARY)
-    try:
-        text = files.content[_VOCABULARY].decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 (byte {error.start}): give a whole file") from error
-    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
-    vocabulary = {piece: i for i, piece in enumerate(lines)}
     unknown = model_proto.stated_parts([{"unk_token": "[UNK]"}, files.config])["unk_token"]
-    if unknown not in vocabulary:
-        raise BadInput(f"{path}: has no {unknown}, the unk_token: give a whole file")
+    with decode.made_by_others(path, f"pieces in UTF-8, {unknown} among them", "give a whole file"):
+        text = files.content[_VOCABULARY].decode("utf-8")
+        lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        vocabulary = {piece: i for i, piece in enumerate(lines)}
+        lines.index(unknown)  # raises where it is missing
     definition = {
         "version": "1.0",
         "pre_tokenizer": {"type": "WhitespaceSplit"},

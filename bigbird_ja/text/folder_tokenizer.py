@@ -3,7 +3,7 @@
 Text is encoded by the `tokenizers` library, which needs nothing of transformers. What needs pieces
 and ids, but encodes nothing, works without it.
 
-One thing is otherwise than in transformers: a special piece that a text spells out (`</s>`) is
+One thing differs from transformers: a special piece that a text spells out (`</s>`) is
 ordinary text, as it is to SentencePiece.
 """
 

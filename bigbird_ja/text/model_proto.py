@@ -8,8 +8,8 @@ or has none, is rewritten (`adapt`): its own special pieces are renamed where th
 ones are added behind the last piece. All ids stay. Changes are logged, and recorded in the manifest
 of the data.
 
-Which piece plays which part: what a Hugging Face folder states (`special_tokens_map.json`,
-`tokenizer_config.json`), else its name.
+The part that a piece plays follows from what a Hugging Face folder states
+(`special_tokens_map.json`, `tokenizer_config.json`), else from its name.
 """
 
 import contextlib

@@ -16,6 +16,7 @@ import numpy as np
 import sentencepiece
 
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.sentences import MARKERS, MASK
 
@@ -238,18 +239,13 @@ class SentencePieceTokenizer(Tokenizer):
 def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProcessor:
     """Load SentencePiece with a model whose pieces are all text."""
     processor = sentencepiece.SentencePieceProcessor()
-    try:
+    advice = "give the .model file that `tokenize` wrote"
+    with decode.made_by_others(source, "a SentencePiece model", advice):
         if not model:
-            raise RuntimeError("empty file")
+            raise ValueError("an empty file")
         processor.LoadFromSerializedProto(model)
         for piece in range(processor.GetPieceSize()):
             processor.IdToPiece(piece)
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{source}: piece {piece} is not UTF-8: give a whole model") from error
-    except RuntimeError as error:
-        raise BadInput(
-            f"{source} is not a SentencePiece model: give the .model file that `tokenize` wrote"
-        ) from error
     return processor
 
 

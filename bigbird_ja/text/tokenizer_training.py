@@ -214,7 +214,7 @@ def statistics(trained: Trained) -> dict[str, object]:
 
 
 def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
-    """Turn SentencePiece's refusal into advice that a person can act on."""
+    """Give advice for a refusal of SentencePiece's."""
     if match := re.search(r"too high \(\d+\)\. Please set it to a value <= (\d+)", message):
         return _too_large(settings, match[1])
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
@@ -278,7 +278,7 @@ class ModelFiles:
         """Refuses places that cannot be written to, and files of another make; changes nothing.
 
         Args:
-            replaces: whether what is there will be replaced, and so has to be ours.
+            replaces: whether existing files will be replaced, and so have to be ours.
 
         Raises:
             BadInput: at one of the three is a file that `tokenize` did not make or that was

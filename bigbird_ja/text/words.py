@@ -2,7 +2,7 @@
 
 Japanese writes no spaces, so SentencePiece's leading "▁" says nothing about words. Script changes
 (kanji, hiragana, katakana, latin, digits, everything else) are a cheap stand-in that needs no
-dictionary; `mecab` asks fugashi with unidic-lite (extra `words`).
+dictionary; `mecab` uses fugashi with unidic-lite (extra `words`).
 
 Both answer the same question, for tokens: does token t start a word? A token starts one when its
 first character belongs to another word than the first character of the token before it.

@@ -172,7 +172,7 @@ class StepResult:
 
     step: int  # all steps up to this one
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # of logged ones
-    first_nonfinite_step: int | None = None  # whose loss or gradients were NaN or infinite
+    first_nonfinite_step: int | None = None  # with a loss or gradients of NaN or infinity
 
     def then(self, later: StepResult) -> StepResult:
         """Join two results, the later one last."""

@@ -166,8 +166,8 @@ class Evaluations:
     def is_due(self, step: int) -> bool:
         """Tell whether the model is to be evaluated at `step`, also after a restart from there.
 
-        That is at the first step reached since a multiple of the interval, and at the last step,
-        where it is not evaluated yet; at step 0 only where the weights come from another model.
+        That is at the first step reached since a multiple of the interval, and at the last step, if
+        it is not evaluated yet; at step 0 only if the weights come from another model.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
@@ -183,7 +183,7 @@ class Evaluations:
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
         """Evaluate, and return the results as `masked_lm.evaluate_model` has them.
 
-        None where someone asked to stop before they were complete (the last batch may still be
+        None if a stop was requested before they were complete (the last batch may still be
         computed: see `join`), and in a process that does not write. In a pod each process evaluates
         its part.
         """
@@ -238,7 +238,7 @@ class Evaluations:
 
 
 class _Abandoned(Exception):
-    """Someone asked to stop."""
+    """A stop was requested."""
 
 
 class Watchdog:

@@ -1,4 +1,4 @@
-"""Turns encoders of Hugging Face folders into ours: settings and weights.
+"""Convert encoders of Hugging Face folders to ours: settings and weights.
 
 ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 """
@@ -40,8 +40,8 @@ _KEYS = (
     "hidden_size num_hidden_layers num_attention_heads intermediate_size layer_norm_eps norm_eps"
     " local_attention global_attn_every_n_layers global_rope_theta local_rope_theta"
 )
-# Those of which only one value is supported, with that value. ModernBERT does not use the last,
-# which differs from model to model.
+# Keys of which only one value is supported, with that value. ModernBERT does not use the last: it
+# differs from model to model.
 _FIXED = {
     "norm_bias": False,
     "attention_bias": False,

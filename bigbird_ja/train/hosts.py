@@ -57,7 +57,7 @@ def joined(
 
     Raises:
         BadInput: the processes do not meet, or differ.
-        Interrupted: someone has asked to stop.
+        Interrupted: a stop was requested.
     """
 
     def check() -> None:
@@ -73,7 +73,7 @@ def joined(
         return
     if args.engine == "estimator":
         raise BadInput("--engine estimator drives all hosts from one process: leave it out")
-    order.check_hosts(manifest.num_readers, config.training.global_batch_size, count, index)
+    order.check_hosts(manifest.num_readers, config.training.global_batch_size, count)
     log(f"process {index} of {count}, which meet at {address}")
     pod = Pod(index, count, socket.gethostname(), stop.ask)
 
@@ -177,7 +177,7 @@ def slice_place(
 ) -> tuple[list[str], int] | None:
     """Find the hosts of this machine's TPU slice, and this machine's number among them.
 
-    None where neither GKE's variables nor the TPU VM's metadata tell.
+    None if neither GKE's variables nor the TPU VM's metadata name them.
 
     Raises:
         BadInput: one of several slices, or the machine has no number.

@@ -7,7 +7,7 @@ Adam with decoupled weight decay, in two forms, and Muon for the layers' matrice
 - `google`: AdamWeightDecayOptimizer of Google's BERT and BigBird code, which leaves the correction
   out. With the usual betas its update of step t is (1 - 0.9**t) / sqrt(1 - 0.999**t) times as long:
   3.2 times at step 1, 6.6 times at step 12, 1.26 times at step 1,000, and then the same. It decays
-  what has neither "LayerNorm" nor "bias" in its name, so `cls/predictions/transform/gamma` too.
+  names with neither "LayerNorm" nor "bias" in them, so `cls/predictions/transform/gamma` too.
 
 Muon (Jordan 2024, kellerjordan.github.io/posts/muon) moves a matrix by its momentum, orthogonal:
 
@@ -196,7 +196,7 @@ def orthogonalize(stack: tf.Tensor, devices: int = 1) -> tf.Tensor:
 
     Args:
         stack: [n, rows, columns], and so the result, of the same dtype.
-        devices: only the first n / devices, the others left as they are: one device's share, for
+        devices: only the first n / devices, the others unchanged: one device's share, for
             the price of its program.
     """
     if devices > 1:

@@ -85,7 +85,7 @@ class Pod(SingleProcess):
         import jax
         from jax._src.distributed import global_state  # no public name has the key-value store
 
-        if jax.__version_info__ < (0, 7):  # whose `initialize` takes no such seconds
+        if jax.__version_info__ < (0, 7):  # its `initialize` takes no such seconds
             raise BadInput(
                 f"several processes need jax 0.7 or newer, and this is {jax.__version__}: update"
                 " jax on every host"
@@ -198,7 +198,7 @@ class Pod(SingleProcess):
     # Steps.
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """See `SingleProcess.next_limit`; the writer names a step where one is wanted."""
+        """See `SingleProcess.next_limit`; the writer names a step if one is needed."""
         named = self._agreed[0]
         if self.is_writer and self._wanted and named <= step:
             self._agreed = max(self._reach, step) + ahead + 1, "stop" in self._wanted
@@ -221,8 +221,8 @@ class Pod(SingleProcess):
         return False
 
     def ask_to_stop(self, who: str) -> None:
-        """Request a step at which all stop; `who` asked (a signal, a limit)."""
-        with contextlib.suppress(RuntimeError):  # somebody was first, or the store is gone
+        """Request a step at which all stop, on behalf of `who` (a signal, a limit)."""
+        with contextlib.suppress(RuntimeError):  # another one was first, or the store is gone
             self._client.key_value_set("pod/stop", f"{who} in {self.name}")
         if self.is_writer and not self._agreed[1]:
             self._wanted.add("stop")

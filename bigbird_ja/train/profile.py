@@ -61,7 +61,7 @@ class Profile:
         self._steps = range(max(steps.start, step + 1), steps.stop)
         self._step, self._dir, self._log, self._record = step, model_dir, log, record
         self._local = scratch and os.path.join(scratch, "profile")
-        self._is_exact = engine == "pjrt"  # and stops where it is told to
+        self._is_exact = engine == "pjrt"  # stops at any step
         self._stop: Callable[[], Any] | None = None
         self._is_over = self._local is None or not self._steps
         self._begun = 0  # the first step of the profile
@@ -142,7 +142,7 @@ def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
 def _peak_memory(on_jax: bool) -> int:
     """Return the most bytes in use so far: of JAX's first device, or of this process on a host.
 
-    Under TPUEstimator JAX is not asked: it would look for devices of its own, and take or await a
+    Under TPUEstimator JAX is not used: it would look for devices of its own, and take or await a
     TPU that TensorFlow holds.
     """
     if on_jax:

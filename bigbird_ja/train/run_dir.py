@@ -95,13 +95,6 @@ class RunDir:
         starts = [e for e in self.events.records if e["event"] in ("started", "resumed")]
         return starts[-1] if starts else None
 
-    def engine_before(self) -> tuple[str, str] | None:
-        """Return the engine and device of the run so far; None for a new one."""
-        start = self.last_start() if self.has_work else None
-        if start is None:
-            return None
-        return str(start.get("engine")), str(start.get("environment", {}).get("device"))
-
     def is_recorded_as_finished(self) -> bool:
         """Tell whether the end `finished` followed the last start of a run."""
         known = ("started", "resumed", "finished", "failed", "interrupted")
@@ -197,7 +190,7 @@ class RunDir:
             that checkpoints are moved and not copied.
 
         Raises:
-            BadInput: a trainer is at work there, or what is there cannot be moved aside.
+            BadInput: a trainer is at work there, or the run cannot be moved aside.
         """
         if self._overwrite and self.has_work:
             with self._lease(deps):
@@ -207,7 +200,7 @@ class RunDir:
             self._owned = self._owned or Owned.create(self.path, _KIND)
             try:
                 with self._lease(deps) as (lease, taken_from):
-                    self._refuse_another_start()
+                    self._list_again()
                     if taken_from:
                         self.events.append("lock_taken_over", deps.clock, **taken_from)
                     self.owned.note(dict.fromkeys(_LOGS))
@@ -228,8 +221,8 @@ class RunDir:
     def _scratch(self) -> contextlib.AbstractContextManager[str]:
         """Make an empty folder for the time of a block.
 
-        On the disk of MODEL_DIR its name begins with the mark's id, by which the next start knows
-        what a kill has left.
+        On the disk of MODEL_DIR its name begins with the mark's id: by it the next start knows the
+        folders that a kill has left.
         """
         if storage.is_remote(self.path):
             return scratch_directory()
@@ -252,17 +245,17 @@ class RunDir:
             with contextlib.suppress(Exception):
                 lease.release()
 
-    def _refuse_another_start(self) -> None:
-        """Refuse MODEL_DIR where another process has trained since it was opened."""
+    def _list_again(self) -> None:
+        """List MODEL_DIR with the lock held, and read the events that came since it was opened.
+
+        They are a supervisor's, or of a trainer that has ended since; a checkpoint of other
+        settings is refused later.
+        """
         listed = storage.list_stats(self.path)
         self._names = listed.keys()
         now = listed.get(run_log.EVENTS)
-        if self._overwrite or now is None or now.token == self.events.token:
-            return
-        before = self.last_start()
-        self.events.read()  # a supervisor's events do no harm
-        if self.last_start() != before:
-            raise BadInput(f"{self.path}: another process has trained here just now: run again")
+        if not self._overwrite and now is not None and now.token != self.events.token:
+            self.events.read()
 
     def _move_aside(self) -> str:
         """Rename MODEL_DIR, with the lock held; returns the new name.
@@ -285,7 +278,7 @@ class RunDir:
         moved = f"{path}.replaced-{number}"
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(moved, LOCK))  # ours: nobody trains the old run
+            os.unlink(os.path.join(moved, LOCK))  # ours: the old run is not trained any more
         os.mkdir(path)
         self.files, self._owned = {}, None
         return moved

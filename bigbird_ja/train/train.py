@@ -47,7 +47,7 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
     Args:
         job: what to train.
         run_dir: MODEL_DIR, opened.
-        stop: tells whether someone asked to stop.
+        stop: tells whether a stop was requested.
 
     Raises:
         CommandError: every other end, recorded in MODEL_DIR once work has begun there; its
@@ -212,7 +212,7 @@ class Trainer:
             self._evaluate_if_due(step, engine)
         if step >= self.total and not self.evaluations.is_due(step):
             return "finished"
-        # Someone asked to stop: save what is finished.
+        # A stop was requested: save the finished steps.
         if step > start:
             step = self._finish(engine.settle())
             self._save(step, engine)
@@ -250,7 +250,7 @@ class Trainer:
     def _evaluate_if_due(self, step: int, engine: Engine) -> None:
         """Evaluate on held-out records.
 
-        Left unfinished where someone asks to stop meanwhile, and then made after the restart.
+        If a stop is requested meanwhile, it is left unfinished and made after the restart.
         """
         if self.evaluations.is_due(step) and not self._stops(step):
             results = self.evaluations.evaluate(step, engine.forward())
@@ -304,7 +304,7 @@ class Trainer:
         In a pod the writer decides which of the two it is.
 
         Raises:
-            Interrupted: someone asked to stop.
+            Interrupted: a stop was requested.
         """
         reason = self.pod.share("end", lambda: reason)
         if is_new:
@@ -325,8 +325,7 @@ class Trainer:
     def _recorded_failure(self, is_new: bool = False) -> Iterator[None]:
         """Record an exception and re-raise it as CommandError.
 
-        Where the engine refuses a new run before its first step, the run's files are removed
-        instead.
+        If the engine refuses a new run before its first step, the run's files are removed instead.
         """
         try:
             with errors.mid_run():
@@ -361,7 +360,7 @@ class Trainer:
     def _leave(self, reason: str, message: str) -> None:
         """End the process at once, from any thread, with a bad end recorded."""
         self.pod.fail(reason, message)
-        if self.pod.count > 1:  # where another process has failed, a save may still be completed
+        if self.pod.count > 1:  # another process has failed: a save may still be completed
             self.saver.give_time(_SAVING_SECONDS)
         recording = threading.Thread(
             target=self.recorder.ended, args=(reason, errors.StorageError(message)), daemon=True

@@ -55,9 +55,9 @@ def answers(
     fitted = (ridge if fit_values else classes).fit(features, targets)
     for rows in tests:
         features, cosines = bag.features(rows)
-        found = {"linear": fitted.predict(features)}
+        answers = {"linear": fitted.predict(features)}
         if fit_values:
-            found["cosine"] = cosines
+            answers["cosine"] = cosines
         if choices > 1:
-            found = {k: v.reshape(-1, choices).argmax(1) for k, v in found.items()}
-        yield found
+            answers = {k: v.reshape(-1, choices).argmax(1) for k, v in answers.items()}
+        yield answers

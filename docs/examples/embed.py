@@ -67,12 +67,12 @@ def from_pairs(path: Path) -> Iterator[Pair]:
 def from_corpus(path: Path, queries: int) -> Iterator[Pair]:
     """Yield up to `queries` pairs of each article, of headings evenly spread over it."""
     for where, row in lines(path):
-        found = PART.findall(str(row.get("text")))
-        if not found or found[0][0] != "ARTICLE":
+        parts = PART.findall(str(row.get("text")))
+        if not parts or parts[0][0] != "ARTICLE":
             sys.exit(f"embed: {where}: no article with Wiki40b's markers: make --pairs of it")
-        title = found[0][1].strip()
-        names = [title, *(f"{title} {name.strip()}" for kind, name in found if kind == "SECTION")]
-        text = "\n".join(t.replace("_NEWLINE_", "\n") for kind, t in found if kind == "PARAGRAPH")
+        title = parts[0][1].strip()
+        names = [title, *(f"{title} {name.strip()}" for kind, name in parts if kind == "SECTION")]
+        text = "\n".join(t.replace("_NEWLINE_", "\n") for kind, t in parts if kind == "PARAGRAPH")
         if title and text.strip():
             count = min(queries, len(names))
             # From the last one on: what a short view does not reach is asked for, too.

@@ -138,18 +138,15 @@ def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
 
 @pytest.mark.estimator
 def test_a_run_of_jax_s_runtime_continues_under_the_estimator(runs, inputs, tmp_path):
-    """And `auto` continues under the engine that began a run."""
     start = runs.new(tmp_path)
     running = runs.hung(*start, at=("step", 9))
     running.send(signal.SIGTERM)
     ended = resumed_at_last(running, "SIGTERM: finishing the step and saving")
     assert ended.status == 75, ended.err
-    other = "auto" if runs.engine == "estimator" else "estimator"
-    resumed = runs.zygote.run(*start, "--engine", other)
+    resumed = runs.zygote.run(*start, "--engine", "estimator")
     assert resumed.status == 0, resumed.err
     model = tmp_path / "model"
-    if other == "auto":
-        assert "(auto: this run was begun with it" in resumed.err
+    if runs.engine == "estimator":
         assert killing.digest(str(model)) == killing.digest(str(runs.finished))
         return
     assert "engine: pjrt until now, estimator from here on" in resumed.err

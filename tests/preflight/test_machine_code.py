@@ -55,7 +55,7 @@ def test_loops_of_a_kernel_that_depend_on_data_run_as_often_as_is_stated():
 
 def _runs(lines, trips=()):
     head = "= control target key start\nLB: loop body\n= control target key end\n"
-    return machine_code.bundle_runs(head + "\n".join(lines), trips)
+    return machine_code.bundle_runs(machine_code.bundles_of(head + "\n".join(lines)), trips)
 
 
 def _loop(counter, bound, negated="!", compare="ge"):

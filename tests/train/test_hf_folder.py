@@ -114,13 +114,10 @@ def test_weights_in_several_files(tmp_path):
     assert checksums == {name: sha256(data).hexdigest() for name, data in files.items()}
     index = tmp_path / "model.safetensors.index.json"
     content = json.loads(index.read_text())
-    for more, message in (
-        ({"head.more": min(files)}, r"head\.more stands in .* and in no file"),
-        ({"head.more": "../other.safetensors"}, "'../other.safetensors' is not a file beside it"),
-    ):
-        index.write_text(json.dumps({"weight_map": content["weight_map"] | more}))
-        with pytest.raises(BadInput, match=message):
-            state_dict.read(str(tmp_path))
+    more = content["weight_map"] | {"head.more": "../other.safetensors"}
+    index.write_text(json.dumps({"weight_map": more}))
+    with pytest.raises(BadInput, match=r"'\.\./other\.safetensors' is not a file beside it"):
+        state_dict.read(str(tmp_path))
     index.write_text(json.dumps(content))
     next(tmp_path.glob("model-00002*")).unlink()
     with pytest.raises(BadInput, match=r"model-00002-of-.*missing"):

@@ -29,7 +29,7 @@ _KEY = "model.attention_implementation"
 # Words of a compiler that cannot take a kernel: it reads no such Mosaic, or has too little vector
 # memory for it.
 _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
-_OTHER_MEMORY = "memory space hbm"  # where buffers, of kernels too, are listed by name
+_OTHER_MEMORY = "memory space hbm"  # of a list that names buffers, of kernels too
 
 
 def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Config:
@@ -42,7 +42,7 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
         chip: of a TPU, where it is known.
 
     Raises:
-        BadInput: `kernel` is asked for where it cannot be had; says why.
+        BadInput: `kernel` is requested and cannot be had; says why.
     """
     wanted = config.model.attention_implementation
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
@@ -64,20 +64,20 @@ def lacking(config: Config, data: Data, platform: str, chip: str | None) -> str 
     return why_not if why_not.startswith("it needs jax") else None
 
 
-def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
+def without_kernels(requested: Config, taken: Config, error: Exception) -> Config:
     """Fall back to XLA after a kernel failed to compile; says so in one line.
 
     Args:
-        asked: of which `taken` was resolved.
+        requested: of which `taken` was resolved.
         taken: what the compiler refused.
         error: what it said.
 
     Raises:
-        Exception: `error` itself, where it is not about kernels, or they were asked for by name.
+        Exception: `error` itself, if it is not about kernels, or they were requested by name.
     """
     text = str(error)
     is_ours = _REFUSAL.search(text) and _OTHER_MEMORY not in text
-    ways = [config.model.attention_implementation for config in (asked, taken)]
+    ways = [config.model.attention_implementation for config in (requested, taken)]
     if ways != ["auto", "kernel"] or not is_ours:
         raise error
     log(f"{_KEY}=auto: xla, as this compiler refuses the kernels: {text.splitlines()[0][:200]}")
@@ -87,8 +87,8 @@ def without_kernels(asked: Config, taken: Config, error: Exception) -> Config:
 def keeps_slope(config: Config) -> bool:
     """Return whether the activation keeps its derivatives, or its product (`activations`).
 
-    Where the kernels are: it is shown cheaper on the same chips (docs/design/kernel.md), and on
-    others the memory is wanted.
+    It does with the kernels: that is shown cheaper on the same chips (docs/design/kernel.md), and
+    on others the memory is needed.
     """
     return config.model.attention_implementation == "kernel"
 
@@ -152,7 +152,7 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
         )
         if shape.rows % _LANES or shape.group * shape.size % _LANES:
             return (
-                "it wants two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"
+                "it needs two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"
                 " together"
             )
         if shape.vmem_bytes() > _VMEM_MIB[chip] << 20:
@@ -199,7 +199,7 @@ class LayerShape:
     shifts: tuple[tuple[int, ...], ...] | None  # of each head's rolled pattern; None: not rolled
     has_documents: bool
     dtype: str
-    reach: int | None = None  # where not rolled: how many tokens away a key may be; None: any
+    reach: int | None = None  # if not rolled: tokens to the farthest key; None: any
     is_backward: bool = False  # of the kernel that is written
     tried: Order | None = None  # in place of what `ORDERS` says
 

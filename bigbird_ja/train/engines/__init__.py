@@ -78,20 +78,13 @@ class Engine(Protocol):
         """End all threads and release the device. Never raises."""
 
 
-def choose(
-    wanted: str,
-    use_tpu: bool,
-    config: Config,
-    before: tuple[str, str] | None = None,
-    processes: int = 1,
-) -> Choice:
+def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Choice:
     """Choose the engine for this machine, or for all machines of a pod; reads only.
 
     Args:
         wanted: auto, estimator or pjrt.
         use_tpu: as the flag.
         config: of the run.
-        before: engine and device of the run that is continued; None for a new one.
         processes: that train together.
 
     Raises:
@@ -104,7 +97,7 @@ def choose(
     elif processes > 1:
         name, why = "pjrt", "several processes"
     else:
-        name, why = _automatic(use_tpu, config, accelerator, before)
+        name, why = _automatic(use_tpu, config, accelerator)
     if name == "estimator":
         return _estimator(why, use_tpu, config, accelerator)
     present = devices.find(use_tpu)
@@ -122,9 +115,7 @@ def has_estimator() -> bool:
     return False
 
 
-def _automatic(
-    use_tpu: bool, config: Config, accelerator: str | None, before: tuple[str, str] | None
-) -> tuple[str, str]:
+def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[str, str]:
     """Choose the engine that suits this machine, and say why."""
     if not has_estimator():
         return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
@@ -134,8 +125,6 @@ def _automatic(
         return "pjrt", f"auto: {_KERNEL} needs it"
     if not use_tpu and not devices.is_installed():
         return "estimator", "auto: jax is not installed"
-    if before is not None and _can_resume(*before, use_tpu, accelerator):
-        return before[0], "auto: this run was begun with it, and goes on with it bit for bit"
     if not use_tpu:
         return "pjrt", "auto: no TPU v2 or v3, which TPUEstimator is for"
     chip = _chip(accelerator or "")
@@ -144,25 +133,6 @@ def _automatic(
     if not devices.tensorflow_has_tpu():
         return "pjrt", "auto: this TensorFlow is built without TPU support"
     return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
-
-
-def _can_resume(engine: str, device: str, use_tpu: bool, accelerator: str | None) -> bool:
-    """Tell whether the run's engine works here, on the kind of device that it was trained on."""
-    here = _chip(accelerator or "") if use_tpu else "GPU" if devices.has_gpu() else "CPU"
-    if not here or here != _kind(device):
-        return False
-    if engine == "estimator":
-        return not use_tpu or devices.tensorflow_has_tpu()
-    return engine == "pjrt" and devices.is_installed()
-
-
-def _kind(device: str) -> str:
-    """Name the chip of a device as events describe it, "CPU" or "GPU"; "" for an unknown TPU."""
-    name = device.partition("TPU")[2].strip(" ,")
-    if "TPU" in device:
-        return _chip(name.replace("v5 lite", "v5e").replace("v6 lite", "v6e"))
-    # TPUEstimator's runs say "CPU or GPU", where jax found nothing better.
-    return "CPU" if "cpu" in device.lower() else "GPU"
 
 
 def _chip(accelerator: str) -> str:
@@ -249,7 +219,7 @@ def check(job: Job) -> None:
     # Refuses a mask unit or a rate that static data does not have.
     job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
     is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
-    if is_on_host and engine.name == "estimator":  # the other engine asks its compiler
+    if is_on_host and engine.name == "estimator":  # the other engine has its compiler's figures
         # There the state is held four times (variables, results of the step, a snapshot that is
         # written, first values), and beside it the gradients.
         values = 4 * count_state(config, job.manifest) + count_parameters(config, job.manifest)

@@ -84,11 +84,11 @@ def is_installed() -> bool:
 def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
     """Choose the platform ("cpu", "cuda" or "tpu") and tell JAX to use that alone.
 
-    Left to itself JAX asks every one that is installed, and libtpu takes eight minutes to find no
+    Left to itself JAX tries every one that is installed, and libtpu takes eight minutes to find no
     TPU.
 
     Args:
-        use_tpu: wants a TPU; else a GPU is taken where there is one, or the CPU.
+        use_tpu: take a TPU; else a GPU if there is one, or the CPU.
         tpu_files: where a TPU shows.
 
     Raises:

@@ -43,7 +43,7 @@ class TrainGraph:
         self.metric_names: list[str] = []
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
-        """Build the graph of a training step, as TPUEstimator wants it."""
+        """Build the graph of a training step, for TPUEstimator."""
         from tensorflow_estimator.python.estimator.tpu.tpu_estimator import TPUEstimatorSpec
 
         features = dict(features)

@@ -18,7 +18,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.model import kernels
-from bigbird_ja.model.forward import inference_config, padded
+from bigbird_ja.model.forward import Forward, inference_config
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.model import STEP
 from bigbird_ja.settings import Data
@@ -266,7 +267,6 @@ class PjrtForward:
         self._devices = devices
         self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
         self._metrics: dict[int, tuple[Any, list[str]]] = {}
-        self._log_probabilities: dict[tuple[int, int, int], Any] = {}
 
     def take(self, parameters: Sequence[jax.Array]) -> None:
         """Use parameters as they lie on these devices and perhaps on others'.
@@ -302,18 +302,11 @@ class PjrtForward:
         return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Compute `Forward.log_probabilities`; each row is one document."""
-        ids = padded(self.config, self.data, input_ids)
-        places = np.asarray(positions, np.int32)
-        shape = len(ids), ids.shape[1], places.shape[1]
-        if shape not in self._log_probabilities:
-            traced = program.log_probabilities(self.config, self.data, *shape)
-            call = as_jax_function(traced, self._devices.platform)
-            self._log_probabilities[shape] = jax.jit(
-                lambda parameters, *rest: call(*parameters, *rest)
-            )
-        (result,) = self._log_probabilities[shape](self.parameters, ids, places)
-        return np.asarray(result.addressable_data(0))
+        """Compute `Forward.log_probabilities`, of a few texts, on this machine's CPU."""
+        names = parameter_specs(self.config, self.data)
+        values = (np.asarray(array.addressable_data(0)) for array in self.parameters)
+        params = dict(zip(names, values, strict=True))
+        return Forward(self.config, self.data, params).log_probabilities(input_ids, positions)
 
     def _compile_metrics(self, rows: int) -> tuple[Any, list[str]]:
         traced = program.evaluation(self.config, self.data, rows)

@@ -36,7 +36,7 @@ class Traced:
 class Division:
     """A division of a tensor over the replicas: along one dimension, into parts of equal size.
 
-    What does not divide is filled up with zeros, which the update leaves zero.
+    A dimension that does not divide is filled up with zeros, which the update leaves zero.
     """
 
     dimension: int
@@ -82,10 +82,10 @@ class LoweredStep:
         batch: one replica's part.
         replicas: over which the gradients are summed.
         shards: of each parameter, its gradient and its slots, and of each slot by its name; empty
-            where they are not divided.
-        muon: where the state is divided, the two functions of which the
-            results go to `update`: one replica's rows of all matrices to stacks of what is to be
-            orthogonalised, and its share of the stacks, with all their rows, orthogonalised.
+            if they are not divided.
+        muon: if the state is divided, two functions whose results go to `update`: from one
+            replica's rows of all matrices to stacks that are to be orthogonalised, and from its
+            share of the stacks, with all their rows, to the same orthogonalised.
     """
 
     gradients: Traced

@@ -188,7 +188,7 @@ def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
 def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
     """Return the values of a state by name, whole.
 
-    Where slots are divided over several processes, all of them have to call this together: the
+    If slots are divided over several processes, all of them have to call this together: the
     parts travel between them, one slot at a time.
     """
     specs = {**step.parameters, **step.slots}

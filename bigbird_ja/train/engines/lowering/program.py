@@ -1,6 +1,6 @@
 """Trace the step as functions of one replica with TensorFlow, and lower them to HLO.
 
-What `engines.pjrt` compiles and runs, and what `preflight` compiles and prices, is this very thing.
+`engines.pjrt` compiles and runs these functions, and `preflight` compiles and prices the same.
 Between the two functions the gradients are summed over the replicas, by whoever runs them:
 
     gradients(parameters, batch, step, replica, weight) -> gradients, sums
@@ -251,24 +251,6 @@ def evaluation(config: Config, data: Data, sequences: int) -> Traced:
         return [results[name] for name in outputs]
 
     return trace(metrics, {**parameters, **batch}, outputs)
-
-
-def log_probabilities(
-    config: Config, data: Data, sequences: int, length: int, places: int
-) -> Traced:
-    """Trace `model.forward.masked_log_probabilities` of so many sequences, tokens, places."""
-    parameters = Program(config, data, sequences, 1).parameters
-    inputs = {
-        "input_ids": Spec((sequences, length), "int32"),
-        "positions": Spec((sequences, places), "int32"),
-    }
-
-    def expected(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        params = {name: values[name] for name in parameters}
-        ids, positions = values["input_ids"], values["positions"]
-        return [forward.masked_log_probabilities(config, data, params, ids, positions)]
-
-    return trace(expected, {**parameters, **inputs}, ["log_probabilities"])
 
 
 def batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
