@@ -239,8 +239,8 @@ def score_bag(args: argparse.Namespace) -> dict[str, Any]:
         rows = {f: [task.encodings(row, as_pair) for row in each] for f, each in read.items()}
         targets = {f: [task.target(row) for row in each] for f, each in read.items()}
         tests = [rows[file] for file in task.tests.values()]
-        answers = bag.answers(rows[task.train], targets[task.train], tests)
-        for (test, file), by_method in zip(task.tests.items(), answers, strict=True):
+        answered = bag.answers(rows[task.train], targets[task.train], tests)
+        for (test, file), by_method in zip(task.tests.items(), answered, strict=True):
             for method, answers in by_method.items():
                 name = f"TF-IDF, {method}"
                 results = kept(
