@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -294,16 +295,16 @@ def write_block(path: str, rows: npt.NDArray[Any], stats: BlockStats) -> None:
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """A block on disk: where its rows start, how many there are, and its counts."""
+    """A block on disk: its file's name, the place where its rows start, and its counts."""
 
-    path: str
+    path: str  # in the folder of blocks
     offset: int
     stats: BlockStats
 
-    def rows(self, numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    def rows(self, folder: str, numbers: npt.NDArray[Any], kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """Read some rows one by one, in ascending order of `numbers`."""
         result = np.empty(len(numbers), kind)
-        with open(self.path, "rb", buffering=0) as file:
+        with open(os.path.join(folder, self.path), "rb", buffering=0) as file:
             for i, number in enumerate(numbers):
                 file.seek(self.offset + int(number) * kind.itemsize)
                 result[i] = np.frombuffer(file.read(kind.itemsize), kind)[0]
@@ -314,16 +315,8 @@ class StoredBlock:
 class Packed:
     """The result of packing a corpus."""
 
-    blocks: dict[str, list[StoredBlock]]  # by split; `path` is a name in packed.json
+    blocks: dict[str, list[StoredBlock]]  # by split
     skipped: Count  # records without text
-
-    def moved(self, path_of: Callable[[str], str]) -> Packed:
-        """Return the same with blocks at other paths."""
-        moved = {
-            split: [dataclasses.replace(block, path=path_of(block.path)) for block in stored]
-            for split, stored in self.blocks.items()
-        }
-        return dataclasses.replace(self, blocks=moved)
 
 
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
@@ -346,4 +339,4 @@ def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock |
             )
     except (OSError, BadInput, struct.error):
         return None
-    return StoredBlock(path, 4 + length, header.stats) if is_whole else None
+    return StoredBlock(os.path.basename(path), 4 + length, header.stats) if is_whole else None

@@ -64,7 +64,7 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
         _begin(request, work)
         with mid_run():
             packed = _pack(request, work)
-            plans = _plan(request, packed)
+            plans = _plan(request, work, packed)
             made = _write_shards(request, work, plans)
             lease.check()
             return _finish(request, work, plans, made, packed.skipped), False
@@ -95,7 +95,7 @@ def make_part(request: Request, part: tuple[int, int]) -> list[MadeShard] | None
         with work.exclusive_part(), mid_run():
             if _finished(request, work) is not None:  # joined this moment
                 return None
-            plans = _plan(request, _pack(request, work))
+            plans = _plan(request, work, _pack(request, work))
             made = _write_shards(request, work, plans)
             work.remove_copies()
             return list(made.values())
@@ -103,21 +103,15 @@ def make_part(request: Request, part: tuple[int, int]) -> list[MadeShard] | None
 
 @contextlib.contextmanager
 def _output_folder(request: Request) -> Iterator[None]:
-    """Checks what can be checked before all else, and makes the folder of the output."""
+    """Check what can be checked before all else; the output's folder goes if it stays empty."""
     output = request.output_dir
     outputs.check_folder_place(output, "--output_dir")
     for source in request.corpus.sources:
         if not source.startswith(NAMED):
             outputs.refuse_overlap({"--input": source}, {"--output_dir": output})
     words.word_marker(request.spec.word_boundaries, request.tokenizer)
-    is_new = not storage.exists(output)
-    try:
-        storage.make_directory(output)
+    with outputs.new_folder(output):
         yield
-    except BadInput:
-        if is_new and os.path.isdir(output) and not os.listdir(output):
-            os.rmdir(output)
-        raise
 
 
 def _finished(request: Request, work: Work) -> Manifest | None:
@@ -264,9 +258,10 @@ def _stored_blocks(
     return stored
 
 
-def _plan(request: Request, packed: blocks.Packed) -> list[SplitPlan]:
+def _plan(request: Request, work: Work, packed: blocks.Packed) -> list[SplitPlan]:
     """Plan the shards of both splits."""
-    return [shards.plan_split(split, packed.blocks[split], request.spec) for split in SPLITS]
+    stored = packed.blocks
+    return [shards.plan_split(s, stored[s], work.blocks, request.spec) for s in SPLITS]
 
 
 def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
@@ -294,7 +289,7 @@ def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[
     made = work.finished_shards([plans[i].name(k) for i, k in every])
     tasks = [(i, k) for i, k in every if plans[i].name(k) not in made]
     if tasks:
-        work.fetch_blocks(os.path.basename(block.path) for plan in plans for block in plan.blocks)
+        work.fetch_blocks(block.path for plan in plans for block in plan.blocks)
     num_workers = max(1, min(request.num_workers, len(tasks)))
     done = run_tasks(_write_shard, tasks, num_workers, _start_writer, (plans, request.spec, work))
     with contextlib.closing(done), Progress(len(tasks), "shards") as progress:

@@ -34,6 +34,7 @@ class SplitPlan:
 
     split: str
     blocks: tuple[StoredBlock, ...]
+    folder: str  # of their files
     copies: int  # of each sequence, each time that it is taken: they are masked otherwise
     num_shards: int
 
@@ -85,17 +86,17 @@ class MadeShard:
     predictions: int  # positions to predict (static only)
 
 
-def plan_split(split: str, blocks: list[StoredBlock], spec: DataSpec) -> SplitPlan:
+def plan_split(split: str, blocks: list[StoredBlock], folder: str, spec: DataSpec) -> SplitPlan:
     """Decides the number of shards. Eval records get one copy: they are always masked the same."""
     copies = spec.dupe_factor if split == "train" else 1
-    total = SplitPlan(split, tuple(blocks), copies, 0).num_records
+    total = SplitPlan(split, tuple(blocks), folder, copies, 0).num_records
     if split == "train" and spec.num_shards:
         number = min(spec.num_shards, total)
     elif split == "train":
         number = choose_num_shards(total, spec.record_bytes)
     else:
         number = min(total, -(-total * spec.record_bytes // (8 * _TARGET_BYTES)))
-    return SplitPlan(split, tuple(blocks), copies, number)
+    return SplitPlan(split, tuple(blocks), folder, copies, number)
 
 
 def choose_num_shards(num_records: int, record_bytes: int) -> int:
@@ -179,7 +180,7 @@ def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArr
         block = plan.blocks[number]
         mine = order[block_of == number]
         before = plan.ends[number] - block.stats.sequences
-        result[mine] = block.rows(row[mine] - before, spec.row_dtype)
+        result[mine] = block.rows(plan.folder, row[mine] - before, spec.row_dtype)
     return result
 
 

@@ -66,7 +66,8 @@ class Work:
 
     Attributes:
         beside: folder of all but the blocks, in the output.
-        local: folder of blocks, on this machine.
+        local: folder of all that lies on this machine.
+        blocks: folder of packed blocks, in `local`.
         ready: where finished shards wait, beside the output.
         part: which part this process makes, from 0, and of how many; None: all.
     """
@@ -81,6 +82,7 @@ class Work:
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
             digest = hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()
             self.local = os.path.join(cache, "bigbird-ja", f"make-data-{digest[:16]}")
+        self.blocks = os.path.join(self.local, "blocks")
 
     def begun(self) -> DataSpec | None:
         """Return the spec of the work that an earlier run left, or None.
@@ -106,10 +108,7 @@ class Work:
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
             if not is_new and _spec_in(folder) != spec:
                 raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
-        for folder in (
-            *(os.path.join(self.local, part) for part in ("blocks", "shards")),
-            self.ready,
-        ):
+        for folder in (self.blocks, os.path.join(self.local, "shards"), self.ready):
             storage.make_directory(folder)
             storage.clean_temporary(folder)
 
@@ -155,19 +154,19 @@ class Work:
 
     def note_packed(self, packed: Packed) -> None:
         """Notes that all blocks are shared."""
-        data = msgspec.json.encode(packed.moved(os.path.basename))
+        data = msgspec.json.encode(packed)
         storage.write_bytes(storage.join(self.beside, _PACKED), data)
 
     def packed(self) -> Packed | None:
         """Return what a part has noted, or None."""
         with contextlib.suppress(FileNotFoundError):
             path = storage.join(self.beside, _PACKED)
-            return decode.read_json(path, Packed).moved(self.block)
+            return decode.read_json(path, Packed)
         return None
 
     def block(self, name: str) -> str:
         """Return the path of a packed block."""
-        return os.path.join(self.local, "blocks", name)
+        return os.path.join(self.blocks, name)
 
     def _shared(self, name: str) -> str:
         return storage.join(self.beside, "blocks", name)
