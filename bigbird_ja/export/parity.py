@@ -4,7 +4,6 @@ Compared: token ids, on generated articles and hard cases; and log-probabilities
 of the folder's code beside the weights, on held-out records.
 """
 
-import functools
 import importlib.metadata
 import os
 from typing import Any
@@ -108,16 +107,19 @@ def our_scores(
     model: TrainedModel, batch: dict[str, np.ndarray], manifest: Manifest | None = None
 ) -> np.ndarray:
     """Return the trained model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
+    import tensorflow as tf
+
     from bigbird_ja.data.tfrecords import document_ids
     from bigbird_ja.model.forward import Forward
 
-    documents = functools.partial(document_ids, manifest) if manifest else None
-    forward = Forward(model.config, model.data, model.params, documents)
+    forward = Forward(model.config, model.data, model.params)
     ids, places = batch["input_ids"], batch["masked_lm_positions"]
-    rows = range(len(ids))  # one at a time: base models at 4,096 are large
-    return np.concatenate(
-        [forward.log_probabilities(ids[i : i + 1], places[i : i + 1]) for i in rows]
-    )
+    scores = []
+    for i in range(len(ids)):  # one at a time: base models at 4,096 are large
+        row = slice(i, i + 1)
+        documents = document_ids(manifest, tf.constant(ids[row])) if manifest else None
+        scores.append(forward.log_probabilities(ids[row], places[row], documents))
+    return np.concatenate(scores)
 
 
 def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarray]) -> np.ndarray:

@@ -4,7 +4,7 @@ From the encoder's hidden states it predicts masked tokens, and whether segment 
 Evaluation runs in float32, without recomputation, compiled per shape.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -225,40 +225,34 @@ class Model(Protocol):
 
 
 class Forward:
-    """Runs a `Model` by TensorFlow.
+    """Runs a `Model` by TensorFlow, compiled for each shape that comes; `params` are float32."""
 
-    Args:
-        config: of the run.
-        data: of the run.
-        params: by name, float32.
-        find_documents: int32 [b, S] input ids to document ids of that shape, for
-            `log_probabilities` of packed records; None: each row is one document.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        data: Data,
-        params: Mapping[str, np.ndarray],
-        find_documents: Callable[[tf.Tensor], tf.Tensor] | None = None,
-    ) -> None:
-        """Compile nothing yet: that is done for each shape that comes."""
+    def __init__(self, config: Config, data: Data, params: Mapping[str, np.ndarray]) -> None:
+        """Compile nothing yet."""
         self.config, self._data = inference_config(config), data
-        self._find_documents = find_documents
-        self._params = {name: tf.constant(value) for name, value in params.items()}
-        self._metrics = tf.function(self._batch_metrics, autograph=False)
-        self._log_probabilities = tf.function(self._masked_lm, autograph=False)
+        given = {name: tf.constant(value) for name, value in params.items()}
+        self._metrics = tf.function(
+            lambda batch: pretraining_metrics(given, self.config, data, batch), autograph=False
+        )
+        self._log_probabilities = tf.function(
+            lambda *inputs: masked_log_probabilities(self.config, data, given, *inputs),
+            autograph=False,
+        )
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
         """See `Model.metrics`."""
         return {name: value.numpy() for name, value in self._metrics(dict(batch)).items()}
 
-    def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    def log_probabilities(
+        self, input_ids: np.ndarray, positions: np.ndarray, documents: tf.Tensor | None = None
+    ) -> np.ndarray:
         """Return log-probabilities of all pieces at `positions`.
 
         Args:
             input_ids: int [b, n]. Padded here as the attention pattern needs it.
             positions: int [b, P].
+            documents: int32 [b, n], of packed records, which need no padding; None: each row is
+                one document.
 
         Returns:
             float32 [b, P, vocabulary], natural logarithms.
@@ -267,14 +261,5 @@ class Forward:
             ValueError: longer than the model.
         """
         ids = tf.constant(padded(self.config, self._data, input_ids))
-        scores = self._log_probabilities(ids, tf.constant(np.asarray(positions, np.int32)))
-        return np.asarray(scores.numpy())
-
-    def _batch_metrics(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return pretraining_metrics(self._params, self.config, self._data, batch)
-
-    def _masked_lm(self, input_ids: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        documents = self._find_documents(input_ids) if self._find_documents else None
-        return masked_log_probabilities(
-            self.config, self._data, self._params, input_ids, positions, documents
-        )
+        places = tf.constant(np.asarray(positions, np.int32))
+        return np.asarray(self._log_probabilities(ids, places, documents).numpy())

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.signals import StopRequest
@@ -32,33 +33,25 @@ _EVALUATION_POLL_SECONDS = 0.1
 _TASKS_POLL_SECONDS = 0.5
 
 
+@dataclass(eq=False)
 class CheckpointSaver:
     """Save by minutes against preemption and by steps for keeps, one checkpoint at a time.
-
-    Args:
-        job: the run.
-        store: of MODEL_DIR; without its mark in a process of a pod that does not write and only
-            takes part in the snapshot.
-        scratch: a local directory; on the disk of MODEL_DIR where that is local, so that files are
-            moved and not copied.
-        may_publish: raises where this process may no longer write (lost lock).
-        on_saved: called with the step and the seconds in the background.
 
     Attributes:
         step: the last step that was saved, or where training starts.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        store: CheckpointStore,
-        scratch: str,
-        may_publish: Callable[[], None],
-        on_saved: Callable[[int, float], None],
-    ) -> None:
-        self._config, self._deps, self._pod = job.config.checkpoints, job.deps, job.pod
-        self._store, self._scratch = store, scratch
-        self._may_publish, self._on_saved = may_publish, on_saved
+    job: Job
+    # Of MODEL_DIR; without its mark in a process of a pod that does not write and only takes part
+    # in the snapshot.
+    store: CheckpointStore
+    scratch: str  # local, on the disk of MODEL_DIR if that is local: files are moved, not copied
+    may_publish: Callable[[], None]  # raises where this process may no longer write (lost lock)
+    on_saved: Callable[[int, float], None]  # called with the step and the seconds in the background
+
+    def __post_init__(self) -> None:
+        """Count from step 0 on."""
+        self._config, self._deps = self.job.config.checkpoints, self.job.deps
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.begin(0)
@@ -75,7 +68,7 @@ class CheckpointSaver:
             return True
         seconds = self._config.save_every_minutes * 60
         is_time = bool(seconds) and self._deps.monotonic() - self._time >= seconds
-        return self._pod.saves_at(step, self.step, is_time)
+        return self.job.pod.saves_at(step, self.step, is_time)
 
     def next_due(self, step: int) -> int:
         """Return the next step after `step` at which the step policy is met."""
@@ -93,7 +86,7 @@ class CheckpointSaver:
         self.begin(meta.step)
         self.wait()
         fetch = snapshot()
-        if self._store.owned is not None:
+        if self.store.owned is not None:
             self._thread = threading.Thread(
                 target=self._run, args=(meta, fetch), name="checkpoint", daemon=True
             )
@@ -119,13 +112,13 @@ class CheckpointSaver:
 
     def _run(self, meta: Meta, fetch: Snapshot) -> None:
         start, config = self._deps.monotonic(), self._config
-        prefix = os.path.join(self._scratch, f"model.ckpt-{meta.step}")
+        prefix = os.path.join(self.scratch, f"model.ckpt-{meta.step}")
         try:
             self._deps.mark("save")
             write_variables(prefix, fetch())
-            self._may_publish()
-            self._store.publish(prefix, meta, config.keep_last, config.keep_every_steps)
-            self._on_saved(meta.step, self._deps.monotonic() - start)
+            self.may_publish()
+            self.store.publish(prefix, meta, config.keep_last, config.keep_every_steps)
+            self.on_saved(meta.step, self._deps.monotonic() - start)
         except BaseException as error:
             self._error = error
             for suffix in SUFFIXES:
@@ -241,35 +234,26 @@ class _Abandoned(Exception):
     """A stop was requested."""
 
 
+@dataclass(eq=False)
 class Watchdog:
-    """Call `on_stall` when nothing was finished for `limit` seconds.
+    """Call `on_stall` when nothing was finished for `limit` seconds."""
 
-    Args:
-        limit: seconds without `tick`; 0 is off.
-        on_stall: gets the seconds of silence; expected not to return.
-        clock: seconds, monotonic.
-        poll: seconds between checks.
-    """
+    limit: float  # seconds without `tick`; 0 is off
+    on_stall: Callable[[float], None]  # gets the seconds of silence; expected not to return
+    clock: Callable[[], float] = time.monotonic
 
-    def __init__(
-        self,
-        limit: float,
-        on_stall: Callable[[float], None],
-        clock: Callable[[], float] = time.monotonic,
-        poll: float | None = None,
-    ) -> None:
-        self._limit, self._on_stall, self._clock = limit, on_stall, clock
-        self._poll = min(max(limit / 20, 0.05), 5.0) if poll is None else poll
-        self._last = clock()
+    def __post_init__(self) -> None:
+        """Watch nothing yet."""
+        self._last = self.clock()
         self._ended = threading.Event()
 
     def tick(self) -> None:
         """Note that something was finished: a step, or a batch of an evaluation."""
-        self._last = self._clock()
+        self._last = self.clock()
 
     def __enter__(self) -> Watchdog:
         self.tick()
-        if self._limit:
+        if self.limit:
             threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
         return self
 
@@ -277,33 +261,28 @@ class Watchdog:
         self._ended.set()
 
     def _watch(self) -> None:
-        while not self._ended.wait(self._poll):
-            silence = self._clock() - self._last
-            if silence > self._limit:
-                self._on_stall(silence)
+        while not self._ended.wait(min(max(self.limit / 20, 0.05), 5.0)):
+            silence = self.clock() - self._last
+            if silence > self.limit:
+                self.on_stall(silence)
                 return
 
 
+@dataclass(eq=False)
 class Periodic:
     """Run tasks in a thread between `__enter__` and `__exit__`.
 
     A task that fails is logged, once per message, and retried; only a lost lock ends the run.
-
-    Args:
-        tasks: by name, the seconds between two times, the first that long after the start, and what
-            is run.
-        log: for failures.
-        clock: seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        tasks: Mapping[str, tuple[float, Callable[[], None]]],
-        log: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._tasks, self._log, self._clock = tasks, log, clock
-        self._next = {name: clock() + seconds for name, (seconds, _) in tasks.items()}
+    # By name: the seconds between two times, the first that long after the start; what is run.
+    tasks: Mapping[str, tuple[float, Callable[[], None]]]
+    log: Callable[[str], None]  # for failures
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """Run nothing yet."""
+        self._next = {name: self.clock() + seconds for name, (seconds, _) in self.tasks.items()}
         self._ended = threading.Event()
         self._logged: set[str] = set()
         self._lost: LeaseLost | None = None
@@ -319,8 +298,8 @@ class Periodic:
 
         None runs any more once the lock is lost: MODEL_DIR belongs to another process then.
         """
-        for name, (seconds, run) in self._tasks.items():
-            now = self._clock()
+        for name, (seconds, run) in self.tasks.items():
+            now = self.clock()
             if self._lost is not None or now < self._next[name]:
                 continue
             self._next[name] = now + seconds
@@ -332,7 +311,7 @@ class Periodic:
                 message = f"{name} failed, will be tried again: {error}"
                 if message not in self._logged:
                     self._logged.add(message)
-                    self._log(message)
+                    self.log(message)
 
     def __enter__(self) -> Periodic:
         self._thread.start()

@@ -10,6 +10,7 @@ import os
 import re
 import resource
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
@@ -35,38 +36,28 @@ def read_steps(text: str, total: int) -> range:
     return range(first, last + 1)
 
 
+@dataclass(eq=False)
 class Profile:
-    """Profiles steps as they are made.
+    """Profiles steps as they are made."""
 
-    Args:
-        steps: to profile; none: does nothing.
-        step: the last that is finished.
-        engine: its name, which decides whose profiler it is.
-        model_dir: where the profile goes.
-        scratch: an empty local folder; None: this process does not profile.
-        log: for what was written, and for failures.
-        record: called with fields for events.jsonl.
-    """
+    steps: range  # to profile; none: does nothing
+    step: int  # the last that is finished
+    engine: str  # its name, which decides whose profiler it is
+    model_dir: str
+    scratch: str | None  # an empty local folder; None: this process does not profile
+    log: Callable[[str], None]  # for what was written, and for failures
+    record: Callable[..., None]  # called with fields for events.jsonl
 
-    def __init__(
-        self,
-        steps: range,
-        step: int,
-        engine: str,
-        model_dir: str,
-        scratch: str | None,
-        log: Callable[[str], None],
-        record: Callable[..., None],
-    ) -> None:
-        self._steps = range(max(steps.start, step + 1), steps.stop)
-        self._step, self._dir, self._log, self._record = step, model_dir, log, record
-        self._local = scratch and os.path.join(scratch, "profile")
-        self._is_exact = engine == "pjrt"  # stops at any step
+    def __post_init__(self) -> None:
+        """Leave out the steps that are made already."""
+        self._steps = range(max(self.steps.start, self.step + 1), self.steps.stop)
+        self._local = os.path.join(self.scratch or "", "profile")
+        self._is_exact = self.engine == "pjrt"  # stops at any step
         self._stop: Callable[[], Any] | None = None
-        self._is_over = self._local is None or not self._steps
+        self._is_over = self.scratch is None or not self._steps
         self._begun = 0  # the first step of the profile
-        if steps and not self._steps:
-            log(f"--profile_steps: step {steps[-1]} is made already: nothing is profiled")
+        if self.steps and not self._steps:
+            self.log(f"--profile_steps: step {self.steps[-1]} is made already: nothing is profiled")
 
     def next_due(self, step: int) -> int:
         """Return the step after which the profile begins or ends; one that is far, if none is."""
@@ -79,8 +70,8 @@ class Profile:
         TPUEstimator stops between device loops only: those that have such a step are profiled, if
         the next one is as long as the last.
         """
-        ahead = 1 if self._is_exact else max(step - self._step, 1)
-        self._step = step
+        ahead = 1 if self._is_exact else max(step - self.step, 1)
+        self.step = step
         if self._stop is not None and step >= self._steps[-1]:
             self.close()
         elif not self._is_over and self._stop is None and step + ahead >= self._steps.start:
@@ -94,29 +85,28 @@ class Profile:
             self._stop = None
 
     def _begin(self) -> None:
-        assert self._local is not None
-        self._begun = self._step + 1
+        self._begun = self.step + 1
         self._stop = (_jax_profiler if self._is_exact else _tensorflow_profiler)(self._local)
 
     def _write(self) -> None:
-        assert self._stop is not None and self._local is not None
+        assert self._stop is not None
         self._stop()
         for path in glob.glob(f"{glob.escape(self._local)}/{FOLDER}/*/*"):
             name = os.path.relpath(path, self._local)
-            target = storage.join(self._dir, name)
+            target = storage.join(self.model_dir, name)
             storage.make_directory(storage.directory_of(target))
             storage.upload(path, target)
             if name.endswith(".xplane.pb"):
-                steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)
-                self._record(steps=steps, folder=run, memory_bytes=_peak_memory(self._is_exact))
-                self._log(f"profile of steps {steps}: {storage.join(self._dir, run)}")
+                steps, run = f"{self._begun}-{self.step}", os.path.dirname(name)
+                self.record(steps=steps, folder=run, memory_bytes=_peak_memory(self._is_exact))
+                self.log(f"profile of steps {steps}: {storage.join(self.model_dir, run)}")
 
     def _try(self, act: Callable[[], None]) -> None:
         try:
             act()
         except Exception as failure:
             self._is_over, self._stop = True, None
-            self._log(f"no profile: {failure}")
+            self.log(f"no profile: {failure}")
 
 
 def _jax_profiler(folder: str) -> Callable[[], Any]:

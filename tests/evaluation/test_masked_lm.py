@@ -121,15 +121,12 @@ def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(s
     config, data, params, _ = load_parameters(small_run.model_dir)
     config = varied(config, {"model.attend_across_documents": False})
     sep = 3
-
-    def find_documents(ids):
-        return tf.cumsum(tf.cast(tf.equal(ids, sep), tf.int32), axis=1, exclusive=True) + 1
-
     ids = np.random.default_rng(0).integers(11, 500, (2, 256))
     ids[:, 100] = sep
     ids[1, 101:] = ids[0, 101:]  # the second documents are the same, the first ones are not
     positions = np.tile([150, 200, 255], (2, 1))
-    measured = Forward(config, data, params, find_documents).log_probabilities(ids, positions)
+    documents = tf.cumsum(tf.cast(tf.equal(ids, sep), tf.int32), axis=1, exclusive=True) + 1
+    measured = Forward(config, data, params).log_probabilities(ids, positions, documents)
     np.testing.assert_allclose(measured[1], measured[0], atol=1e-5)
     mixed = Forward(config, data, params).log_probabilities(ids, positions)
     assert np.abs(mixed[1] - mixed[0]).max() > 1e-4

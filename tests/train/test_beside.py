@@ -91,7 +91,7 @@ def test_the_watchdog_acts_after_its_limit_and_zero_is_off(limit, at, silences):
         seen.append(silence)
         called.set()
 
-    with Watchdog(limit, on_stall, clock=lambda: now[0], poll=0.01) as watchdog:
+    with Watchdog(limit, on_stall, clock=lambda: now[0]) as watchdog:
         now[0] = at
         called.wait(10 if silences else 0.1)
         watchdog.tick()

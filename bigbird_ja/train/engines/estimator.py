@@ -16,6 +16,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -36,46 +37,36 @@ _CLOSE_SECONDS = 60.0
 _LOOP_SECONDS = 15  # of a device loop; SIGTERM is answered between loops
 
 
+@dataclass(eq=False)
 class EstimatorEngine:
-    """Run the step in TPUEstimator's session, on CPU, GPU or TPU v2 and v3.
+    """Run the step in TPUEstimator's session, on CPU, GPU or TPU v2 and v3."""
 
-    Args:
-        config, data: of the run.
-        first_state: gives every variable's first value, by name; called once.
-        batches: the input.
-        replicas: TPU cores; 1 on CPU and GPU.
-        scratch: local directory for TPUEstimator's own files.
-        use_tpu: trains on the configured TPU.
-    """
+    config: Config
+    data: Data
+    first_state: Callable[[], Mapping[str, Any]]  # gives each variable's first value, by name; once
+    batches: MakeBatches  # the input
+    replicas: int  # TPU cores; 1 on CPU and GPU
+    scratch: str  # local directory for TPUEstimator's own files
+    use_tpu: bool  # trains on the configured TPU
 
     ahead = 0  # nothing is dispatched beyond a device loop
 
-    def __init__(
-        self,
-        config: Config,
-        data: Data,
-        first_state: Callable[[], Mapping[str, Any]],
-        batches: MakeBatches,
-        replicas: int,
-        scratch: str,
-        use_tpu: bool,
-    ) -> None:
-        self._config, self._data = config, data
-        self._scratch, self._use_tpu = scratch, use_tpu
-        self._last_step = config.training.num_train_steps
+    def __post_init__(self) -> None:
+        """Prepare graph, input and thread; nothing is started."""
         one_session = OneSession()
         _quiet_logging(one_session.causes)
-        self._graph = TrainGraph(config, data, first_state, one_session)
-        self._input_fn = make_input_fn(batches, replicas, use_tpu)
+        self._graph = TrainGraph(self.config, self.data, self.first_state, one_session)
+        self._input_fn = make_input_fn(self.batches, self.replicas, self.use_tpu)
         self._hook = _Handover()
         self._thread = threading.Thread(target=self._train, name="estimator", daemon=True)
         self._error: BaseException | None = None
         self._step = 0
-        self._every = config.training.log_every_steps
+        self._every = self.config.training.log_every_steps
+        self._last = self.config.training.num_train_steps
 
     def begin(self) -> None:
         """Build the graph and the session, and give the variables their values."""
-        if not self._use_tpu:  # a TPU gives the same bits every time anyway
+        if not self.use_tpu:  # a TPU gives the same bits every time anyway
             tf.config.experimental.enable_op_determinism()
         self._thread.start()
         self._wait()
@@ -106,7 +97,7 @@ class EstimatorEngine:
     def forward(self) -> Forward:
         """Make the model outside the session, on this machine's CPU or GPU."""
         parameters = parameters_of(self._graph.snapshot(self._hook.session))
-        return Forward(self._config, self._data, parameters)
+        return Forward(self.config, self.data, parameters)
 
     def close(self) -> None:
         """Let TPUEstimator end its session."""
@@ -121,8 +112,8 @@ class EstimatorEngine:
             if self._error is not None:
                 raise self._error
             raise StorageError(  # a session ends silently when its input does
-                f"the input ended at step {self._step}, before {self._last_step}: check the data"
-                " with `bigbird-ja check-data`"
+                f"the input ended at step {self._step}, before {self._last}: check the data with"
+                " `bigbird-ja check-data`"
             )
 
     def _train(self) -> None:
@@ -142,7 +133,7 @@ class EstimatorEngine:
         from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
 
         tpu_estimator.InstallSignalHandlerHook = _LeaveSignals
-        config, use_tpu = self._config, self._use_tpu
+        config, use_tpu = self.config, self.use_tpu
         estimator = tpu_estimator.TPUEstimator(
             model_fn=self._graph.model_fn,
             use_tpu=use_tpu,
@@ -150,7 +141,7 @@ class EstimatorEngine:
             eval_batch_size=config.training.global_batch_size,
             config=tpu_config.RunConfig(
                 cluster=resolve_tpu(config) if use_tpu else None,
-                model_dir=self._scratch,
+                model_dir=self.scratch,
                 tf_random_seed=config.training.seed,
                 save_checkpoints_steps=None,
                 save_checkpoints_secs=None,
@@ -166,7 +157,7 @@ class EstimatorEngine:
             ),
         )
         try:
-            estimator.train(self._input_fn, hooks=[self._hook], max_steps=self._last_step)
+            estimator.train(self._input_fn, hooks=[self._hook], max_steps=self._last)
         except ValueError as error:
             if "num_shards" not in str(error):
                 raise

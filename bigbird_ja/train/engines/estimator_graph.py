@@ -6,6 +6,7 @@ loss or gradients were not finite is noted by its number.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -22,25 +23,14 @@ _NOTES = "bigbird_ja"  # scope of variables that are not part of a checkpoint
 REPLICA_ID = "replica_id"  # feature: which core a row of the batch went to
 
 
+@dataclass(eq=False)
 class TrainGraph:
-    """Hold one run's graph: built by `model_fn`, read and written between two loops.
+    """Hold one run's graph: built by `model_fn`, read and written between two loops."""
 
-    Args:
-        config, data: of the run.
-        init: gives every variable of a checkpoint its value, by name.
-        initialised: called once per session; raises for a second one.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        data: Data,
-        init: Callable[[], Mapping[str, Any]],
-        initialised: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._config, self._data = config, data
-        self._init, self._initialised = init, initialised
-        self.metric_names: list[str] = []
+    config: Config
+    data: Data
+    init: Callable[[], Mapping[str, Any]]  # gives each variable of a checkpoint its value, by name
+    initialised: Callable[[], None] = lambda: None  # called once per session; a second one: raises
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
         """Build the graph of a training step, for TPUEstimator."""
@@ -50,24 +40,24 @@ class TrainGraph:
         replica_id = features.pop(REPLICA_ID)[0]
         on_tpu = bool(params["use_tpu"])
         shapes = {
-            name: spec.shape for name, spec in parameter_specs(self._config, self._data).items()
+            name: spec.shape for name, spec in parameter_specs(self.config, self.data).items()
         }
         names = list(shapes)
-        slots = slot_parameters(self._config, self._data)
+        slots = slot_parameters(self.config, self.data)
         shapes |= {slot_name(n, slot): shapes[n] for slot in slots for n in slots[slot]}
         self.variables = {name: _variable(name, shape) for name, shape in shapes.items()}
         self.global_step = tf.compat.v1.train.get_or_create_global_step()
         step = self.global_step.read_value()
         values = {name: variable.read_value() for name, variable in self.variables.items()}
         new_params, new_slots, metrics = train_step(
-            self._config,
-            self._data,
+            self.config,
+            self.data,
             {name: values[name] for name in names},
             {slot: {n: values[slot_name(n, slot)] for n in slots[slot]} for slot in slots},
             step,
             features,
             replica_id=replica_id,
-            num_replicas=self._config.tpu.num_cores if on_tpu else 1,
+            num_replicas=self.config.tpu.num_cores if on_tpu else 1,
             cross_replica_sum=tf.compat.v1.tpu.cross_replica_sum if on_tpu else tf.identity,
         )
         finite = metrics.pop("finite")
@@ -103,7 +93,7 @@ class TrainGraph:
         self.metric_names = sorted(metrics)
         row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
         done = step + 1
-        every = self._config.training.log_every_steps
+        every = self.config.training.log_every_steps
         self._ring = _variable(f"{_NOTES}/ring", [RING_ROWS + 1, len(metrics)])
         self._ring_steps = _variable(f"{_NOTES}/ring_steps", [RING_ROWS + 1], tf.int64)
         self._first_bad = _variable(f"{_NOTES}/first_bad_step", [], tf.int64, -1)
@@ -121,14 +111,14 @@ class TrainGraph:
         ]
 
     def _scaffold(self) -> tf.compat.v1.train.Scaffold:
-        values = self._init()
+        values = self.init()
         variables = {**self.variables, STEP: self.global_step}
         # Fed to the initialisers in one run: zeros are never allocated, and the graph is optimised
         # once (each run of another set of ops does it anew).
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
 
         def initialised(scaffold: Any, session: Any) -> None:
-            self._initialised()
+            self.initialised()
             feeds.clear()  # the state is three times the model: one copy is enough
 
         return tf.compat.v1.train.Scaffold(

@@ -8,6 +8,7 @@ this side leaves the devices idle; of logged steps alone the metrics are fetched
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -42,54 +43,45 @@ _AHEAD = 2  # steps that are dispatched while one runs
 Step = Callable[[DeviceState, Mapping[str, jax.Array]], tuple[DeviceState, Notes]]
 
 
+@dataclass(eq=False)
 class PjrtEngine:
-    """Run the step on JAX's devices; see the module.
+    """Run the step on JAX's devices; see the module."""
 
-    Args:
-        config, data: of the run.
-        first_state: gives every variable's first value, by name; called once.
-        batches: the input.
-        devices: to train on; the global batch divides over them.
-        programs: where compiled programs are kept, or None.
-    """
+    config: Config
+    data: Data
+    first_state: Callable[[], Mapping[str, Any]]  # gives each variable's first value, by name; once
+    batches: MakeBatches  # the input
+    devices: Devices  # to train on; the global batch divides over them
+    programs: CompiledPrograms | None = None  # keeps compiled programs
 
-    def __init__(
-        self,
-        config: Config,
-        data: Data,
-        first_state: Callable[[], Mapping[str, Any]],
-        batches: MakeBatches,
-        devices: Devices,
-        programs: CompiledPrograms | None = None,
-    ) -> None:
-        self._config, self._data = config, data
-        self._first_state, self._batches = first_state, batches
-        self._devices, self._programs = devices, programs
-        self._take(kernels.resolved(config, data, devices.platform, devices.chip))
-        self._mesh = Mesh(np.asarray(devices.devices), (AXIS,))
+    ahead = _AHEAD + 1
+
+    def __post_init__(self) -> None:
+        """Choose the step's attention; nothing is compiled."""
+        platform, chip = self.devices.platform, self.devices.chip
+        self._take(kernels.resolved(self.config, self.data, platform, chip))
+        self._mesh = Mesh(np.asarray(self.devices.devices), (AXIS,))
         self._divided = NamedSharding(self._mesh, P(AXIS))
-        self._every = config.training.log_every_steps
+        self._every = self.config.training.log_every_steps
         self._under_way: deque[tuple[int, Notes]] = deque()
         self._dispatched = 0
         self._last: tuple[int, Notes] | None = None
         self._forward: PjrtForward | None = None
         self._step: Step | None = None  # compiled
 
-    ahead = _AHEAD + 1
-
     def begin(self) -> None:
         """Trace and compile the step, and bring the state to the devices."""
         # TensorFlow reads the input on the CPU: it must not take the memory of a GPU.
         tf.config.set_visible_devices([], "GPU")
-        if self._programs is not None:
-            self._programs.begin()
+        if self.programs is not None:
+            self.programs.begin()
         self._step = self._compile_with_fallback()
-        if self._programs is not None:
-            self._programs.keep()
+        if self.programs is not None:
+            self.programs.keep()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
-        self._state = place(self._first_state(), self._lowered, self._mesh)
+        self._state = place(self.first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
-        batches = self._batches(jax.process_index(), jax.process_count())
+        batches = self.batches(jax.process_index(), jax.process_count())
         self._input = batches.as_numpy_iterator()
 
     def advance(self, limit: int) -> StepResult:
@@ -138,7 +130,7 @@ class PjrtEngine:
     def forward(self) -> Any:
         """Return the model on the devices of this process, for its own part of the records."""
         if self._forward is None:
-            self._forward = PjrtForward(self._config, self._data, self._devices.of_process())
+            self._forward = PjrtForward(self.config, self.data, self.devices.of_process())
         self._forward.take(self._state.parameters)
         return self._forward
 
@@ -148,17 +140,17 @@ class PjrtEngine:
 
     def _take(self, config: Config) -> None:
         """Make the program of a resolved config."""
-        count = len(self._devices.devices)
+        count = len(self.devices.devices)
         self._step_config = config
         sequences = config.training.global_batch_size // count
-        self._program = program.Program(config, self._data, sequences, count)
+        self._program = program.Program(config, self.data, sequences, count)
 
     def _compile_with_fallback(self) -> Step:
         """Compile, without kernels where the compiler refuses those that `auto` had chosen."""
         try:
             return self._compile()
         except Exception as error:
-            self._take(kernels.without_kernels(self._config, self._step_config, error))
+            self._take(kernels.without_kernels(self.config, self._step_config, error))
             return self._compile()
 
     def _compile(self) -> Step:
@@ -167,9 +159,9 @@ class PjrtEngine:
         Raises:
             OutOfMemory: the program does not fit.
         """
-        with kernels.traced_for(self._step_config, self._devices.platform):
+        with kernels.traced_for(self._step_config, self.devices.platform):
             self._lowered = self._program.lower()
-        jitted = make_step(self._lowered, self._devices.platform, self._mesh)
+        jitted = make_step(self._lowered, self.devices.platform, self._mesh)
         compiled = jitted.lower(*shapes(self._lowered, self._mesh)).compile()
         self._check_memory(compiled)
         return compiled
@@ -181,11 +173,11 @@ class PjrtEngine:
             return
         needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
         needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-        if self._devices.platform == "cpu":
-            local = sum(d.process_index == jax.process_index() for d in self._devices.devices)
+        if self.devices.platform == "cpu":
+            local = sum(d.process_index == jax.process_index() for d in self.devices.devices)
             devices_lib.refuse_if_too_large(needed * local)
             return
-        available = self._devices.memory_bytes
+        available = self.devices.memory_bytes
         if available is not None and needed > available:
             raise devices_lib.out_of_memory(needed, available, "this device")
 
@@ -201,7 +193,7 @@ class PjrtEngine:
         if batch is None:
             raise StorageError(
                 f"the input ended at step {self._dispatched}, before"
-                f" {self._config.training.num_train_steps}: check the data with"
+                f" {self.config.training.num_train_steps}: check the data with"
                 " `bigbird-ja check-data`"
             )
         assert self._step is not None
