@@ -206,8 +206,6 @@ def make_rows(
     _check_no_control(flat, tokenizer)
     starts = marker(block.texts, ids)
     lengths = [len(x) for x in ids]
-    specials = spec.special_ids
-    fill = (spec.seq_length, specials["pad"], specials["cls"], specials["sep"])
     if spec.nsp:
         cuts = [_sentence_starts(t, x, tokenizer) for t, x in zip(block.texts, ids, strict=True)]
         key = hashing.seed_key(spec.seed, hashing.NEXT_SENTENCE)
@@ -218,7 +216,7 @@ def make_rows(
     else:
         sequences = packing.pack(lengths, spec.seq_length)
         extra = [(spec.seq_length, False)] * len(sequences)
-    tokens, marks = packing.fill(sequences, ids, starts, *fill)
+    tokens, marks = packing.fill(sequences, ids, starts, spec.seq_length, spec.special_ids)
     rows = np.zeros(len(sequences), spec.row_dtype)
     rows["tokens"] = tokens
     rows["word_starts"] = np.packbits(marks, axis=1)

@@ -10,7 +10,7 @@ the others. Every token of every document is in exactly one fragment.
 """
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,24 +122,22 @@ def fill(
     tokens: Sequence[npt.NDArray[Any]],
     word_starts: Sequence[npt.NDArray[np.bool_]],
     seq_length: int,
-    pad_id: int,
-    cls_id: int,
-    sep_id: int,
+    special_ids: Mapping[str, int],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
     """Lay packed sequences out: tokens int32 [n, S] and word starts bool [n, S].
 
     [CLS], [SEP] and the first token of a fragment count as word starts; padding does not.
     """
-    ids = np.full((len(sequences), seq_length), pad_id, np.int32)
+    ids = np.full((len(sequences), seq_length), special_ids["pad"], np.int32)
     starts = np.zeros((len(sequences), seq_length), np.bool_)
     for row, fragments in enumerate(sequences):
-        ids[row, 0], starts[row, 0] = cls_id, True
+        ids[row, 0], starts[row, 0] = special_ids["cls"], True
         at = 1
         for fragment in fragments:
             end = at + fragment.end - fragment.start
             ids[row, at:end] = tokens[fragment.document][fragment.start : fragment.end]
             starts[row, at:end] = word_starts[fragment.document][fragment.start : fragment.end]
             starts[row, at] = starts[row, end] = True
-            ids[row, end] = sep_id
+            ids[row, end] = special_ids["sep"]
             at = end + 1
     return ids, starts

@@ -149,9 +149,7 @@ def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
         BadInput: the file is no heartbeat.
     """
     path = storage.join(model_dir, HEARTBEAT)
-    try:
-        data = storage.read_bytes(path)
-    except FileNotFoundError:
+    if not (data := _data(path)):
         return None
     return _whole(data, decode.decode_json(data, HeartbeatRecord, path, _ADVICE))
 

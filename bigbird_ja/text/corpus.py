@@ -10,6 +10,7 @@ else in TFDS's own directory (`TFDS_DATA_DIR`, `~/tensorflow_datasets`), then in
 copy in `gs://tfds-data/datasets`, where it can be reached.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -21,19 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, shortened
+from bigbird_ja.settings.option import shortened
 from bigbird_ja.storage.hub import HubSource, open_rows
 from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
 from bigbird_ja.text.stored import size_of
 
-WEIGHT = Option(
-    "weight",
-    float,
-    1.0,
-    "How often an epoch takes each document of a corpus.",
-    low=0.0001,
-    high=1000.0,
-)
+_LEAST_WEIGHT, _MOST_WEIGHT = 0.0001, 1000.0
 PUBLIC_COPY = "gs://tfds-data/datasets"
 _PUBLIC_URL = "https://storage.googleapis.com/tfds-data/datasets"
 _PROBE_SECONDS = 10
@@ -228,13 +222,13 @@ def split_weight(source: str) -> tuple[str, float | None]:
     match = re.fullmatch(r"(.+)=(\d[-+.\de]*)", source)
     if match is None or os.path.lexists(source):
         return source, None
-    try:
-        return match[1], WEIGHT.read(match[2], "")
-    except BadInput as error:
-        raise BadInput(
-            f"--input {shortened(source)}: {error}: write SRC=WEIGHT, such as news.jsonl=0.5 (a"
-            " path that ends in = and a number itself: PATH=1)"
-        ) from error
+    with contextlib.suppress(ValueError):
+        if _LEAST_WEIGHT <= float(match[2]) <= _MOST_WEIGHT:
+            return match[1], float(match[2])
+    raise BadInput(
+        f"--input {shortened(source)}: weight={shortened(match[2])} is not 0.0001 to 1000: write"
+        " SRC=WEIGHT, such as news.jsonl=0.5 (a path that ends in = and a number itself: PATH=1)"
+    )
 
 
 def _sha256(digests: Iterable[bytes]) -> str:

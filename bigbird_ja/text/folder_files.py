@@ -29,16 +29,8 @@ FIRST_BYTES = b"PK\x03\x04"  # of a zip archive
 DEFINITION = "tokenizer.json"
 _CONFIG, _PARTS = model_proto.PART_FILES
 _VOCABULARY, _ADDED = "vocab.txt", "added_tokens.json"
-_NAMES = (
-    DEFINITION,
-    _CONFIG,
-    _PARTS,
-    _ADDED,
-    _VOCABULARY,
-    "vocab.json",
-    "merges.txt",
-    *model_proto.MODEL_NAMES,
-)
+_OF_MODELS = (_VOCABULARY, "vocab.json", "merges.txt", *model_proto.MODEL_NAMES)
+_NAMES = (DEFINITION, _CONFIG, _PARTS, _ADDED, *_OF_MODELS)
 _MOST_BYTES = 256 << 20  # of all files together
 MECAB_CLASS = "BertJapaneseTokenizer"
 _DICTIONARIES = ("unidic_lite", "unidic", "ipadic")  # packages

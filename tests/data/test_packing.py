@@ -63,7 +63,7 @@ def test_the_worked_example_of_the_docs():
     ]
     tokens = [np.arange(10, 17), np.arange(20, 23), np.arange(30, 42)]
     starts = [np.zeros(len(x), bool) for x in tokens]
-    ids, marks = packing.fill(sequences, tokens, starts, 10, 0, 4, 5)
+    ids, marks = packing.fill(sequences, tokens, starts, 10, {"pad": 0, "cls": 4, "sep": 5})
     assert ids.tolist() == [
         [4, 30, 31, 32, 33, 34, 35, 36, 37, 5],
         [4, 10, 11, 12, 13, 14, 15, 16, 5, 0],
