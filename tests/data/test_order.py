@@ -119,5 +119,3 @@ def test_hosts_that_do_not_divide_readers_and_batch_are_refused():
         order.starts_of_host(layout, 12, 0, 3, 0)
     with pytest.raises(BadInput, match="batch"):
         order.starts_of_host(layout, 6, 0, 4, 0)
-    with pytest.raises(BadInput, match="hosts count"):
-        order.starts_of_host(layout, 8, 0, 2, 2)

@@ -153,11 +153,11 @@ def test_a_pickle_is_never_executed(tmp_path, monkeypatch):
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("kind", ["compressed", "larger", "a list", "cut", "no tensors"])
+@pytest.mark.parametrize("kind", ["compressed", "a list", "cut", "no tensors"])
 def test_a_hostile_state_dict_is_one_line(kind, tmp_path):
     path = tmp_path / "pytorch_model.bin"
-    values = {"larger": torch.zeros(1).expand(10**12), "no tensors": "text"}
-    torch.save([1] if kind == "a list" else {"x": values.get(kind, torch.zeros(1000))}, path)
+    value = "text" if kind == "no tensors" else torch.zeros(1000)
+    torch.save([1] if kind == "a list" else {"x": value}, path)
     if kind == "compressed":  # a gigabyte of zeros in a megabyte
         with zipfile.ZipFile(path) as plain, zipfile.ZipFile(tmp_path / "to", "w", 8) as packed:
             for entry in plain.infolist():
