@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-_DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}/]*)")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}]*)")
 # A scalar without a register is kept in memory, one place for each.
-_STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (?:/\*[^*]*\*/)?(%s\w+)")
+_STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
 # More trips than this are not counted one by one but solved for, where that can be done.
 _MOST_TRIPS = 1 << 17
@@ -46,7 +47,7 @@ class Scalars:
         # Name -> operation, operands. A place in memory is one more name.
         self._defined: dict[str, tuple[str, list[str]]] = {}
         for part in (part for bundle in bundles for part in bundle.split(";;")):
-            part = part.lstrip()
+            part = _COMMENT.sub("", part).lstrip()
             if part.startswith(("%s", "%p")) and (match := _DEFINES.match(part)):
                 place = _PLACE.match(match[3])
                 if place and match[2] == "sld":
@@ -120,7 +121,7 @@ class Scalars:
         kind, _, suffix = operation.partition(".")
         if kind == "sphi":
             return self._counter(name, operands, iteration)
-        if kind == "smov":
+        if kind in ("smov", "scalar_select"):
             return self._moved(operands, iteration, known)
         # Behind a predicate, of which nothing reads the value where it does not hold.
         values = [self._value(operand, iteration, known) for operand in operands[-2:]]
@@ -137,7 +138,7 @@ class Scalars:
     def _moved(
         self, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """Evaluate `smov a`, or `smov (p, a), b`: a where p holds, else b.
+        """Evaluate `smov a`, or `smov (p, a), b`, or a select: a where p holds, else b.
 
         Of `smov (p), a` nothing reads the value where p does not hold.
         """

@@ -135,6 +135,12 @@ def _with_skip(predicate):
             "  %p7_p2 = scmp.lt.s32.totalorder %s30_s3, 16  ;;  %p9_p1 = pnand %p8_p0, %p7_p2",
             12,
         ),
+        (  # a predicate kept as a scalar
+            "%p8_p0 = scmp.ge.s32.totalorder %s30_s3, 12  ;;  %s70_s7 = scalar_select"
+            " /*predicate=*/%p8_p0, /*on_true=*/1, /*on_false=*/0  ;;"
+            "  %p9_p1 = scmp.ne.s32.totalorder %s70_s7, 0",
+            10,
+        ),
         ("%p9_p1 = scmp.ge.s32.totalorder %s30_s3, %s97_s9", 16),  # not known: never skipped
     ],
 )
