@@ -235,7 +235,7 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Ite
         commands["tokenize"] = lambda side: [*trained[:-1], trained[-1] + side]
     with revisions.tree_of(revision) as before:
         for name, command in commands.items():
-            yield revisions.compare(name, before, _ROUNDS.value, command).row()
+            yield revisions.compare(name, before, _ROUNDS.value, command)
 
 
 def _prepare(work: str) -> tuple[str, str]:

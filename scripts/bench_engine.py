@@ -243,7 +243,7 @@ def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
                 ["make-data", *given, f"--tokenizer={made}/ja.model", f"--output_dir={made}/data"],
             ):
                 revisions.timed([*PROGRAM, *line], tree)
-        return [revisions.compare(name, before, rounds, c).row() for name, c in commands.items()]
+        return [revisions.compare(name, before, rounds, c) for name, c in commands.items()]
 
 
 def main() -> None:

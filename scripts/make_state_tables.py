@@ -6,7 +6,6 @@ python -m scripts.make_state_tables
 import ast
 import inspect
 import sys
-from dataclasses import dataclass
 
 from bigbird_ja.launch import decide
 from scripts.make_command_docs import ROOT, write
@@ -16,39 +15,27 @@ BEGIN, END = "<!-- from the rules: scripts/make_state_tables -->", "<!-- end of 
 PHASES = ("idle", "creating", "running", "removing")
 
 
-@dataclass(frozen=True)
-class Rule:
-    """A branch of a phase's function, and its comment taken apart."""
-
-    lines: range  # of the branch, in decide.py
-    observed: str
-    action: str
-    phases: tuple[str, ...]  # that may follow
-    why: str
-
-
-def rules(phase: str) -> list[Rule]:
-    """Return the rules of a phase, in their order.
+def rows(phase: str) -> list[str]:
+    """Return the rows of a phase's table, a rule each, in their order.
 
     A helper that a branch calls without a comment of its own is a part of it.
     """
     source = inspect.getsource(decide)
     functions = {f.name: f for f in ast.parse(source).body if isinstance(f, ast.FunctionDef)}
-    return _rules(phase, functions, source.splitlines())
+    return _rows(phase, functions, source.splitlines())
 
 
-def _rules(name: str, functions: dict[str, ast.FunctionDef], lines: list[str]) -> list[Rule]:
+def _rows(name: str, functions: dict[str, ast.FunctionDef], lines: list[str]) -> list[str]:
     result = []
     for node in functions[name].body:
         if not isinstance(node, ast.If | ast.Return):
             continue
         last = node.body[-1] if isinstance(node, ast.If) else node
-        comment = _comment_above(lines, node.lineno)
-        if comment:
-            result.append(_rule(comment, range(node.lineno, (last.end_lineno or 0) + 1)))
+        if comment := _comment_above(lines, node.lineno):
+            result.append(_row(comment))
         elif isinstance(last, ast.Return) and isinstance(last.value, ast.Call):
             assert isinstance(last.value.func, ast.Name)
-            result += _rules(last.value.func.id, functions, lines)
+            result += _rows(last.value.func.id, functions, lines)
     return result
 
 
@@ -61,8 +48,8 @@ def _comment_above(lines: list[str], number: int) -> str:
     return " ".join(words)
 
 
-def _rule(comment: str, lines: range) -> Rule:
-    """Take a comment of the form of `decide.py` apart.
+def _row(comment: str) -> str:
+    """Write a comment of the form of `decide.py` as a row: observed, done -> phases, why.
 
     Raises:
         ValueError: it has another one.
@@ -72,25 +59,14 @@ def _rule(comment: str, lines: range) -> Rule:
     action, _, phases = action.rstrip(".").partition(" -> ")
     if not why or not action:
         raise ValueError(f"not 'observed: action -> phases. Why: reason.': {comment}")
-    return Rule(lines, observed, action, tuple(phases.split(", ") if phases else ()), why[:-1])
+    to = ", ".join(f"`{phase}`" for phase in phases.split(", ") if phase)
+    return f"| {observed} | {action}{' → ' * bool(to)}{to} | {why[:-1]} |"
 
 
 def tables() -> str:
     """Write one table of Markdown per phase."""
-    parts = []
-    for phase in PHASES:
-        rows = [
-            f"**`{phase}`**",
-            "",
-            "| what is observed | what is done | because |",
-            "|---|---|---|",
-        ]
-        for rule in rules(phase):
-            to = ", ".join(f"`{one}`" for one in rule.phases)
-            done = f"{rule.action} → {to}" if to else rule.action
-            rows.append(f"| {rule.observed} | {done} | {rule.why} |")
-        parts.append("\n".join(rows))
-    return "\n\n".join(parts)
+    header = "| what is observed | what is done | because |\n|---|---|---|"
+    return "\n\n".join("\n".join([f"**`{phase}`**", "", header, *rows(phase)]) for phase in PHASES)
 
 
 def page(text: str) -> str:

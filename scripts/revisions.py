@@ -25,26 +25,6 @@ class Taken:
     cpu_seconds: float
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Holds the rounds of a command, before and now."""
-
-    name: str
-    before: list[Taken]
-    now: list[Taken]
-
-    def ratio(self, kind: str) -> float:
-        """Return the median over the pairs of now / before; `kind` is a field of `Taken`."""
-        pairs = zip(self.before, self.now, strict=True)
-        return statistics.median(getattr(n, kind) / getattr(b, kind) for b, n in pairs)
-
-    def row(self) -> list[object]:
-        """Return the line of the table; see `HEADER`."""
-        cpu = [min(taken.cpu_seconds for taken in side) for side in (self.before, self.now)]
-        ratios = [f"{self.ratio(kind):.3f}" for kind in ("cpu_seconds", "seconds")]
-        return [self.name, len(self.now), *(f"{seconds:.2f}" for seconds in cpu), *ratios]
-
-
 HEADER = ["now / before", "pairs", "cpu s before", "cpu s now", "ratio of cpu", "of the clock"]
 
 
@@ -74,8 +54,10 @@ def timed(command: Sequence[str], tree: str | None = None) -> Taken:
 
 def compare(
     name: str, before: str, rounds: int, command: Callable[[str], Sequence[str]]
-) -> Comparison:
-    """Time a command in two trees, one after the other, `rounds` times.
+) -> list[object]:
+    """Time a command in two trees, one after the other, `rounds` times; the row below `HEADER`.
+
+    Ratios are medians over the pairs of now / before.
 
     Args:
         name: of the comparison.
@@ -88,4 +70,8 @@ def compare(
     for number in range(rounds):
         for side in sorted(trees, reverse=bool(number % 2)):
             taken[side].append(timed(command(f"{side}{number}"), trees[side]))
-    return Comparison(name, taken["before"], taken["now"])
+    pairs = [*zip(taken["before"], taken["now"], strict=True)]
+    cpu = [f"{min(one.cpu_seconds for one in taken[side]):.2f}" for side in trees]
+    ratio_of_cpu = statistics.median(now.cpu_seconds / then.cpu_seconds for then, now in pairs)
+    ratio = statistics.median(now.seconds / then.seconds for then, now in pairs)
+    return [name, rounds, *cpu, f"{ratio_of_cpu:.3f}", f"{ratio:.3f}"]
