@@ -86,16 +86,14 @@ def evaluate_model(
     path = storage.join(data_dir, TOKENIZER_NAME)
     tokenizer = read_tokenizer(path) if manifest.tokenizer_sha256 else None
     with verify.named_damage(manifest, data_dir, ("eval",)):
-        batches = batches.shard(part.count, part.index)
-        measured = _measure(forward, batches, manifest, tick)
+        measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
     parts = part.gather(measured)
     if parts is None:
         return None
     names = {name for arrays in parts for name in arrays}
     collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
-    characters = None if tokenizer is None else tokenizer.characters
     return {
-        **summarise(collected, manifest, characters),
+        **summarise(collected, manifest, tokenizer and tokenizer.characters),
         "examples": preview(forward, tokenizer, manifest.seq_length) if tokenizer else [],
         "data_fingerprint": manifest.fingerprint,
         "max_batches": max_batches,
