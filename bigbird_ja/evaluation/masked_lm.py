@@ -93,7 +93,7 @@ def evaluate_model(
     names = {name for arrays in parts for name in arrays}
     collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
     return {
-        **summarise(collected, manifest, tokenizer and tokenizer.characters),
+        **summarise(collected, manifest, tokenizer.characters if tokenizer else None),
         "examples": preview(forward, tokenizer, manifest.seq_length) if tokenizer else [],
         "data_fingerprint": manifest.fingerprint,
         "max_batches": max_batches,
