@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bigbird_ja.process.signals import CommandSignals
@@ -44,8 +45,7 @@ def stop(process, number):
 
 
 def wait_for_children(process, count):
-    threads = Path(f"/proc/{process.pid}/task")
-    while len(" ".join(file.read_text() for file in threads.glob("*/children")).split()) < count:
+    while len(psutil.Process(process.pid).children()) < count:  # threads end while it looks
         assert process.poll() is None
 
 
