@@ -153,7 +153,7 @@ def import_trainer():
     prepare_tensorflow(os.environ)
     import tensorflow  # noqa: F401
 
-    from bigbird_ja.data import pipeline, verify  # noqa: F401
+    from bigbird_ja.data import check, pipeline  # noqa: F401
     from bigbird_ja.train import progress, train  # noqa: F401
 
     if importlib.util.find_spec("tensorflow_estimator") is not None:

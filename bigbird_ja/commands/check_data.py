@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.commands import data_report, data_summary
 from bigbird_ja.process.console import Progress, log, printable
 from bigbird_ja.process.errors import BadInput
 
@@ -42,7 +43,6 @@ def run(args: Args) -> dict[str, Any]:
     """Checks, prints, and fails with the list of problems if there are any."""
     began = time.monotonic()
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data.check import report, summary
 
     manifest = manifest_lib.load(args.data_dir)
     from bigbird_ja.data.check import check  # imports TensorFlow: only where there is data
@@ -51,11 +51,11 @@ def run(args: Args) -> dict[str, Any]:
     with Progress(total, "B") as progress:
         problems = [*map(printable, check(manifest, args.data_dir, progress.update))]
     results = {
-        **summary(manifest, time.monotonic() - began),
+        **data_summary(manifest, time.monotonic() - began),
         "tokens_per_epoch": manifest.train.tokens * manifest.dupe_factor,
         "problems": problems,
     }
-    print(report(manifest, results, args.data_dir))
+    print(data_report(manifest, results, args.data_dir))
     if problems:
         for problem in problems:
             log(f"problem: {problem}")

@@ -46,10 +46,10 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Evaluate one checkpoint, or all of them."""
-    from bigbird_ja.data import verify
+    from bigbird_ja.data import check
 
     # Before any work: a wrong name is refused at once.
-    manifest, _ = verify.fast_check(args.data_dir, splits=("eval",))
+    manifest, _ = check.fast_check(args.data_dir, splits=("eval",))
     from bigbird_ja.run import log as run_log
 
     steps = _steps(args)

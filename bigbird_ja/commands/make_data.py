@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags, resolve
-from bigbird_ja.commands import define_corpus_flags
+from bigbird_ja.commands import data_report, data_summary, define_corpus_flags
 from bigbird_ja.process import children
 from bigbird_ja.process.console import log, shortened, waiting
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError
@@ -90,7 +90,6 @@ def define_flags(flags: Flags) -> None:
 def run(args: Args) -> dict[str, Any]:
     """Makes the data set."""
     from bigbird_ja.data import build
-    from bigbird_ja.data.check import report, summary
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.settings.values import echo_settings
     from bigbird_ja.storage import hub
@@ -124,8 +123,8 @@ def run(args: Args) -> dict[str, Any]:
     manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{args.output_dir} is finished already: nothing to do")
-    results = summary(manifest, time.monotonic() - began)
-    print(report(manifest, results, args.output_dir))
+    results = data_summary(manifest, time.monotonic() - began)
+    print(data_report(manifest, results, args.output_dir))
     return results
 
 

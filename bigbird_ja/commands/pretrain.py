@@ -30,8 +30,8 @@ from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import change_of, config_warnings, echo_settings, flatten
 
 if TYPE_CHECKING:
+    from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.data.verify import DataGuard
     from bigbird_ja.train import Choice, Dependencies
     from bigbird_ja.train.run_dir import RunDir
 
@@ -170,11 +170,11 @@ def _settings(
     args: Args, run_dir: RunDir, log: Callable[[str], None]
 ) -> tuple[Config, list[Override], Manifest, DataGuard]:
     """Return the config, completed by the data set, what was set, in order, and the data set."""
-    from bigbird_ja.data import verify
+    from bigbird_ja.data import check
     from bigbird_ja.train.engines import has_estimator
     from bigbird_ja.train.hf_folder import adopted_settings
 
-    manifest, guard = verify.fast_check(args.data_dir)
+    manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
     adopted = adopted_settings(args.init_from, so_far, manifest) if args.init_from else []
     settings_of_run = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.data import blocks, shards, verify
+from bigbird_ja.data import blocks, check, shards
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
@@ -129,7 +129,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
                 f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
                 f" another --output_dir, or {'remove that one' if work.part else '--overwrite'}"
             )
-        manifest, _ = verify.fast_check(output)
+        manifest, _ = check.fast_check(output)
     except BadInput:
         check_output(output, replaces=False)
         raise
@@ -313,7 +313,7 @@ def _finish(
         manifest.statistics["tokenizer_source"] = "@".join(name)
     owned = work.put_in_place(manifest.every_shard, request.spec)
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
-    verify.raise_first(verify.file_problems(manifest, storage.list_stats(output)), output)
+    check.raise_first(check.file_problems(manifest, storage.list_stats(output)), output)
     write_manifest(owned, manifest)
     work.remove()
     return manifest

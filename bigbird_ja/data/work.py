@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from bigbird_ja import storage
+from bigbird_ja.data import check
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import verify
 from bigbird_ja.data.blocks import Packed
 from bigbird_ja.data.manifest import DataSpec, Manifest, Shard
 from bigbird_ja.data.shards import MadeShard
@@ -214,7 +214,7 @@ class Work:
                 made = decode.read_json(self._note(name), MadeShard)
                 for folder, stats in folders:
                     path = storage.join(folder, name)
-                    if name in stats and verify.is_shard(path, stats[name], made.shard):
+                    if name in stats and check.is_shard(path, stats[name], made.shard):
                         finished[name] = made
 
         known = [name for name in names if any(name in stats for _, stats in folders)]

@@ -74,7 +74,7 @@ def evaluate_model(
     Raises:
         BadInput: no held-out records.
     """
-    from bigbird_ja.data import pipeline, verify
+    from bigbird_ja.data import check, pipeline
     from bigbird_ja.text import read_tokenizer
 
     part = part or BatchShare()
@@ -85,7 +85,7 @@ def evaluate_model(
         batches = batches.take(max_batches)
     path = storage.join(data_dir, TOKENIZER_NAME)
     tokenizer = read_tokenizer(path) if manifest.tokenizer_sha256 else None
-    with verify.named_damage(manifest, data_dir, ("eval",)):
+    with check.named_damage(manifest, data_dir, ("eval",)):
         measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
     parts = part.gather(measured)
     if parts is None:

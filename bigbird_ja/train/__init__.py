@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
+    from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.data.verify import DataGuard
     from bigbird_ja.run.checkpoints import Checkpoint
     from bigbird_ja.settings.schema import Config
     from bigbird_ja.train.engines.devices import Devices

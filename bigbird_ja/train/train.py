@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja.data import verify
+from bigbird_ja.data.check import named_damage
 from bigbird_ja.process import errors
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.signals import StopRequest
@@ -157,7 +157,7 @@ class Trainer:
         engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
         self.recorder.open_board()
         # The damage of a shard that cannot be read is named.
-        named = verify.named_damage(self.job.manifest, self.job.data_dir)
+        named = named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
             with (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import blocks, build, shards, tfrecords, verify
+from bigbird_ja.data import blocks, build, check, shards, tfrecords
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import corpus as corpus_lib
@@ -48,7 +48,7 @@ def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
     counts = [shard.records for shard in manifest.train_shards]
     assert len(counts) == 4 and max(counts) - min(counts) <= 1
     assert sum(counts) == manifest.train.sequences
-    assert verify.fast_check(output)[0] == manifest
+    assert check.fast_check(output)[0] == manifest
     names = {s.name for s in manifest.train_shards + manifest.eval_shards}
     assert set(os.listdir(output)) == names | {"manifest.json", "tokenizer.model", MARK}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import masking, pipeline, tfrecords, verify
+from bigbird_ja.data import check, masking, pipeline, tfrecords
 from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings.resolve import resolve_config
@@ -164,6 +164,6 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
     if change == "corrupt":
         with (
             pytest.raises(BadInput, match=f"{path.name} is not the file that was made"),
-            verify.named_damage(manifest, str(tmp_path)),
+            check.named_damage(manifest, str(tmp_path)),
         ):
             raise caught.value

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.data import blocks, build, shards, verify, work
+from bigbird_ja.data import blocks, build, check, shards, work
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.disk import TEMPORARY_PREFIX
@@ -98,7 +98,7 @@ def test_stopped_after_any_file_it_continues_with_the_same_bytes(
     after = make_until(1_000, request_of(output), *WRITING)
     assert len([path for path in after if path in before]) <= 1  # was not noted
     whole = make(request_of(tmp_path / "whole"))
-    assert verify.fast_check(output)[0].fingerprint == whole.fingerprint
+    assert check.fast_check(output)[0].fingerprint == whole.fingerprint
     assert not any(name.startswith(work.NAME) for name in storage.list_files(output))
     assert not os.path.exists(f"{output}/{work.NAME}")
 
@@ -127,7 +127,7 @@ def test_a_kill_while_a_data_set_is_replaced(
     else:
         assert build.make_data(request_of(output, num_shards=4)) == (old, True)
     new = make(dataclasses.replace(replacing, overwrite=overwrite_again))
-    assert verify.fast_check(output)[0] == new
+    assert check.fast_check(output)[0] == new
     assert make(request_of(tmp_path / "whole", num_shards=2, seed=5)).fingerprint == new.fingerprint
     names = {shard.name for shard in new.train_shards + new.eval_shards}
     assert set(storage.list_tree(output)) == names | {"manifest.json", "tokenizer.model", MARK}
@@ -182,7 +182,7 @@ def test_a_bucket_that_refuses_in_mid_run_is_74_and_the_work_is_kept(
     fake_gcs.clear()
     assert_unfinished(f"{bucket}/data")
     assert storage.exists(f"{bucket}/data/{work.NAME}/settings.json")
-    assert make(request) == verify.fast_check(f"{bucket}/data")[0]
+    assert make(request) == check.fast_check(f"{bucket}/data")[0]
 
 
 # --- one process at a time ---
@@ -286,7 +286,7 @@ def test_a_data_set_of_which_a_file_was_changed_is_not_replaced(output, request_
         path.write_bytes(back)
         manifest.write_text(stated.replace('"seed": 12345', '"seed": 1'))
     manifest.write_text(stated)
-    assert make(again) == verify.fast_check(output)[0]
+    assert make(again) == check.fast_check(output)[0]
     assert len([name for name in os.listdir(output) if name.endswith(".tfrecord")]) == 3
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.data import verify
+from bigbird_ja.data import check
 from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
@@ -128,7 +128,7 @@ class Training:
         job = Job(
             self.config,
             self.manifest,
-            verify.fast_check(self.data)[1],
+            check.fast_check(self.data)[1],
             self.data,
             self.model_dir,
             Choice("numbers", "test", False, 1, "none"),
