@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from bigbird_ja import evaluation
+from bigbird_ja.commands.evaluate import row_name
 from bigbird_ja.data import manifest
-from bigbird_ja.evaluation import load_run, masked_lm
 from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.params import POSITIONS
@@ -157,8 +158,8 @@ def measure(
         for name, guessed in guesses.items()
     }
     distances = np.array([case.distance for case in cases])
-    edges = masked_lm.distance_edges(len(cases[0].input_ids), FIRST_EDGE)
-    return masked_lm.bucket_means(edges, distances, shares)
+    edges = evaluation.distance_edges(len(cases[0].input_ids), FIRST_EDGE)
+    return evaluation.bucket_means(edges, distances, shares)
 
 
 def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
@@ -167,7 +168,7 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
     axes = figure.add_subplot()
     for key, (label, colour, style) in GUESSES.items():
         axes.plot([100 * row[key] for row in rows], style, color=colour, label=label, linewidth=2)
-    labels = [f"{masked_lm.row_name(row)}\nn={row['count']}" for row in rows]
+    labels = [f"{row_name(row)}\nn={row['count']}" for row in rows]
     axes.set_xticks(range(len(rows)), labels, fontsize=8)
     axes.set(ylim=(-2, 102), ylabel="masked tokens of the name filled in (%)")
     axes.set_xlabel("distance to the nearest earlier mention (tokens)")
@@ -228,7 +229,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=2000, help="most names to mask")
     parser.add_argument("--plot", help="PNG file")
     options = parser.parse_args()
-    model = load_run(options.model_dir)
+    model = evaluation.load_run(options.model_dir)
     length = model.config.model.max_position_embeddings or WINDOW
     records = sequences(open_corpus(options.input).texts(), model.tokenizer, length)
     cases = find_cases(records, model.tokenizer)
@@ -237,11 +238,8 @@ def main() -> None:
     chosen = np.random.Generator(np.random.PCG64(0)).permutation(len(cases))[: options.cases]
     cases = [cases[i] for i in sorted(chosen)]
     forward = Forward(model.config, model.data, model.params)
-    rows = measure(forward, model.tokenizer, cases, masked_lm.batch_size(length))
-    cells = [
-        (masked_lm.row_name(row), row["count"], *(100 * row[key] for key in GUESSES))
-        for row in rows
-    ]
+    rows = measure(forward, model.tokenizer, cases, evaluation.batch_size(length))
+    cells = [(row_name(row), row["count"], *(100 * row[key] for key in GUESSES)) for row in rows]
     titles = ["tokens back", "names", *(f"{label} %" for label, _, _ in GUESSES.values())]
     print(console.table(cells, titles))
     if options.plot:

@@ -125,14 +125,14 @@ def _load(args: Args, step: int, manifest: Manifest) -> TrainedModel:
 
 def _measure(model: TrainedModel, args: Args, manifest: Manifest) -> dict[str, Any]:
     """Evaluate, and record it where `pretrain` has marked MODEL_DIR."""
-    from bigbird_ja.evaluation import masked_lm
+    from bigbird_ja import evaluation
     from bigbird_ja.model.forward import Forward
     from bigbird_ja.run import log as run_log
     from bigbird_ja.storage.ownership import Owned
 
-    total = -(-manifest.eval.sequences // masked_lm.batch_size(manifest.seq_length))
+    total = -(-manifest.eval.sequences // evaluation.batch_size(manifest.seq_length))
     with Progress(min(total, args.max_batches or total), "batches") as progress:
-        measured = masked_lm.evaluate_model(
+        measured = evaluation.evaluate_model(
             Forward(model.config, model.data, model.params),
             args.data_dir,
             manifest,
@@ -143,14 +143,12 @@ def _measure(model: TrainedModel, args: Args, manifest: Manifest) -> dict[str, A
     result = {"step": model.meta.step, "time": round(time.time(), 3), **measured}
     if Owned.load(args.model_dir):
         run_log.append_eval(args.model_dir, result)
-        masked_lm.write_tensorboard(args.model_dir, model.meta.step, result, result["time"])
+        evaluation.write_tensorboard(args.model_dir, model.meta.step, result, result["time"])
     return result
 
 
 def as_text(result: Mapping[str, Any]) -> str:
     """Write the tables that are printed."""
-    from bigbird_ja.evaluation import masked_lm
-
     rows = [
         ("masked-LM loss (nats)", result["masked_lm_loss"]),
         ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
@@ -169,7 +167,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         ("by_distance", "tokens to the nearest visible same piece"),
     ):
         cells = [
-            (masked_lm.row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])
+            (row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])
             for row in result.get(key, [])
         ]
         if cells:
@@ -179,3 +177,10 @@ def as_text(result: Mapping[str, Any]) -> str:
 
 def _percent(share: float | None) -> float | None:
     return None if share is None else 100.0 * share
+
+
+def row_name(row: Mapping[str, Any]) -> str:
+    """Name a row of `evaluation.summarise` by its bucket's bounds, both inclusive."""
+    if row["from"] is None or row["to"] is None:
+        return "nowhere else"
+    return f"{row['from']}-{row['to'] - 1}"

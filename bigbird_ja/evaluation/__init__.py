@@ -1,22 +1,45 @@
-"""Load the model of a run, to evaluate or export it; `masked_lm` measures it."""
+"""Load the model of a run, and measure masked-LM loss and accuracy on held-out records.
+
+The masks are the same for every model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bigbird_ja import storage
+from bigbird_ja.data import tfrecords
+from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.text.sentences import MASK
 
 if TYPE_CHECKING:
+    from bigbird_ja.model.forward import Model
     from bigbird_ja.text.tokenizer import Tokenizer
+
+Arrays = Mapping[str, np.ndarray]
+# Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
+_TOKENS_PER_BATCH = 16_384
+_MAX_BATCH = 32
+# Before the mask, what a reader expects there, after it; shown while a model learns.
+_PREVIEW = (
+    ("日本の首都は", "東京", "です。"),
+    ("春になると", "桜", "の花が咲きます。"),
+    ("富士山は日本で一番高い", "山", "です。"),
+)
+NO_DISTANCE = -1
 
 
 @dataclass(frozen=True)
@@ -39,23 +62,279 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
     """
     config, data, params, meta = run_model.load_parameters(model_dir, step)
     shapes = {name: spec.shape for name, spec in parameter_specs(config, data).items()}
-    check_shapes(params, shapes, f"{model_dir}: the checkpoint of step {meta.step}")
+    run_model.check_shapes(params, shapes, f"{model_dir}: the checkpoint of step {meta.step}")
     tokenizer = run_model.load_tokenizer(model_dir, config, meta)
     return TrainedModel(model_dir, config, data, params, tokenizer, meta)
 
 
-def check_shapes(
-    values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], where: str
-) -> None:
-    """Refuse variables of a checkpoint that are not all of the config's model.
+@dataclass(frozen=True)
+class BatchShare:
+    """Chooses a process's batches, where several share them: `index`, `index + count`, ..."""
+
+    index: int = 0
+    count: int = 1
+    # This process's arrays -> those of all processes; None where another one summarises them.
+    gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
+
+
+def batch_size(seq_length: int) -> int:
+    """Return the records per batch; results do not depend on it."""
+    return max(1, min(_MAX_BATCH, _TOKENS_PER_BATCH // seq_length))
+
+
+def evaluate_model(
+    forward: Model,
+    data_dir: str,
+    manifest: Manifest,
+    max_batches: int | None = None,
+    tick: Callable[[], None] = lambda: None,
+    part: BatchShare | None = None,
+) -> dict[str, Any] | None:
+    """Evaluate a model on the held-out records.
+
+    Args:
+        forward: the model on a device.
+        data_dir: the data set, on disk or gs://.
+        manifest: of `data_dir`.
+        max_batches: stops after so many batches of `batch_size(seq_length)` records.
+        tick: called after each batch.
+        part: which batches this process evaluates; None: all.
+
+    Returns:
+        Of `summarise`; `examples` (of `preview`), `data_fingerprint`, `max_batches`,
+        `seconds`. None in a process that does not put the parts together.
 
     Raises:
-        BadInput: one is missing, or has another shape.
+        BadInput: no held-out records.
     """
-    for name, wanted in shapes.items():
-        shape = np.shape(values[name]) if name in values else "missing"
-        if shape != wanted:
-            raise BadInput(
-                f"{where}: {name} is {shape}, and the config's model has {wanted}: restore it from"
-                " a copy, or take another checkpoint, by --step"
-            )
+    from bigbird_ja.data import check, pipeline
+    from bigbird_ja.text import read_tokenizer
+
+    part = part or BatchShare()
+    start = time.monotonic()
+    size = batch_size(manifest.seq_length)
+    batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()
+    if max_batches:
+        batches = batches.take(max_batches)
+    path = storage.join(data_dir, TOKENIZER_NAME)
+    tokenizer = read_tokenizer(path) if manifest.tokenizer_sha256 else None
+    with check.named_damage(manifest, data_dir, ("eval",)):
+        measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
+    parts = part.gather(measured)
+    if parts is None:
+        return None
+    names = {name for arrays in parts for name in arrays}
+    collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
+    return {
+        **summarise(collected, manifest, tokenizer.characters if tokenizer else None),
+        "examples": preview(forward, tokenizer, manifest.seq_length) if tokenizer else [],
+        "data_fingerprint": manifest.fingerprint,
+        "max_batches": max_batches,
+        "seconds": round(time.monotonic() - start, 2),
+    }
+
+
+def _measure(
+    forward: Model, batches: Iterable[Any], manifest: Manifest, tick: Callable[[], None]
+) -> dict[str, np.ndarray]:
+    """Collect `_predictions` over numbered batches."""
+    columns: dict[str, list[np.ndarray]] = {}
+    for number, batch in batches:
+        arrays = {name: value.numpy() for name, value in batch.items()}
+        metrics = forward.metrics(batch)
+        first = int(number) * len(arrays["input_ids"])
+        for name, values in _predictions({**arrays, **metrics}, first, manifest).items():
+            columns.setdefault(name, []).append(values)
+        tick()
+    return {name: np.concatenate(values) for name, values in columns.items()}
+
+
+def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
+    """Return a flat array per quantity over a batch's predictions.
+
+    Those of `next_sentence_*` and `rows`, the records' numbers, are over its sequences.
+
+    Args:
+        batch: the records, and what `forward.metrics` returned for them.
+        first: number of the batch's first record.
+        manifest: of the data.
+    """
+    counted = batch["masked_lm_weights"] > 0
+    is_record = batch["input_ids"][:, 0] != manifest.pad_id
+    positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
+    columns = {
+        "loss": batch["masked_lm_losses"][counted],
+        "accuracy": batch["masked_lm_correct"][counted],
+        "position": positions[counted],
+        "distance": distances_to_same_piece(batch["input_ids"], positions, ids)[counted],
+        "id": ids[counted],
+        "rows": np.flatnonzero(is_record) + first,
+    }
+    for name in ("next_sentence_losses", "next_sentence_correct"):
+        if name in batch:
+            columns[name] = batch[name][is_record]
+    return columns
+
+
+def summarise(
+    collected: Arrays, manifest: Manifest, characters: np.ndarray | None
+) -> dict[str, Any]:
+    """Compute the results from flat arrays over all predictions.
+
+    Args:
+        collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `rows`
+            [sequences]; `next_sentence_*` [sequences] where trained.
+        manifest: of the data.
+        characters: int [vocabulary], how many characters each piece writes; None where unknown.
+
+    Returns:
+        `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
+        `bits_per_character` (of the masked text; None where unknown), `predictions`, `sequences`,
+        `by_position`, `by_distance` (to the nearest visible token of the same piece),
+        `next_sentence_loss` and `next_sentence_accuracy` where trained.
+    """
+    losses = collected["loss"]
+    loss = float(losses.mean(dtype=np.float64)) if len(losses) else 0.0
+    means = {name: collected[name] for name in ("loss", "accuracy")}
+    length = manifest.seq_length
+    result: dict[str, Any] = {
+        "masked_lm_loss": loss,
+        "masked_lm_accuracy": float(collected["accuracy"].mean(dtype=np.float64)),
+        "perplexity": math.exp(min(loss, 700.0)),
+        "bits_per_character": None,
+        "predictions": len(losses),
+        "sequences": len(collected["rows"]),
+        "by_position": bucket_means(position_edges(length), collected["position"], means),
+        "by_distance": bucket_means(distance_edges(length), collected["distance"], means),
+    }
+    if characters is not None:
+        written = max(1, int(characters[collected["id"]].sum()))
+        result["bits_per_character"] = float(losses.sum(dtype=np.float64)) / math.log(2) / written
+    for name, key in (("loss", "next_sentence_losses"), ("accuracy", "next_sentence_correct")):
+        if key in collected:
+            result[f"next_sentence_{name}"] = float(collected[key].mean(dtype=np.float64))
+    return result
+
+
+def position_edges(seq_length: int, count: int = 8) -> list[int]:
+    """Return `count` buckets of equal width over a sequence: their starts, and the end."""
+    count = min(count, seq_length)
+    return [seq_length * i // count for i in range(count + 1)]
+
+
+def distance_edges(seq_length: int, first: int = 16) -> list[int]:
+    """Return buckets that double in width: 0, 16, 32, ... up to the sequence's length."""
+    edges = [0]
+    while first < seq_length:
+        edges.append(first)
+        first *= 2
+    return [*edges, seq_length]
+
+
+def distances_to_same_piece(
+    input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray
+) -> np.ndarray:
+    """Measure how far each masked token is from the nearest visible token of the same piece.
+
+    Args:
+        input_ids: int [b, S], what the model reads (masked).
+        positions: int [b, P], of the predictions.
+        ids: int [b, P], what was there.
+
+    Returns:
+        int64 [b, P], in tokens, on either side; `NO_DISTANCE` where the sequence shows the piece
+        nowhere else.
+    """
+    batch, length = input_ids.shape
+    distances = np.full(positions.shape, NO_DISTANCE, np.int64)
+    places = np.arange(length, dtype=np.int64)
+    for row in range(batch):
+        # Sorted by piece, then by place: the nearest ones are neighbours in this order.
+        keys = np.sort(input_ids[row].astype(np.int64) * length + places)
+        wanted = ids[row].astype(np.int64) * length + positions[row]
+        before = np.searchsorted(keys, wanted, side="left") - 1
+        after = np.searchsorted(keys, wanted, side="right")
+        for index in (before, after):
+            inside = (index >= 0) & (index < length)
+            key = keys[np.clip(index, 0, length - 1)]
+            same = inside & (key // length == ids[row])
+            gap = np.abs(key - wanted)
+            nearer = same & ((distances[row] == NO_DISTANCE) | (gap < distances[row]))
+            distances[row][nearer] = gap[nearer]
+    return distances
+
+
+def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> list[dict[str, Any]]:
+    """Compute means per bucket.
+
+    Args:
+        edges: ascending; bucket i holds edges[i] <= value < edges[i + 1].
+        values: int [n], what is sorted by.
+        columns: name -> float [n], what is averaged.
+
+    Returns:
+        One dict per bucket that holds anything: `from`, `to` (exclusive), `count`, and the means.
+        Values below the first edge (`NO_DISTANCE`) come last, with `from` and `to` None.
+    """
+    spans: list[Any] = [*pairwise(edges), (None, None)]
+    rows = []
+    for start, end in spans:
+        chosen = values < edges[0] if start is None else (values >= start) & (values < end)
+        if chosen.any():
+            row = {"from": start, "to": end, "count": int(chosen.sum())}
+            means = {name: float(c[chosen].mean(dtype=np.float64)) for name, c in columns.items()}
+            rows.append(row | means)
+    return rows
+
+
+def preview(forward: Model, tokenizer: Tokenizer, seq_length: int) -> list[dict[str, Any]]:
+    """Fill in the mask of each sentence of `_PREVIEW` that fits into a sequence.
+
+    Returns:
+        For each: `before` and `after` the mask, `truth` (what a reader expects), the `guess` (a
+        piece, perhaps the beginning of it) and its `probability`.
+    """
+    filled: list[dict[str, Any]] = []
+    special, rows = tokenizer.special, []
+    for before, truth, after in _PREVIEW:
+        try:
+            ids = [special.cls, *tokenizer.encode_with_masks(before + MASK + after), special.sep]
+        except BadInput:  # MeCab is not on every machine that trains
+            continue
+        if special.mask in ids and len(ids) <= seq_length:
+            filled.append({"before": before, "after": after, "truth": truth})
+            rows.append(ids)
+    if not rows:
+        return []
+    longest = max(map(len, rows))
+    batch = np.array([ids + [special.pad] * (longest - len(ids)) for ids in rows])
+    places = np.array([[ids.index(special.mask)] for ids in rows])
+    scores = forward.log_probabilities(batch, places)[:, 0, : tokenizer.vocab_size]
+    for sentence, row in zip(filled, scores, strict=True):
+        best = int(row.argmax())
+        sentence["guess"] = tokenizer.written[best].replace("▁", " ")
+        sentence["probability"] = round(math.exp(float(row[best])), 4)
+    return filled
+
+
+def write_tensorboard(
+    model_dir: str, step: int, result: Mapping[str, Any], wall_time: float
+) -> None:
+    """Add an evaluation's numbers, `eval/...`, to the event files of `MODEL_DIR/eval/`.
+
+    TensorBoard shows that folder as another run, so that evaluating an older checkpoint later hides
+    nothing. `wall_time`: UNIX seconds.
+    """
+    from tensorflow.core.util import event_pb2
+
+    event = event_pb2.Event(step=step, wall_time=wall_time)
+    for key, value in result.items():
+        if isinstance(value, (int, float)) and key not in ("step", "time", "max_batches"):
+            event.summary.value.add(tag=f"eval/{key}", simple_value=float(value))
+    # The same name if the evaluation is repeated, another one for each step. Framed here, as
+    # tf.summary needs TensorBoard's package.
+    events = (event_pb2.Event(file_version="brain.Event:2"), event)
+    data = tfrecords.frame([each.SerializeToString() for each in events])
+    storage.make_directory(storage.join(model_dir, "eval"))
+    path = storage.join(model_dir, f"eval/events.out.tfevents.{step:012d}.eval")
+    storage.write_bytes(path, data)

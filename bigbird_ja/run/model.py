@@ -13,6 +13,8 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+
 from bigbird_ja import storage
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput, StorageError, classify
@@ -26,8 +28,6 @@ from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.ownership import MARK, Owned
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bigbird_ja.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -155,8 +155,6 @@ def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
     Raises:
         Damaged: a variable holds no finite numbers, or it is of another step than its sidecar.
     """
-    import numpy as np
-
     values, meta = read_variables(checkpoint.prefix), checkpoint.meta
     advice = "restore the checkpoint from a copy, or remove its files to use the one before"
     for name, value in values.items():
@@ -187,6 +185,23 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         why = shortened(str(error), 200)
         raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
+
+
+def check_shapes(
+    values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], where: str
+) -> None:
+    """Refuse variables of a checkpoint that are not all of the config's model.
+
+    Raises:
+        BadInput: one is missing, or has another shape.
+    """
+    for name, wanted in shapes.items():
+        shape = np.shape(values[name]) if name in values else "missing"
+        if shape != wanted:
+            raise BadInput(
+                f"{where}: {name} is {shape}, and the config's model has {wanted}: restore it from"
+                " a copy, or take another checkpoint, by --step"
+            )
 
 
 def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:

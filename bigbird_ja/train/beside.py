@@ -174,7 +174,7 @@ class Evaluations:
         return min((step // self._every + 1) * self._every, self._total)
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
-        """Evaluate, and return the results as `masked_lm.evaluate_model` has them.
+        """Evaluate, and return the results as `evaluation.evaluate_model` has them.
 
         None if a stop was requested before they were complete (the last batch may still be
         computed: see `join`), and in a process that does not write. In a pod each process evaluates
@@ -202,7 +202,7 @@ class Evaluations:
             self._thread.join()
 
     def _run(self, step: int, forward: Model, outcome: dict[str, Any]) -> None:
-        from bigbird_ja.evaluation import masked_lm
+        from bigbird_ja import evaluation
 
         def poll() -> None:
             if self._stop.is_set():
@@ -213,16 +213,16 @@ class Evaluations:
             poll()
 
         job, pod = self._job, self._job.pod
-        part = masked_lm.BatchShare(
+        part = evaluation.BatchShare(
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
         most = job.config.training.eval_max_batches
         try:
-            result = masked_lm.evaluate_model(
+            result = evaluation.evaluate_model(
                 forward, job.data_dir, job.manifest, max_batches=most, tick=tick, part=part
             )
             if result is not None:
-                masked_lm.write_tensorboard(job.model_dir, step, result, job.deps.clock())
+                evaluation.write_tensorboard(job.model_dir, step, result, job.deps.clock())
             outcome["result"] = result
         except _Abandoned:
             pass

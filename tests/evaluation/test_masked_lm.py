@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja import evaluation
 from bigbird_ja.commands.fill_mask import fill_mask
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.evaluation import load_run, masked_lm
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.pattern import padded_length
 from bigbird_ja.process.errors import BadInput
@@ -31,7 +31,7 @@ def manifest(small_run):
 
 @pytest.fixture(scope="module")
 def result(forward, small_run, manifest):
-    return masked_lm.evaluate_model(forward, small_run.data_dir, manifest)
+    return evaluation.evaluate_model(forward, small_run.data_dir, manifest)
 
 
 def test_every_held_out_prediction_is_counted_once(result, manifest):
@@ -45,11 +45,11 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
 
 
 def test_the_preview_is_what_fill_mask_says(result, forward, small_run, monkeypatch):
-    tokenizer = load_run(small_run.model_dir).tokenizer
+    tokenizer = evaluation.load_run(small_run.model_dir).tokenizer
     asked, ask = [], forward.log_probabilities
     with monkeypatch.context() as patched:
         patched.setattr(forward, "log_probabilities", lambda *given: asked.append(1) or ask(*given))
-        assert masked_lm.preview(forward, tokenizer, 256) == result["examples"]
+        assert evaluation.preview(forward, tokenizer, 256) == result["examples"]
     assert asked == [1]
     assert len(result["examples"]) == 3
     for e in result["examples"]:
@@ -62,14 +62,14 @@ def test_the_preview_is_what_fill_mask_says(result, forward, small_run, monkeypa
 def test_a_machine_without_mecab_and_sequences_too_short_have_no_preview(
     forward, small_run, monkeypatch
 ):
-    tokenizer = load_run(small_run.model_dir).tokenizer
-    assert masked_lm.preview(forward, tokenizer, 4) == []
+    tokenizer = evaluation.load_run(small_run.model_dir).tokenizer
+    assert evaluation.preview(forward, tokenizer, 4) == []
 
     def refuse(text):
         raise BadInput("needs fugashi")
 
     monkeypatch.setattr(tokenizer, "encode_with_masks", refuse)
-    assert masked_lm.preview(forward, tokenizer, 256) == []
+    assert evaluation.preview(forward, tokenizer, 256) == []
 
 
 def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
@@ -83,7 +83,7 @@ def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
         "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
         "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
     }
-    measured = masked_lm.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
+    measured = evaluation.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
     assert measured["masked_lm_loss"] == pytest.approx(7 / 3)
     assert measured["next_sentence_accuracy"] == pytest.approx(2 / 3)
     assert measured["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
@@ -97,7 +97,7 @@ def test_tensorboard_reads_what_was_measured_and_is_not_needed_to_write_it(
     # A wheel's TensorFlow comes without it.
     monkeypatch.setitem(sys.modules, "tensorboard.summary.v2", None)
     for _ in range(2):  # the same file
-        masked_lm.write_tensorboard(str(tmp_path), 4, result, 1.5e9)
+        evaluation.write_tensorboard(str(tmp_path), 4, result, 1.5e9)
     assert len(list((tmp_path / "eval").iterdir())) == 1
     events = EventAccumulator(str(tmp_path / "eval"))
     events.Reload()
@@ -146,19 +146,19 @@ def test_distances_equal_a_search_by_hand():
     ids = random.integers(0, 12, (4, 40))
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
     targets = random.integers(0, 14, (4, 7))  # 12 and 13 are nowhere
-    measured = masked_lm.distances_to_same_piece(ids, positions, targets)
+    measured = evaluation.distances_to_same_piece(ids, positions, targets)
     for (row, place), distance in np.ndenumerate(measured):
         others = np.flatnonzero(ids[row] == targets[row, place])
         gaps = np.abs(others - positions[row, place])
-        assert distance == min(gaps[gaps > 0], default=masked_lm.NO_DISTANCE)
+        assert distance == min(gaps[gaps > 0], default=evaluation.NO_DISTANCE)
 
 
 def test_buckets_cover_and_count_everything_once():
-    assert masked_lm.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
-    assert masked_lm.distance_edges(100, first=32) == [0, 32, 64, 100]
-    values = np.array([0, 5, 9, 10, 99, masked_lm.NO_DISTANCE])
+    assert evaluation.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
+    assert evaluation.distance_edges(100, first=32) == [0, 32, 64, 100]
+    values = np.array([0, 5, 9, 10, 99, evaluation.NO_DISTANCE])
     columns = {"loss": np.arange(6.0)}
-    rows = masked_lm.bucket_means([0, 10, 50, 100], values, columns)
+    rows = evaluation.bucket_means([0, 10, 50, 100], values, columns)
     spans = [(row["from"], row["to"], row["count"]) for row in rows]
     assert spans == [(0, 10, 3), (10, 50, 1), (50, 100, 1), (None, None, 1)]
     assert rows[0]["loss"] == pytest.approx(1.0)

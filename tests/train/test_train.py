@@ -7,9 +7,8 @@ from threading import current_thread, main_thread
 import numpy as np
 import pytest
 
-from bigbird_ja import storage
+from bigbird_ja import evaluation, storage
 from bigbird_ja.data import check
-from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
@@ -122,8 +121,8 @@ class Training:
             if stop_at is not None and engine.finished >= stop_at:
                 instead() if instead else stop.ask("SIGTERM")
 
-        self._monkeypatch.setattr(masked_lm, "evaluate_model", evaluate)
-        self._monkeypatch.setattr(masked_lm, "write_tensorboard", lambda *args: None)
+        self._monkeypatch.setattr(evaluation, "evaluate_model", evaluate)
+        self._monkeypatch.setattr(evaluation, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         job = Job(
             self.config,

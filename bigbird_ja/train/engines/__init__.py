@@ -16,12 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.evaluation import check_shapes
 from bigbird_ja.model import first_values, pattern
 from bigbird_ja.model import params as params_lib
 from bigbird_ja.model.params import count_parameters, count_state
 from bigbird_ja.process.errors import BadInput, require
-from bigbird_ja.run.model import STEP, read_checkpoint, slot_name
+from bigbird_ja.run.model import STEP, check_shapes, read_checkpoint, slot_name
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
