@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ _LONG_DAYS = 30  # on a CPU, from which a run is warned of
 # Tokens until small models of real text left the plateau of frequencies (docs/lab/recipe.md): with
 # learned positions and normal first values, and otherwise.
 _PLATEAU = (4_000_000, 600_000)
+_MOST_PROFILED = 1000  # steps: a TPU's profile has some megabytes for each
 _SMALL = 256  # the largest hidden size that `plateau` speaks of
 
 
@@ -133,9 +135,7 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
     config, overrides, manifest, guard = _settings(args, run_dir, deps.log)
     profiled = range(0)
     if args.profile_steps is not None:
-        from bigbird_ja.train.profile import read_steps
-
-        profiled = read_steps(args.profile_steps, config.training.num_train_steps)
+        profiled = read_profile_steps(args.profile_steps, config.training.num_train_steps)
     with hosts.joined(args, config, manifest, stop, deps.log) as pod:
         engine = choose(args.engine, args.use_tpu, config, pod.count)
         from bigbird_ja.train.train import train  # after refusals, as this takes seconds
@@ -245,6 +245,22 @@ def _check_there(path: str) -> str:
         advice = hub.download_advice(path) or "check the path"
         raise BadInput(f"--init_from {path}: no such folder or checkpoint: {advice}")
     return path
+
+
+def read_profile_steps(text: str, total: int) -> range:
+    """Read the value of `--profile_steps`, such as "100-110", both steps included.
+
+    Raises:
+        BadInput: another form, or steps that the run does not have.
+    """
+    match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= first <= last <= total or last - first >= _MOST_PROFILED:
+        raise BadInput(
+            f"--profile_steps {text}: give the first and the last step, such as 100-110, from 1 to"
+            f" {total} (training.num_train_steps), and {_MOST_PROFILED:,} steps at most"
+        )
+    return range(first, last + 1)
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

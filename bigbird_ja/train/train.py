@@ -30,7 +30,7 @@ from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
 from bigbird_ja.train import Job, Resumption, StepResult
 from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog
 from bigbird_ja.train.engines import Engine, check, make_engine
-from bigbird_ja.train.profile import Profile
+from bigbird_ja.train.progress import Profile
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.warm_start import FirstValues, load_warm_start

@@ -2,8 +2,9 @@
 
 import pytest
 
+from bigbird_ja.commands.pretrain import read_profile_steps
 from bigbird_ja.preflight import figures as reading
-from bigbird_ja.train import profile
+from bigbird_ja.train import progress
 
 jax = pytest.importorskip("jax", "0.7")
 jax.config.update("jax_platforms", "cpu")
@@ -11,9 +12,9 @@ jax.config.update("jax_platforms", "cpu")
 
 def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket, tmp_path):
     logged, events = [], []
-    steps = profile.read_steps("2-3", 4)
+    steps = read_profile_steps("2-3", 4)
     told = (logged.append, lambda **fields: events.append(fields))
-    profiled = profile.Profile(steps, 0, "pjrt", f"{bucket}/run", str(tmp_path), *told)
+    profiled = progress.Profile(steps, 0, "pjrt", f"{bucket}/run", str(tmp_path), *told)
     multiply = jax.jit(lambda x: x @ x)
     for step in range(1, 5):
         profiled.at(step - 1)
