@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.activations import activate
 from bigbird_ja.model.kernels import keeps_slope, tile_rows
 from bigbird_ja.model.layers import (
     Parameters,
     Tokens,
+    activate,
     dense,
     dense_attention,
     dropout,

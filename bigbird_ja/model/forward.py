@@ -11,9 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import bigbird, modernbert, pattern
-from bigbird_ja.model.activations import activate
 from bigbird_ja.model.kernels import keeps_slope
-from bigbird_ja.model.layers import Parameters, dense, layer_norm
+from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config

@@ -1,9 +1,10 @@
 """Computes the parts of both encoders and their heads.
 
-They are dense layers, layer norm, attention over all keys, and dropout by a counter.
+They are dense layers, activations, layer norm, attention over all keys, and dropout by a counter.
 Gradient checkpointing keeps a function's inputs and computes it again in the backward pass.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,79 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
         product = tf.einsum(f"{letters}i,io->{letters}o", inputs, kernel)
     bias = params.get(f"{scope}/bias")
     return product if bias is None else product + tf.cast(bias, inputs.dtype)
+
+
+def activate(name: str, inputs: tf.Tensor, *, keeps_slope: bool = False) -> tf.Tensor:
+    """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
+
+    With `keeps_slope` both gelus keep their values and their derivatives, in the dtype of `inputs`,
+    for the backward pass, instead of `inputs` alone. A TPU's compiler computes what it does not
+    keep within the products that read it, once for each tile of their results; where products are
+    quick, that takes longer than they do.
+    """
+    if name in FORMS and (keeps_slope or name == "gelu_new"):
+        return _keeping_slope(name, inputs) if keeps_slope else _gelu_new(inputs)
+    values = tf.cast(inputs, tf.float32)
+    values = tf.nn.relu(values) if name == "relu" else tf.nn.gelu(values, approximate=False)
+    return tf.cast(values, inputs.dtype)
+
+
+@tf.custom_gradient
+def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
+    """Compute the tanh form by the sigmoid: few operations, as each runs once per matmul tile."""
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        _, slope = _tanh_form(inputs)
+        return tf.cast(tf.cast(upstream, tf.float32) * slope, inputs.dtype)
+
+    return tf.cast(_tanh_form(inputs)[0], inputs.dtype), gradient
+
+
+def _keeping_slope(name: str, inputs: tf.Tensor) -> tf.Tensor:
+    @tf.custom_gradient
+    def run(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
+        value, slope = barrier([tf.cast(one, inputs.dtype) for one in FORMS[name](inputs)])
+        return value, lambda upstream: upstream * slope
+
+    return run(inputs)
+
+
+# gelu_new(x) = x (1 + tanh(c (x + a x^3))) / 2 = x sigmoid(2 c (x + a x^3)), c = sqrt(2 / pi).
+_CUBIC = 0.044715
+_SLOPE = 2.0 * math.sqrt(2.0 / math.pi)
+
+
+def _tanh_form(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute `gelu_new` and its derivative, float32."""
+    x = tf.cast(inputs, tf.float32)
+    square = x * x
+    share = tf.sigmoid(x * (_SLOPE + _SLOPE * _CUBIC * square))
+    inner = x * (_SLOPE + 3.0 * _SLOPE * _CUBIC * square)
+    return x * share, share * (1.0 + inner * (1.0 - share))
+
+
+# erf(x) = x P(x^2) / Q(x^2) for |x| up to 4, as Eigen and XLA compute it in float32.
+_P = (
+    *(-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05),
+    *(-7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02),
+)
+_Q = (
+    *(-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03),
+    -1.42647390514189e-02,
+)
+
+
+def _error_form(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Compute `gelu` and its derivative, float32. TensorFlow's takes more operations."""
+    x = tf.cast(inputs, tf.float32)
+    near = tf.clip_by_value(x * math.sqrt(0.5), -4.0, 4.0)
+    above, below = (tf.math.polyval([*map(tf.constant, each)], near * near) for each in (_P, _Q))
+    share = 0.5 + 0.5 * near * above / below
+    return x * share, share + x * tf.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
+
+
+# Of each, values and derivatives.
+FORMS = {"gelu_new": _tanh_form, "gelu": _error_form}
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
@@ -107,11 +181,10 @@ def dense_attention(
 
 # Dropout by a counter: the mask is a hash of (key, element's place), so nothing is stored.
 # TensorFlow's stateless random numbers are Philox: some ten rounds of multiplications per number,
-# kept in memory until the backward pass. A dropout mask needs one comparison per element. Here
-# every row and every column of the last dimension gets a well mixed 32-bit number, and two rounds
-# of a finaliser (multiply and shift; the constants of Chris Wellons' `lowbias32`) join them per
-# element. XLA fuses that into whatever uses the mask, forward and backward alike, and gives the
-# same bits on a CPU and on a TPU.
+# kept in memory until the backward pass. Here every row and every column of the last dimension gets
+# a well mixed 32-bit number, and two rounds of a finaliser (multiply and shift; the constants of
+# Chris Wellons' `lowbias32`) join them per element. XLA fuses that into whatever uses the mask,
+# forward and backward alike, and gives the same bits on a CPU and on a TPU.
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads small integers over the range
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B
@@ -124,14 +197,9 @@ def make_key(seed: int, step: tf.Tensor | int) -> tf.Tensor:
 
 
 def fold_in(key: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
-    """Make a key for one place (micro-batch, replica, layer, ...) below another key.
+    """Make a key, uint32 [2], for one place (micro-batch, replica, layer, ...) below another key.
 
-    Args:
-        key: uint32 [2].
-        place: an integer, Python's or a scalar tensor; only its low 32 bits count.
-
-    Returns:
-        uint32 [2].
+    Of `place`, an integer of Python's or a scalar tensor, only the low 32 bits count.
     """
     number = tf.cast(tf.cast(place, tf.int64) & 0xFFFFFFFF, tf.uint32)
     first = _mix(key[0] ^ _mix(number + _constant(_GOLDEN)))

@@ -13,11 +13,12 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.activations import gated
 from bigbird_ja.model.kernels import keeps_slope, tile_rows
 from bigbird_ja.model.layers import (
+    FORMS,
     Parameters,
     Tokens,
+    activate,
     barrier,
     dense,
     dense_attention,
@@ -199,6 +200,30 @@ def banded_attention(
         None if documents is None else tf.reshape(documents, [-1, reach]),
     )
     return tf.reshape(context, [batch, length, heads, size])
+
+
+def gated(name: str, both: tf.Tensor, *, keeps_product: bool = False) -> tf.Tensor:
+    """Apply `activate` to the first half of the last axis, and multiply by the second half.
+
+    With `keeps_product` the result is kept for the backward pass beside `both`, and there each
+    gradient is computed once, as with `keeps_slope` for less memory.
+    """
+    inner, gate = tf.split(both, 2, axis=-1)
+    if not keeps_product or name not in FORMS:
+        return activate(name, inner) * gate
+
+    @tf.custom_gradient
+    def run(inner: tf.Tensor, gate: tf.Tensor):  # type: ignore[no-untyped-def]
+        def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
+            value, slope = FORMS[name](inner)
+            upstream, factor = tf.cast(upstream, tf.float32), tf.cast(gate, tf.float32)
+            of_inner, of_gate = upstream * factor * slope, upstream * value
+            return barrier([tf.cast(one, both.dtype) for one in (of_inner, of_gate)])
+
+        product = FORMS[name](inner)[0] * tf.cast(gate, tf.float32)
+        return barrier([tf.cast(product, both.dtype)])[0], gradient
+
+    return run(inner, gate)
 
 
 def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:

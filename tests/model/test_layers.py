@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import forward
-from bigbird_ja.model.activations import activate, gated
 from bigbird_ja.model.first_values import initial_parameters
-from bigbird_ja.model.layers import recompute
+from bigbird_ja.model.layers import activate, recompute
+from bigbird_ja.model.modernbert import gated
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
 
