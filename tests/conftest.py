@@ -152,6 +152,22 @@ def small_run(sample_corpus, tokenizer_path, once):
     return runs.SmallRun.of(made, sample_corpus, tokenizer_path)
 
 
+@pytest.fixture(scope="session")
+def trained(small_run):
+    """The model of the small run, with its tokenizer."""
+    from bigbird_ja.evaluation import load_run
+
+    return load_run(small_run.model_dir)
+
+
+@pytest.fixture(scope="session")
+def manifest(small_run):
+    """That of the data set of the small run."""
+    from bigbird_ja.data.manifest import load
+
+    return load(small_run.data_dir)
+
+
 @pytest.fixture
 def run(capsys):
     """`run("plan", "--json")`: a command in this process; status, stdout, stderr and .json."""

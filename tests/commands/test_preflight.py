@@ -13,8 +13,7 @@ from bigbird_ja.preflight import costs, figures, hlo
 from bigbird_ja.storage.ownership import MARK
 from testkit import synthetic
 from testkit.configs import fitted, with_data
-from tests.preflight import small_steps
-from tests.preflight.test_compile import DETAILED
+from tests.preflight import SHORTAGES, small_steps
 
 SIZES = ("num_layers=1", "hidden_size=64", "num_attention_heads=1", "intermediate_size=128")
 MADE = ("seq_length=128", "max_predictions_per_seq=20")
@@ -155,7 +154,8 @@ def test_divided_state_is_priced(preflight):
 
 
 def test_a_step_that_does_not_fit_names_its_buffers(preflight, monkeypatch):
-    write = f"json.dump({{'error': {DETAILED!r}}}, open(sys.argv[-1] + '/result.json', 'w'))"
+    result = {"error": SHORTAGES["detailed"]}
+    write = f"json.dump({result}, open(sys.argv[-1] + '/result.json', 'w'))"
     monkeypatch.setattr(compile_lib, "CHILD", (sys.executable, "-c", f"import json, sys; {write}"))
     _check_that_it_does_not_fit(preflight("--chip=v2"))
 

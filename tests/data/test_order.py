@@ -78,15 +78,6 @@ def test_shards_are_dealt_as_documented(layout, epoch):
     assert dealt == order_oracle.reader_shards(layout, epoch)
 
 
-def test_the_order_depends_on_epoch_and_seed():
-    layout = order.Layout((5,) * 16, 4, seed=1, window=2)
-    n = layout.num_records
-    both = flat(layout, 1, 2 * n)
-    first, second = [r for _, r in both[:n]], [r for _, r in both[n:]]
-    other = [r for _, r in flat(order.Layout((5,) * 16, 4, seed=2, window=2), 1, n)]
-    assert first != second and first != other
-
-
 @pytest.mark.parametrize("num_shards,readers,window", [(256, 32, 8), (64, 8, 4)])
 def test_neighbours_are_nearly_as_far_apart_as_in_a_full_shuffle(num_shards, readers, window):
     layout = order.Layout((40,) * num_shards, readers, seed=3, window=window)

@@ -95,5 +95,7 @@ def test_one_process_for_a_part_and_none_beside_the_join(request_of, tmp_path):
         with pytest.raises(BadInput, match="is making part-1-of-2 there: wait"):
             build.make_data(request_of(output))
         build.make_part(request_of(output), (1, 2))
-    with work.exclusive(str(output)), pytest.raises(BadInput, match="is making data there: wait"):
-        build.make_part(request_of(output), (1, 2))
+    with work.exclusive(str(output)):
+        for make in (build.make_data, lambda request: build.make_part(request, (1, 2))):
+            with pytest.raises(BadInput, match="is making data there: wait"):
+                make(request_of(output))

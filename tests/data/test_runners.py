@@ -16,25 +16,14 @@ from tests.data import making
 
 pytest.importorskip("ray", reason="needs the ray extra")
 pytestmark = pytest.mark.nightly
+FLAGS = "--seq_length=128 --num_shards=16 --num_workers=1 --masking=static --dupe_factor=20 --json"
 
 
 @pytest.fixture
 def make_data(sample_corpus, tokenizer_path, tmp_path):
     """`make_data(folder, "--flag", ...)`: the command, started; a part is one process."""
-    program = [
-        sys.executable,
-        "-m",
-        "bigbird_ja",
-        "make-data",
-        f"--input={sample_corpus}",
-        f"--tokenizer={tokenizer_path}",
-        "--seq_length=128",
-        "--num_shards=16",
-        "--num_workers=1",
-        "--masking=static",
-        "--dupe_factor=20",
-        "--json",
-    ]
+    program = [sys.executable, "-m", "bigbird_ja", "make-data", *FLAGS.split()]
+    program += [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
     # Ray gives up after half a minute, which a busy machine needs.
     patience = ("RAY_raylet_start_wait_time_s", "RAY_worker_register_timeout_seconds")
     env = {**os.environ, **dict.fromkeys(patience, "200")}

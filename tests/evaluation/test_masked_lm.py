@@ -9,24 +9,16 @@ import tensorflow as tf
 
 from bigbird_ja import evaluation
 from bigbird_ja.commands.fill_mask import fill_mask
-from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.pattern import padded_length
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.model import load_parameters
 from bigbird_ja.settings.values import varied
 from tests.model.tiny import tiny_config
 
 
 @pytest.fixture(scope="module")
-def forward(small_run):
-    config, data, params, _ = load_parameters(small_run.model_dir)
-    return Forward(config, data, params)
-
-
-@pytest.fixture(scope="module")
-def manifest(small_run):
-    return manifest_lib.load(small_run.data_dir)
+def forward(trained):
+    return Forward(trained.config, trained.data, trained.params)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +36,8 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_the_preview_is_what_fill_mask_says(result, forward, small_run, monkeypatch):
-    tokenizer = evaluation.load_run(small_run.model_dir).tokenizer
+def test_the_preview_is_what_fill_mask_says(result, forward, trained, monkeypatch):
+    tokenizer = trained.tokenizer
     asked, ask = [], forward.log_probabilities
     with monkeypatch.context() as patched:
         patched.setattr(forward, "log_probabilities", lambda *given: asked.append(1) or ask(*given))
@@ -60,9 +52,9 @@ def test_the_preview_is_what_fill_mask_says(result, forward, small_run, monkeypa
 
 
 def test_a_machine_without_mecab_and_sequences_too_short_have_no_preview(
-    forward, small_run, monkeypatch
+    forward, trained, monkeypatch
 ):
-    tokenizer = evaluation.load_run(small_run.model_dir).tokenizer
+    tokenizer = trained.tokenizer
     assert evaluation.preview(forward, tokenizer, 4) == []
 
     def refuse(text):
@@ -117,18 +109,18 @@ def test_padding_changes_no_prediction(forward):
         forward.log_probabilities(np.ones((1, 300), int), positions)
 
 
-def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(small_run):
-    config, data, params, _ = load_parameters(small_run.model_dir)
-    config = varied(config, {"model.attend_across_documents": False})
+def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(trained):
+    config = varied(trained.config, {"model.attend_across_documents": False})
+    apart = Forward(config, trained.data, trained.params)
     sep = 3
     ids = np.random.default_rng(0).integers(11, 500, (2, 256))
     ids[:, 100] = sep
     ids[1, 101:] = ids[0, 101:]  # the second documents are the same, the first ones are not
     positions = np.tile([150, 200, 255], (2, 1))
     documents = tf.cumsum(tf.cast(tf.equal(ids, sep), tf.int32), axis=1, exclusive=True) + 1
-    measured = Forward(config, data, params).log_probabilities(ids, positions, documents)
+    measured = apart.log_probabilities(ids, positions, documents)
     np.testing.assert_allclose(measured[1], measured[0], atol=1e-5)
-    mixed = Forward(config, data, params).log_probabilities(ids, positions)
+    mixed = apart.log_probabilities(ids, positions)
     assert np.abs(mixed[1] - mixed[0]).max() > 1e-4
 
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja import export
+from bigbird_ja import cli, export
 from bigbird_ja.commands.fill_mask import fill_mask
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.model.first_values import initial_parameters
@@ -84,6 +84,12 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
     monkeypatch.setitem(sys.modules, "transformers", None)
     report = parity.compare(str(tmp_path), trained, model_card.Options("x"))
     assert "neither token ids nor scores" in parity.as_text(report)
+
+
+def test_our_commands_leave_the_folder_to_transformers(exported, small_run, capsys):
+    for words in (["evaluate", f"--data_dir={small_run.data_dir}"], ["fill-mask", "--text=[MASK]"]):
+        assert cli.run_command_line([*words, f"--model_dir={exported[0]}"]) == 2
+        assert "transformers loads what `export` made" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,8 @@ def _resolved(config, platform, chip):
         ("tpu", "v5e", "kernel", "kernel"),
         ("tpu", "v6e", "kernel", "kernel"),
         ("tpu", "v5p", "xla", "kernel"),
-        ("tpu", "v7x", "xla", "kernel"),
         ("tpu", "v3", "xla", None),
         ("tpu", None, "xla", None),
-        ("cuda", None, "xla", None),
         ("cpu", None, "xla", "kernel"),  # interpreted
     ],
 )

@@ -111,11 +111,3 @@ def test_a_row_has_the_cheapest_zone_and_what_is_lent_is_never_the_cheapest():
     assert by_name["v6e-8", "spot"].zone == "asia-southeast1-b"
     assert by_name["v6e-8", "on_demand"].zone == "us-central1-b"
     assert plan.cheapest(made) == by_name["v6e-8", "spot"]
-
-
-def test_a_run_that_never_ends_has_no_price():
-    made = plan.make_rows([Plan(*BASE, preemptions_per_hour=20)], PRICES)
-    spot = [row for row in made if row.pricing == "spot"]
-    assert {(row.cost_usd, row.hours) for row in spot} == {(None, None)}
-    assert made[-1].cost_usd is None  # they come last
-    assert plan.cheapest(spot) is None

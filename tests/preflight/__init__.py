@@ -1,5 +1,7 @@
-"""Programs that tests of prices read, as a compiler writes them: hlo/NAME.hlo."""
+"""What a compiler writes: programs of which tests read the prices, and messages of full memory."""
 
 from pathlib import Path
 
-HLO = {path.stem: path.read_text("utf-8") for path in Path(__file__).parent.glob("hlo/*.hlo")}
+HERE = Path(__file__).parent
+HLO = {path.stem: path.read_text("utf-8") for path in HERE.glob("hlo/*.hlo")}
+SHORTAGES = {path.stem: path.read_text("utf-8") for path in HERE.glob("shortages/*.txt")}

@@ -12,17 +12,14 @@ from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.train.engines.lowering import LoweredStep, Spec, Traced
 from bigbird_ja.train.engines.lowering import program as program_lib
+from tests.preflight import SHORTAGES
 
 V3 = of_chip("v3")
 pytest.importorskip("libtpu", reason="the TPU compiler comes with `make install-all`")
 
 
-def _step(name):
-    traced = Traced(name, {}, {})
-    return LoweredStep(traced, traced, {}, {}, {}, 1)
-
-
-STEP = _step(b"module")
+TRACED = Traced(b"module", {}, {})
+STEP = LoweredStep(TRACED, TRACED, {}, {}, {}, 1)
 RESULT = """
 import json, sys
 out, result = sys.argv[-1], {"hlo": "HloModule made", **%s}
@@ -117,41 +114,25 @@ def test_without_the_extra_the_message_names_it(monkeypatch):
         compile_lib.versions()
 
 
-DETAILED = """RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory \
-space hbm. Used 9.28G of 7.48G hbm. Exceeded hbm capacity by 1.80G.
-
-  Largest program allocations in hbm:
-
-  1. Size: 4.64G
-     Operator: op_name="layer_3/mlp/MatMul" source_file="ops.py" source_line=1160
-     Shape: bf16[49920,49920]{0,1:T(8,128)(2,1)}
-     XLA label: fusion.8 = fusion(Arg_0.1), kind=kOutput, calls=fused_computation.9
-  2. Size: 196.0K
-     Shape: f32[49920]{0:T(1024)}
-"""
-SINGLE = (
-    "RESOURCE_EXHAUSTED: Allocation (size=64834560000) would exceed memory (size=17179869184) :: "
-    "#allocation8 [shape = 'bf16[180000,180000]{0,1}', space=hbm, tag = 'output of fusion.3@{1}']"
-)
-EARLY = "RESOURCE_EXHAUSTED: Compilation failure: Requires 120.76G, has 7.11G available."
-NEWER = (
-    "RESOURCE_EXHAUSTED: temporaries (543.31G) exceeds available HBM (30.75G). HLO module: step."
-)
 _G = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("message", "used", "largest"),
+    ("name", "used", "largest"),
     [
-        (DETAILED, 9.28 * _G, {"layer_3/mlp/MatMul": 4.64 * _G, "(made by the compiler)": 200704}),
-        (SINGLE, 64834560000, {"output of fusion.3@{1}": 64834560000}),
-        (EARLY, 120.76 * _G, {}),
-        (NEWER, 543.31 * _G, {}),
+        (
+            "detailed",
+            9.28 * _G,
+            {"layer_3/mlp/MatMul": 4.64 * _G, "(made by the compiler)": 200704},
+        ),
+        ("single", 64834560000, {"output of fusion.3@{1}": 64834560000}),
+        ("early", 120.76 * _G, {}),
+        ("newer", 543.31 * _G, {}),
     ],
 )
-def test_shortages_in_every_form(message, used, largest):
-    assert compile_lib.is_shortage(message)
-    result = compile_lib.shortage(message)
+def test_shortages_in_every_form(name, used, largest):
+    assert compile_lib.is_shortage(SHORTAGES[name])
+    result = compile_lib.shortage(SHORTAGES[name])
     assert result.used == round(used)
     assert {one["op"]: one["bytes"] for one in result.largest} == pytest.approx(largest, abs=1)
     assert all(one["shape"].startswith(("bf16[", "f32[")) for one in result.largest)

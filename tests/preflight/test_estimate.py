@@ -50,6 +50,9 @@ def test_batch_per_core():
     config = fitted(None, sets)
     assert estimate.batch_per_core(config, compile_lib.of_chip("v3")) == 4  # by tpu.num_cores=8
     assert estimate.batch_per_core(config, compile_lib.of_topology("v5e:4x8")) == 1
+    config = fitted(None, ["training.global_batch_size=8"])
+    with pytest.raises(BadInput, match=r"^--topology v5e:4x8: .*--batch_per_core"):
+        estimate.batch_per_core(config, compile_lib.of_topology("v5e:4x8"))
 
 
 def test_a_loop_of_unknown_length_gives_no_total(monkeypatch):

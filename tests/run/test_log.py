@@ -1,6 +1,6 @@
 """heartbeat.json, events.jsonl, metrics.jsonl, on disk and on a bucket."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -43,11 +43,8 @@ def test_several_writers_lose_no_event(base):
         for i in range(5):
             log.append("preempted", writer=writer, i=i)
 
-    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
     events = run_log.read_events(base)
     assert sorted((e["writer"], e["i"]) for e in events) == [
         (w, i) for w in range(4) for i in range(5)

@@ -35,24 +35,14 @@ def other_tokenizer(small_run):
 
 
 def _commands(run, out):
+    model, data = f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"
+    train, new = ("pretrain", data, "--num_train_steps=8"), f"--model_dir={out}"
     return {
-        "fill-mask": ["fill-mask", f"--model_dir={run.model_dir}", "--text=日本の[MASK]。"],
-        "export": ["export", f"--model_dir={run.model_dir}", f"--output_dir={out}"],
-        "evaluate": ["evaluate", f"--model_dir={run.model_dir}", f"--data_dir={run.data_dir}"],
-        "pretrain": [
-            "pretrain",
-            f"--model_dir={run.model_dir}",
-            f"--data_dir={run.data_dir}",
-            "--num_train_steps=8",
-        ],
-        "init_from": [
-            "pretrain",
-            f"--init_from={run.model_dir}",
-            f"--data_dir={run.data_dir}",
-            "--num_train_steps=8",
-            f"--model_dir={out}",
-            *SETTINGS,
-        ],
+        "fill-mask": ["fill-mask", model, "--text=日本の[MASK]。"],
+        "export": ["export", model, f"--output_dir={out}"],
+        "evaluate": ["evaluate", model, data],
+        "pretrain": [*train, model],
+        "init_from": [*train, f"--init_from={run.model_dir}", new, *SETTINGS],
     }
 
 

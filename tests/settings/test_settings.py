@@ -3,7 +3,6 @@
 import hashlib
 import json
 import pathlib
-import re
 from dataclasses import replace
 
 import pytest
@@ -124,7 +123,6 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
     ("text", "words"),
     [
         ("modle: {num_layers: 2}", "unknown setting 'modle.num_layers' (did you mean 'model."),
-        ("model: {num_layer: 2}", "unknown setting 'model.num_layer' (did you mean 'model.num_lay"),
         ("model: {random_pattern: roled}", "did you mean 'rolled'"),
         ("model: {hidden_size: 100, num_attention_heads: 12}", "hidden_size=100"),
         ("training: {global_batch_size: 3, gradient_accumulation_steps: 2}", "divisible"),
@@ -232,8 +230,6 @@ def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_ra
         "  training.masked_lm_prob = null  (preset 0.3; from the data)",
         "  training.final_masked_lm_prob = null  (preset 0.15; from the data)",
     ]
-    short = echo_settings(config, overrides, data=replace(DATA, seq_length=256))
-    assert "  make_data.seq_length = 256  (preset tiny-cpu 512; from the data)" in short
 
 
 @pytest.mark.parametrize("key", CONDITIONAL)
@@ -259,16 +255,8 @@ def test_what_a_preset_chooses_counts_for_what_depends_on_it():
 
 
 def test_a_new_option_changes_no_fingerprint_unless_it_is_used():
-    data = Data(
-        vocab_size=32000,
-        seq_length=4096,
-        max_predictions_per_seq=600,
-        masking="dynamic",
-        nsp=False,
-        mask_unit="whole_word",
-        masked_lm_prob=0.15,
-        special_ids={"pad": 0},
-    )
+    data = replace(DATA, vocab_size=32000, seq_length=4096, mask_unit="whole_word")
+    data = replace(data, max_predictions_per_seq=600)
     counted = {"make_data.max_predictions_per_seq": 600}  # always stated, so always counted
     expected = hashlib.sha256(json.dumps(counted).encode()).hexdigest()
     assert config_fingerprint(Config(), data) == expected
@@ -284,15 +272,6 @@ def test_a_run_comes_back_from_its_file_with_its_data(tmp_path):
     stated = write(tmp_path, "make_data: {pad_id: 3}")
     with pytest.raises(BadInput, match=r"make_data\.pad_id is no longer a setting"):
         resolve_config(stated)
-
-
-@pytest.mark.parametrize(
-    ("given", "there"), [("make_data.seq_length=512", 256), ("model.vocab_size=9000", 8000)]
-)
-def test_what_is_stated_and_disagrees_with_the_data_set_is_refused(given, there):
-    words = f"{given} (--set) disagrees with data/manifest.json, which has {there}"
-    with pytest.raises(BadInput, match=re.escape(words)):
-        completed(given, data=DATA)
 
 
 def test_a_run_keeps_its_data_model_seed_and_optimizer():

@@ -19,20 +19,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles, folder_files, model_proto, read_tokenizer, tokenizer_of, words
 from bigbird_ja.text.corpus import open_corpus
 from testkit import ROOT, tokenizer_folders
-
-HARD = (
-    "",
-    " 前後に空白 ",
-    "半角ｶﾞｷﾞ、全角ＡＢＣ、㌔①",
-    "か\u3099き\u3099",
-    "改行\nと\r\nタブ\tと  二つの空白",
-    "x" * 300,
-    "|||IP_ADDRESS|||",
-    "絵文字😀👨‍👩‍👧と𠮷野家ヷ",
-    "Deep learning isn't   new。",
-    "_START_ARTICLE_\n題",
-)
-
+from tests.text import HARD
 
 HAS_MECAB = importlib.util.find_spec("fugashi") is not None
 without_mecab = pytest.mark.skipif(not HAS_MECAB, reason="needs the words extra")
@@ -252,6 +239,7 @@ START = {"SpecialToken": {"id": "<s>", "type_id": 0}}
 ENDS = {"type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2]}
 TWICE = {"type": "TemplateProcessing", "single": [START] * 2, "pair": []}
 TWICE["special_tokens"] = {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}
+ALONE, OPTIONS = {"single": [START]}, {"mecab_option": "-o /tmp/x"}
 PANIC = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
 NEW = {"type": "New", "vocab": {"[UNK]": 1}}
 BAD = {
@@ -260,19 +248,11 @@ BAD = {
     "no mask": ("WordPiece", spoilt(CONFIG, mask_token="<x>"), "no piece for mask_token"),
     "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "puts 2 pieces before"),
     "end of no piece": (UNIGRAM, spoilt(FILE, post_processor=ENDS), "adds id 99999 to a text"),
-    "template alone": (
-        UNIGRAM,
-        spoilt(FILE, post_processor={"single": [START]}),
-        "not a tokenizer with a post_processor",
-    ),
+    "template alone": (UNIGRAM, spoilt(FILE, post_processor=ALONE), "not a tokenizer with a post"),
     "the library panics": (UNIGRAM, spoilt(FILE, normalizer=PANIC), "precompiled_charsmap"),
     "one piece for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "plays two parts"),
     "no MeCab": (MECAB, spoilt(CONFIG, word_tokenizer_type="jumanpp"), "only mecab with wordpiece"),
-    "options of MeCab": (
-        MECAB,
-        spoilt(CONFIG, mecab_kwargs={"mecab_option": "-o /tmp/x"}),
-        "without options",
-    ),
+    "options of MeCab": (MECAB, spoilt(CONFIG, mecab_kwargs=OPTIONS), "without options"),
 }
 
 

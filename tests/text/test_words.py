@@ -7,6 +7,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import corpus, read_tokenizer, words
+from tests.text import BOUNDARIES, HARD
 
 has_mecab = importlib.util.find_spec("fugashi") is not None
 
@@ -16,24 +17,7 @@ def cut(text, offsets):
     return [text[a:b] for a, b in zip(offsets.tolist(), ends, strict=True)]
 
 
-@pytest.mark.parametrize(
-    "expected",
-    [
-        ["東京", "は", "日本", "の", "首都", "である", "。"],
-        ["コーヒー", "を", "飲", "む"],
-        ["らーめんと", "ラーメン", "が"],
-        ["三ヶ月前", "の"],
-        ["人々", "が"],
-        ["3.14", "と", "1,000", "円"],
-        ["１９９０", "年"],
-        ["BigBird", "で", "TPU", "を"],
-        ["A", "4", "判"],
-        ["「", "えっ", "！", "？", "」"],
-        ["▁New", "▁York", "の", "街"],
-        ["か\u3099", "漢字"],
-        ["👨\u200d", "👩", "家族"],
-    ],
-)
+@pytest.mark.parametrize("expected", BOUNDARIES["words"])
 def test_script_boundaries(expected):
     text = "".join(expected)
     assert cut(text, words.script_boundaries(text)) == expected
@@ -66,15 +50,7 @@ def test_marks_of_tokens_are_those_of_the_text(tokenizer_path, sample_corpus, mo
     monkeypatch.setattr(words, "_mecab_parser", lambda: None)
     monkeypatch.setattr(words, "mecab_boundaries", words.script_boundaries)
     tok = read_tokenizer(tokenizer_path)
-    texts = list(corpus.open_corpus([sample_corpus]).texts())
-    texts += [
-        "",
-        "ー",
-        "コーヒーはーー",
-        "a_NEWLINE__START_ARTICLE_東京",
-        "😀\u200d😀 \0 巀巀",
-        " 　 ",
-    ]
+    texts = [*corpus.open_corpus([sample_corpus]).texts(), *HARD, "😀\u200d😀 \0 巀巀"]
     ids = tok.encode_arrays(texts)
     by_piece, by_text = (words.word_marker(kind, tok)(texts, ids) for kind in ("script", "mecab"))
     assert [(len(x), x.dtype) for x in by_piece] == [(len(x), bool) for x in ids]

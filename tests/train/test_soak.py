@@ -46,7 +46,6 @@ class Tally:
     Args:
         most_steps_redone: between the newest checkpoint and the kill.
         seconds_to_resume: of each start that came to train.
-        most_seconds_to_end: of the processes of a pod that were not killed.
     """
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
@@ -54,7 +53,6 @@ class Tally:
     rounds: int = 0
     most_steps_redone: int = 0
     seconds_to_resume: list[float] = field(default_factory=list)
-    most_seconds_to_end: float = 0.0
     failure: str = ""
 
 
@@ -107,9 +105,7 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
             running[victim].hung.unlink()
             time.sleep(rng.random() * seconds)
         running[victim].send(signal.SIGKILL)
-    killed = time.monotonic()
     ended = pods.wait(running)
-    tally.most_seconds_to_end = max(tally.most_seconds_to_end, time.monotonic() - killed)
     statuses = [each.status for each in ended]
     if not is_reached or statuses.pop(victim) != -signal.SIGKILL:
         return False

@@ -83,8 +83,8 @@ class Training:
     """Runs into one MODEL_DIR, one after the other.
 
     Args:
-        stop_at: the step at whose end someone asks to stop, or `instead` happens.
-        stop_in_evaluation: whether someone asks while the first evaluation runs.
+        stop_at: the step at whose end someone asks to stop, or `instead` happens; "evaluation" is
+            while the first evaluation runs.
     """
 
     def __init__(self, tmp_path, monkeypatch, *settings):
@@ -94,23 +94,13 @@ class Training:
         self.config = fit_to_data(config, self.manifest, overrides)
         self._monkeypatch = monkeypatch
 
-    def run(
-        self,
-        *,
-        ahead=0,
-        loop=1,
-        bad=None,
-        evaluates=False,
-        stop_at=None,
-        stop_in_evaluation=False,
-        instead=None,
-    ):
+    def run(self, *, ahead=0, loop=1, bad=None, evaluates=False, stop_at=None, instead=None):
         stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
         steps = CheckpointStore(self.model_dir).steps()
         engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad)
 
         def evaluate(model, *_, **how):
-            if stop_in_evaluation:
+            if stop_at == "evaluation":
                 stop.ask("SIGTERM")
             for _ in range(how["max_batches"] or 1):
                 how["tick"]()
@@ -118,7 +108,7 @@ class Training:
             return {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5, "examples": [], **fingerprint}
 
         def mark(phase, step=0):
-            if stop_at is not None and engine.finished >= stop_at:
+            if isinstance(stop_at, int) and engine.finished >= stop_at:
                 instead() if instead else stop.ask("SIGTERM")
 
         self._monkeypatch.setattr(evaluation, "evaluate_model", evaluate)
@@ -222,7 +212,7 @@ def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(trainin
     """In the last one too: "finished" would leave it out for good."""
     for last in (20, 30):
         with pytest.raises(Interrupted):
-            training.run(evaluates=True, stop_in_evaluation=True)
+            training.run(evaluates=True, stop_at="evaluation")
         assert training.saved[-1] == last and last in training.logged
         assert training.evaluated == ([20] if last == 30 else [])
         if last == 20:

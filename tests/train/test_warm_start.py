@@ -1,7 +1,6 @@
 """Warm starts: every parameter from where the table says."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -65,30 +64,26 @@ def test_google_s_checkpoint(google, code):
         )
 
 
-def test_the_record_names_the_source_wherever_the_command_ran(google, monkeypatch):
+def test_the_record_names_the_source_wherever_the_command_ran_and_a_commit_of_the_hub(
+    google, tmp_path, monkeypatch
+):
     """`--init_from .` gave a model card that names "." as its base model."""
-    prefix, _ = google
-    folder, name = os.path.split(prefix)
-    monkeypatch.chdir(folder)
-    record = load_initial(name, *with_data(tiny_config(96, **{"make_data.nsp": True}))).record
-    assert record["source"] == prefix and "hub" not in record
-
-
-def test_the_record_names_the_commit_of_the_hub(google, tmp_path):
+    run = with_data(tiny_config(96, **{"make_data.nsp": True}))
+    monkeypatch.chdir(tmp_path)
+    record = load_initial("bigbr.ckpt-0", *run).record
+    assert record["source"] == google[0] and "hub" not in record
     cached = tmp_path / "models--me--model/snapshots"
     cached.mkdir(parents=True)
-    (cached / "c0ffee").symlink_to(os.path.dirname(google[0]))
-    config = tiny_config(96, **{"make_data.nsp": True})
-    record = load_initial(f"{cached}/c0ffee/bigbr.ckpt-0", *with_data(config)).record
+    (cached / "c0ffee").symlink_to(tmp_path)
+    record = load_initial(f"{cached}/c0ffee/bigbr.ckpt-0", *run).record
     assert record["hub"] == "me/model@c0ffee"
 
 
-def test_what_stays_random_is_a_warning(tmp_path):
-    config = tiny_config(96)
-    params = initial_parameters(*with_data(config), seed=3)
+def test_what_stays_random_is_a_warning(google):
+    (prefix, params), config = google, tiny_config(96)
     some = {name: value for name, value in params.items() if "transform" not in name}
-    model.write_variables(str(tmp_path / "model.ckpt-0"), _google(some, config))
-    text = load_initial(str(tmp_path / "model.ckpt-0"), *with_data(config)).summary
+    model.write_variables(prefix, _google(some, config))
+    text = load_initial(prefix, *with_data(config)).summary
     warning = text.splitlines()[-1]
     assert warning.startswith(f"warning: 4 of {len(params)} variables keep random first values: ")
     assert all(f"cls/predictions/transform/{part}" in warning for part in ("kernel", "beta"))

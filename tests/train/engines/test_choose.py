@@ -27,41 +27,38 @@ def machine(monkeypatch):
     return PretendedMachine(monkeypatch, packages, ())
 
 
-def test_the_estimator_where_it_is_proven(machine):
-    machine.tpu("v3-8")
-    chosen = choose("auto", True, CONFIG)
-    assert (chosen.name, chosen.replicas, chosen.peak_flops) == ("estimator", 8, 61.5e12)
-    assert str(chosen) == (
-        "engine: estimator on TPU v3-8, 8 cores (auto: TensorFlow 2.15 and a TPU v3)"
-    )
-    machine.packages.pop("jax")  # never needed for it
-    assert choose("auto", True, CONFIG).name == "estimator"
-    chosen = choose("auto", False, CONFIG)
-    assert (chosen.name, chosen.replicas) == ("estimator", 1)
-    assert chosen.why == "auto: jax is not installed"
-
-
 @pytest.mark.parametrize(
-    ("kind", "engine", "why"),
+    ("missing", "kind", "wanted", "processes", "engine", "why"),
     [
-        ("v5litepod-8", "pjrt", "not proven on a TPU v5e"),
-        (None, "pjrt", "no TPU v2 or v3"),
-        ("v3-8", "estimator", "a TPU v3"),
-        ("v2-8", "estimator", "a TPU v2"),
+        ("", "v3-8", "auto", 1, "estimator", "a TPU v3"),
+        ("", "v2-8", "auto", 1, "estimator", "a TPU v2"),
+        ("jax", "v3-8", "auto", 1, "estimator", "a TPU v3"),  # never needed for it
+        ("", "v5litepod-8", "auto", 1, "pjrt", "not proven on a TPU v5e"),
+        ("", None, "auto", 1, "pjrt", "no TPU v2 or v3"),
+        ("jax", None, "auto", 1, "estimator", "auto: jax is not installed"),
+        ("tensorflow_estimator", None, "auto", 1, "pjrt", "needs TensorFlow 2.15"),
+        ("", None, "pjrt", 1, "pjrt", "--engine pjrt"),
+        ("", "v5litepod-8", "estimator", 1, "estimator", "--engine estimator"),
+        ("", "v3-8", "auto", 2, "pjrt", "several processes"),
     ],
 )
-def test_the_estimator_is_taken_on_a_v2_or_v3_alone(machine, kind, engine, why):
-    if kind is not None:
+def test_an_engine_is_chosen(machine, missing, kind, wanted, processes, engine, why):
+    machine.packages.pop(missing, None)
+    if kind:
         machine.tpu(kind)
-    chosen = choose("auto", kind is not None, CONFIG)
-    assert chosen.name == engine and why in chosen.why
+    chosen = choose(wanted, kind is not None, CONFIG, processes)
+    assert (chosen.name, chosen.processes) == (engine, processes) and why in chosen.why
 
 
-def test_the_engine_that_is_installed_is_taken(machine):
-    machine.packages.pop("tensorflow_estimator")
-    assert choose("auto", False, CONFIG).name == "pjrt"
-    machine.packages = {"tensorflow": "2.15.1", "tensorflow_estimator": "2.15.0"}
-    assert choose("auto", False, CONFIG).name == "estimator"
+def test_a_choice_says_what_it_runs_on(machine):
+    assert choose("estimator", False, CONFIG).replicas == 1
+    machine.tpu("v3-8")
+    chosen = choose("auto", True, CONFIG)
+    assert (chosen.replicas, chosen.peak_flops) == (8, 61.5e12)
+    about = "engine: estimator on TPU v3-8, 8 cores (auto: TensorFlow 2.15 and a TPU v3)"
+    assert str(chosen) == about
+    pod = choose("auto", True, CONFIG, 2)
+    assert pod.replicas == 2 and "in 2 processes" in str(pod)
 
 
 def test_what_only_jax_has_is_refused_by_the_estimator(machine):
@@ -73,18 +70,10 @@ def test_what_only_jax_has_is_refused_by_the_estimator(machine):
         choose("estimator", False, config)
 
 
-def test_the_requested_engine_is_taken(machine):
-    assert choose("pjrt", False, CONFIG).name == "pjrt"
-    machine.tpu("v5litepod-8")
-    assert choose("estimator", True, CONFIG).name == "estimator"
-
-
 def test_a_missing_tpu_is_reported_first(tmp_path):
     nowhere = (str(tmp_path / "accel*"),)
     with pytest.raises(BadInput, match="this machine has no TPU"):
         check_estimator_tpu(CONFIG, nowhere)
-    with pytest.raises(BadInput, match="this machine has no TPU"):
-        devices.find(True, nowhere)
     (tmp_path / "accel0").touch()
     with pytest.raises(BadInput, match="built without TPU support"):
         check_estimator_tpu(CONFIG, nowhere)
@@ -94,13 +83,6 @@ def test_a_tpu_of_another_name_that_does_not_answer():
     config = varied(CONFIG, {"tpu.name": "somewhere", "tpu.zone": "none"})
     with pytest.raises(BadInput, match="no TPU 'somewhere'"):
         check_estimator_tpu(config)
-
-
-def test_several_processes_are_for_jax(machine):
-    machine.tpu("v3-8")
-    chosen = choose("auto", True, CONFIG, 2)
-    assert (chosen.name, chosen.replicas, chosen.processes) == ("pjrt", 2, 2)
-    assert "in 2 processes" in str(chosen)
 
 
 @pytest.mark.parametrize(

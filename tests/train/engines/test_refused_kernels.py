@@ -11,10 +11,8 @@ from bigbird_ja.train.engines import pjrt
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.pjrt import PjrtEngine
 
-KEY = "model.attention_implementation"
 
-
-def _engine(monkeypatch, *settings):
+def test_auto_continues_without_them(monkeypatch, capsys):
     """For a v5e whose compiler takes XLA's way only."""
     monkeypatch.setattr(kernels, "_version", lambda package: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
@@ -27,13 +25,9 @@ def _engine(monkeypatch, *settings):
         return "the step"
 
     monkeypatch.setattr(PjrtEngine, "_compile", compile_)
-    sets = ["training.global_batch_size=1", *settings]
-    config = fitted("base-4096", sets)
-    return PjrtEngine(*with_data(config), dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
-
-
-def test_auto_continues_without_them(monkeypatch, capsys):
-    engine = _engine(monkeypatch)
+    run = with_data(fitted("base-4096", ["training.global_batch_size=1"]))
+    engine = PjrtEngine(*run, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
     assert engine._step_config.model.attention_implementation == "kernel"
     assert engine._compile_with_fallback() == "the step"  # type: ignore[comparison-overlap]
-    assert f"{KEY}=auto: xla, as this compiler refuses" in capsys.readouterr().err
+    said = "model.attention_implementation=auto: xla, as this compiler refuses"
+    assert said in capsys.readouterr().err
