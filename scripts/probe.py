@@ -22,9 +22,8 @@ import numpy as np
 from bigbird_ja import evaluation
 from bigbird_ja.commands.evaluate import row_name
 from bigbird_ja.data import manifest
-from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.params import POSITIONS
+from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
 from bigbird_ja.run.model import write_variables

@@ -191,9 +191,10 @@ def _replicas(config, data, state, batches, replicas, steps):
     """Make the same steps by TensorFlow alone: one replica after another, sums between."""
     import tensorflow as tf
 
-    from bigbird_ja.model.params import parameter_specs, slot_parameters
+    from bigbird_ja.model.params import parameter_specs
     from bigbird_ja.run.model import slot_name
     from bigbird_ja.train import step as step_lib
+    from bigbird_ja.train.optimizer import slot_parameters
 
     config = varied(config, {"model.attention_implementation": "xla"})
     names = list(parameter_specs(config, data))

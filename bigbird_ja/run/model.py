@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEP = "global_step"
-SLOTS = ("m", "v")  # see `model.params.slot_parameters`
+SLOTS = ("m", "v")  # see `train.optimizer.slot_parameters`
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
 NO_CHECKPOINT = "no checkpoint here: give a run's folder (transformers loads what `export` made)"

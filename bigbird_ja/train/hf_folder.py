@@ -13,7 +13,7 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.model import first_values, state_dict
+from bigbird_ja.model import params, state_dict
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
@@ -287,10 +287,8 @@ def _add_pieces(
 ) -> None:
     """Give random rows to pieces that `make-data --tokenizer` added behind the folder's own."""
     for name in (n for n in _BY_PIECE if n in values):
-        old, new = (
-            values[name],
-            first_values.initial_value(config, name, specs[name], config.training.seed),
-        )
+        old = values[name]
+        new = params.initial_value(config, name, specs[name], config.training.seed)
         if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
             new[: len(old)] = old
             values[name] = new

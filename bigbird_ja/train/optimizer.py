@@ -26,11 +26,13 @@ take equal shares of them.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 import tensorflow as tf
 
-from bigbird_ja.model.params import MatrixSpec
-from bigbird_ja.settings.schema import TrainingConfig
+from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.settings import Data
+from bigbird_ja.settings.schema import Config, TrainingConfig
 
 NamedTensors = dict[str, tf.Tensor]
 
@@ -42,6 +44,45 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _UPDATE_RMS = 0.2
 _SMALLEST_NORM = 1e-12  # a matrix of zeros stays one
+# Matrices of a ModernBERT's layer in one kernel: query, key, value; both halves of the gated MLP.
+_SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """Describes the matrices side by side in one kernel, each [rows, columns]."""
+
+    count: int
+    rows: int
+    columns: int
+
+
+def muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
+    """Return the parameters that Muon updates, the layers' kernels; none with AdamW."""
+    if config.training.optimizer != "muon":
+        return {}
+    matrices = {}
+    for name, spec in parameter_specs(config, data).items():
+        if name.startswith("bert/encoder/layer_") and name.endswith("/kernel"):
+            count, (rows, columns) = _SIDE_BY_SIDE.get(name.split("/")[-2], 1), spec.shape
+            matrices[name] = MatrixSpec(count, rows, columns // count)
+    return matrices
+
+
+def slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
+    """Return the parameters that have each slot of the optimiser's state.
+
+    All have a running mean of their gradients (m), and all but Muon's one of their squares (v).
+    """
+    names, matrices = list(parameter_specs(config, data)), muon_matrices(config, data)
+    return {"m": names, "v": [name for name in names if name not in matrices]}
+
+
+def count_state(config: Config, data: Data) -> int:
+    """Count the scalars in all parameters and the optimiser's slots: what a checkpoint holds."""
+    specs = parameter_specs(config, data)
+    slots = (name for names in slot_parameters(config, data).values() for name in names)
+    return sum(math.prod(specs[name].shape) for name in (*specs, *slots))
 
 
 def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -72,7 +113,7 @@ def update(
     Args:
         training: the rule, its betas and epsilon, and weight decay.
         params: float32 master weights.
-        slots: `{"m": {...}, "v": {...}}`, as `model.params.slot_parameters` lists them.
+        slots: `{"m": {...}, "v": {...}}`, as `slot_parameters` lists them.
         gradients: float32, of the same names.
         decayed: which parameters decay by `adamw`.
         muons: of the parameters that Muon updates `muon_updates`.
@@ -169,7 +210,7 @@ def muon_directions(
 
     Args:
         training: clips the gradients; its `dtype` is that of the iterations.
-        matrices: of `model.params.muon_matrices`.
+        matrices: of `muon_matrices`.
         momenta: float32 by name; whole, or the same rows of each.
         gradients: as `momenta`.
         norm: of all gradients.

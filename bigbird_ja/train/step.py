@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.forward import pretraining_metrics
 from bigbird_ja.model.layers import fold_in, make_key
-from bigbird_ja.model.params import muon_matrices, parameter_specs
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import (
@@ -19,6 +19,7 @@ from bigbird_ja.train.optimizer import (
     global_norm,
     learning_rate,
     muon_directions,
+    muon_matrices,
     muon_updates,
     orthogonalize,
     orthogonalize_together,
@@ -74,7 +75,7 @@ def train_step(
     if num_replicas > 1:
         with tf.name_scope("optimizer"):
             norm = global_norm(gradients)
-            about = config.training, muon_matrices(config), slots["m"], gradients
+            about = config.training, muon_matrices(config, data), slots["m"], gradients
             stacks = muon_directions(*about, norm, num_replicas)
             stacks = [orthogonalize_together(s, *how, cross_replica_sum) for s in stacks]
     sums = cross_replica_sum(sums)
@@ -159,7 +160,7 @@ def apply_gradients(
     """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
-        matrices = muon_matrices(config)
+        matrices = muon_matrices(config, data)
         rate = learning_rate(config.training, global_step)
         masked_lm_loss, masked_lm_accuracy, *next_sentence = tf.unstack(sums)
         metrics = {

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import encode
 from bigbird_ja.model.layers import Tokens, dense_attention
+from bigbird_ja.model.params import initial_parameters
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 

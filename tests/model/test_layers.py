@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import forward
-from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.layers import activate, recompute
 from bigbird_ja.model.modernbert import gated
+from bigbird_ja.model.params import initial_parameters
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from bigbird_ja.model.first_values import initial_parameters
-from bigbird_ja.model.params import count_parameters, model_flops, parameter_specs, visible_pairs
+from bigbird_ja.model import params as params_lib
+from bigbird_ja.model.params import count_parameters, initial_parameters, parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.values import varied
@@ -137,10 +137,10 @@ def test_model_flops_of_full_attention_by_hand():
     mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
     head = 5 * 2 * (8 * 8 + 8 * 100)
     whole = 3 * 2 * (3 * attention + mlps + head)
-    assert model_flops(*with_data(config), batch_per_core=2) == whole
+    assert params_lib.model_flops(*with_data(config), batch_per_core=2) == whole
     # Half of the pairs are of other documents.
     half = 3 * 2 * 3 * 4 * 8 * 16 * 16 / 2
-    assert model_flops(*with_data(config), batch_per_core=2, share=0.5) == whole - half
+    assert params_lib.model_flops(*with_data(config), batch_per_core=2, share=0.5) == whole - half
 
 
 @pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
@@ -149,4 +149,4 @@ def test_sparse_attention_counts_what_its_pattern_lets_see(pattern, per_row):
     blocks = 64
     # Rows next to a global block see it once; the two global rows see everything.
     by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
-    assert visible_pairs(config, 0, 4096) == by_hand * 64 * 64
+    assert params_lib.visible_pairs(config, 0, 4096) == by_hand * 64 * 64

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.model.params import slot_parameters
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.train.optimizer import slot_parameters
 from testkit.configs import with_data
 
 _TINY = {

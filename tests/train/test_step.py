@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.first_values import initial_parameters
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.params import parameter_specs
+from bigbird_ja.model.params import initial_parameters, parameter_specs
 from bigbird_ja.settings.values import varied
 from bigbird_ja.train.engines.lowering import Division, Spec, division_of
 from bigbird_ja.train.step import train_step

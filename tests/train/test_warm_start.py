@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja.model.first_values import initial_parameters
+from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.model.state_dict import to_hugging_face
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model

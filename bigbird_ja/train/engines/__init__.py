@@ -15,10 +15,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.model import first_values, pattern
-from bigbird_ja.model import params as params_lib
-from bigbird_ja.model.params import count_parameters, count_state
+from bigbird_ja.model import pattern
+from bigbird_ja.model.params import count_parameters, initial_parameters, parameter_specs
 from bigbird_ja.process.errors import BadInput, require
 from bigbird_ja.run.model import STEP, check_shapes, read_checkpoint, slot_name
 from bigbird_ja.settings import Data
@@ -219,6 +220,8 @@ def check(job: Job) -> None:
     job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
     is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
     if is_on_host and engine.name == "estimator":  # the other engine has its compiler's figures
+        from bigbird_ja.train.optimizer import count_state
+
         # There the state is held four times (variables, results of the step, a snapshot that is
         # written, first values), and beside it the gradients.
         values = 4 * count_state(config, job.manifest) + count_parameters(config, job.manifest)
@@ -283,20 +286,20 @@ def first_state(
     Raises:
         BadInput: the checkpoint is of another model.
     """
-    import numpy as np
+    from bigbird_ja.train.optimizer import slot_parameters  # TensorFlow's
 
     slots = [
         (slot_name(name, slot), name)
-        for slot, names in params_lib.slot_parameters(config, data).items()
+        for slot, names in slot_parameters(config, data).items()
         for name in names
     ]
     if checkpoint is None:
-        params = first_values.initial_parameters(config, data, config.training.seed)
+        params = initial_parameters(config, data, config.training.seed)
         params.update(warm_start.values if warm_start else {})
         zeros = {slot: np.zeros_like(params[name]) for slot, name in slots}
         return {**params, **zeros, STEP: np.int64(0)}
     state = read_checkpoint(checkpoint)
-    specs = params_lib.parameter_specs(config, data)
+    specs = parameter_specs(config, data)
     expected = {name: spec.shape for name, spec in specs.items()}
     expected |= {slot: specs[name].shape for slot, name in slots}
     check_shapes(state, {**expected, STEP: ()}, checkpoint.prefix)

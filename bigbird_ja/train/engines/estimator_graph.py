@@ -11,10 +11,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from bigbird_ja.model.params import parameter_specs, slot_parameters
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.run.model import STEP, slot_name
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
+from bigbird_ja.train.optimizer import slot_parameters
 from bigbird_ja.train.step import train_step
 
 # Logged steps that one device loop may cover before the host reads them.

@@ -27,7 +27,7 @@ import tensorflow as tf
 from tensorflow.compiler.xla.service import hlo_pb2
 
 from bigbird_ja.model import forward
-from bigbird_ja.model.params import muon_matrices, parameter_specs, slot_parameters
+from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import slot_name
 from bigbird_ja.settings import Data
@@ -43,6 +43,7 @@ from bigbird_ja.train.engines.lowering import (
     division_of,
     gradient_name,
 )
+from bigbird_ja.train.optimizer import muon_matrices, slot_parameters
 
 _SCALAR = Spec((), "float32")
 _CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -98,7 +99,7 @@ class Program:
 
         Muon's matrices are divided by rows.
         """
-        matrices, count = muon_matrices(self.config), self.num_replicas
+        matrices, count = muon_matrices(self.config, self.data), self.num_replicas
         if count == 1 or not matrices:
             return {}
         shards = {
@@ -157,7 +158,7 @@ class Program:
         Between the two a replica gives rows for matrices: of each stack [n, rows / replicas,
         columns] it gets [n / replicas, rows, columns].
         """
-        matrices, count = muon_matrices(self.config), self.num_replicas
+        matrices, count = muon_matrices(self.config, self.data), self.num_replicas
         if not matrices or not self.shards:
             return None
         parts = self._parts({name: self.parameters[name] for name in matrices})
