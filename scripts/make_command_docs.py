@@ -11,7 +11,7 @@ from pathlib import Path
 from absl import flags
 
 from bigbird_ja import cli
-from bigbird_ja.cli import command_flags, help
+from bigbird_ja.cli import command_flags
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "docs/commands"
@@ -34,7 +34,7 @@ def _readme(name: str) -> str:
 
 def _index() -> str:
     rows = "\n".join(f"- [`{n}`]({n}.md): {what}" for n, what in cli.COMMANDS.items())
-    common = help.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
+    common = command_flags.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
     return (
         "# Commands\n\nIn the order of use; a default stands in brackets. `make docs` writes these"
         " pages from the commands' flags.\n\n"
@@ -46,7 +46,7 @@ def _index() -> str:
 def _page(name: str) -> str:
     command = cli.load_command(name)
     summary, _, rest = (command.__doc__ or "").strip().partition("\n")
-    sections = help.sections(command_flags.flags_of(command))
+    sections = command_flags.sections(command_flags.flags_of(command))
     sections.pop(COMMON, None)
     told = _paragraphs(rest)
     if not any(part.startswith("```") for part in told):
@@ -72,9 +72,9 @@ def _section(heading: str, listed: list[flags.Flag]) -> str:
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
-        f"`{help.form(one)}` ({command_flags.declared(one).setting})"
+        f"`{command_flags.form(one)}` ({command_flags.declared(one).setting})"
         if command_flags.declared(one).setting.partition(".")[2] != one.name
-        else f"`{help.form(one)}`"
+        else f"`{command_flags.form(one)}`"
         for one in listed
     )
     return f"## Settings\n\nFlags of [settings](../settings.md): {names}."
@@ -83,9 +83,9 @@ def _section(heading: str, listed: list[flags.Flag]) -> str:
 def _flag_list(listed: list[flags.Flag]) -> str:
     rows = []
     for flag in listed:
-        default = help.default_text(flag)
+        default = command_flags.default_text(flag)
         ending = "" if default in ("off", "none", "required") else f" ({default})"
-        rows.append(f"- `{help.form(flag)}`: {help.meaning(flag)}{ending}")
+        rows.append(f"- `{command_flags.form(flag)}`: {command_flags.meaning(flag)}{ending}")
     return "\n".join(rows)
 
 

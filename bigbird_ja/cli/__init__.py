@@ -115,9 +115,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
         with _results(wants_json) as results:
             return _report(error, results, signals)
     if args.help:
-        from bigbird_ja.cli.help import command_help
-
-        return _show(lambda: command_help(command, arguments[0]))
+        return _show(lambda: command_flags.command_help(command, arguments[0]))
     with _results(wants_json) as results:
         return _run(command, args, results, signals)
 

@@ -7,39 +7,24 @@ flag that sets a setting is declared by the setting's key alone.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, in_words, near, suggestion
-
-if TYPE_CHECKING:
-    from bigbird_ja.settings.resolve import Override
-    from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.option import EXPECTED, Option, in_words, near, suggestion
 
 Args = flags.FlagValues  # the flags of a command, parsed
 
-# Flags that people know from other trainers or from 0.1.0, where none of ours is meant.
-_EXPECTED = {
-    **dict.fromkeys(
-        ("resume", "resume_from", "resume_from_checkpoint"),
-        "the same command again goes on by itself",
-    ),
-    **dict.fromkeys(
-        ("gpu", "gpus", "use_gpu", "cuda", "device"),
-        "a GPU is used without a flag, where JAX finds one: `bigbird-ja doctor` says",
-    ),
-    "continue_with": "--set training.KEY=VALUE does so on a run that goes on",
-    "probe": "`python -m scripts.probe` has it",
-    "watch": "`pretrain --mode train_and_eval` evaluates, `report` again draws the page",
-    "plot": "the table and --json have its figures",
-}
 _SWITCH = {
     **dict.fromkeys(("true", "t", "1", "yes", "y"), True),
     **dict.fromkeys(("false", "f", "0", "no", "n"), False),
 }
+
+_FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
+_COMMON = ("config", "set", "json", "help")
 
 
 def settings() -> Mapping[str, Option]:
@@ -118,11 +103,7 @@ class _Parser(flags.ArgumentParser):
         self.option = option
 
     def parse(self, argument: Any) -> Any:
-        """Reads the value, or the list of values.
-
-        Raises:
-            BadInput: of another type or out of range.
-        """
+        """Reads the value, or the list of values; refuses another type or range."""
         if not self.option.commas:
             return self._read(argument)
         if isinstance(argument, str):
@@ -196,7 +177,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
             raise BadInput(
                 f"unknown flag --{error.flagname}: this command uses no settings"
             ) from error
-        if serves := _EXPECTED.get(error.flagname.replace("-", "_")):
+        if serves := EXPECTED.get(error.flagname.replace("-", "_")):
             raise BadInput(f"no flag --{error.flagname}: {serves}") from error
         near = _near(args, error.flagname)
         raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
@@ -266,25 +247,23 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
     """Refuses a flag that has no effect beside the others."""
     option = declared(flag)
-    if option.needs and not _is_given(args, option.needs):
-        raise _without(f"--{flag.name}", option.needs)
+    if option.needs:
+        check_given(args, f"--{flag.name}", option.needs)
     for other in option.excludes:
         if args[other].present:
             raise BadInput(f"--{flag.name} and --{other}: give one of them")
 
 
-def _without(given: str, need: str) -> BadInput:
-    return BadInput(f"{given} has no effect without {spelled(need)}: add that, or leave it out")
+def check_given(args: flags.FlagValues, what: str, need: str) -> None:
+    """Refuses what has no effect without a flag that is not there."""
+    name, equals, value = need.partition("=")
+    if not (args[name].value == value if equals else args[name].value):
+        raise BadInput(f"{what} has no effect without {spelled(need)}: add that, or leave it out")
 
 
 def spelled(need: str) -> str:
     """Spells a flag that another needs as people type it: `--name VALUE`."""
     return f"--{need.replace('=', ' ')}"
-
-
-def _is_given(args: flags.FlagValues, need: str) -> bool:
-    name, equals, value = need.partition("=")
-    return args[name].value == value if equals else bool(args[name].value)
 
 
 def _near(args: flags.FlagValues, name: str) -> str:
@@ -297,37 +276,73 @@ def _near(args: flags.FlagValues, name: str) -> str:
     return suggestion(nearest)
 
 
-def configs(args: flags.FlagValues) -> list[str | None]:
-    """Lists what `--config` names; [None] without it. One, but where it is repeatable."""
-    given = args.config
-    return (given if isinstance(given, list) else [given]) or [None]
+def command_help(command: Any, name: str) -> str:
+    """Formats `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
 
-
-def resolve(
-    args: flags.FlagValues, adopted: Iterable[Override] = (), config_name: str | None = None
-) -> tuple[Config, list[Override]]:
-    """Resolves the config that a command's flags ask for; see `resolve_config`.
-
-    Raises:
-        BadInput: also a setting that has no effect without a flag that is not there.
+    Args:
+        command: its module.
+        name: as it is typed.
     """
-    from bigbird_ja.settings.resolve import Override, resolve_config
+    about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
+    about[0] = f"bigbird-ja {name}: {about[0]}"
+    paragraphs = [text if text.startswith(" ") else textwrap.fill(text, 79) for text in about]
+    lines = ["\n\n".join(paragraphs), "", "Example:", f"  {command.EXAMPLE}"]
+    for heading, listed in sections(flags_of(command)).items():
+        lines += ["", f"{heading}:"]
+        for flag in listed:
+            default = default_text(flag)
+            shown = default if declared(flag).required else f"default: {default}"
+            text = meaning(flag) + (f" ({shown})" if default != "off" else "")
+            lines.append(f"  {form(flag)}")
+            lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return "\n".join(lines)
 
-    given = [
-        Override(declared(flag).setting, flag.value, f"--{flag.name}")
-        for flag in own_flags(args)
-        if declared(flag).setting and flag.value is not None
+
+def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
+    """Groups the flags by the headings of `--help`, required ones first."""
+    result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
+    last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
+    for flag in own_flags(args):
+        option = declared(flag)
+        if flag.name in _COMMON or option.setting:
+            last["Settings" if option.setting else "In most commands"].append(flag)
+        else:
+            heading = "Required" if option.required else option.group or "Flags"
+            result.setdefault(heading, []).append(flag)
+    return {heading: listed for heading, listed in {**result, **last}.items() if listed}
+
+
+def form(flag: flags.Flag) -> str:
+    """Spells a flag: `--name INT`."""
+    option = declared(flag)
+    if option.kind is bool:
+        return f"--{flag.name}" if flag.default is False else f"--[no_]{flag.name}"
+    return f"--{flag.name} {option.form or '|'.join(option.choices) or _FORMS[option.kind]}"
+
+
+def meaning(flag: flags.Flag) -> str:
+    """Explains a flag: help, unit, range, the setting that it sets, its conditions."""
+    option = declared(flag)
+    allowed = "" if option.choices else option.allowed
+    notes = [
+        ", ".join(filter(None, (option.unit, allowed))),
+        f"sets {option.setting}" if option.setting else "",
+        f"with {spelled(option.needs)}" if option.needs else "",
+        "repeatable" if option.many and "repeatable" not in option.meaning else "",
     ]
-    uses = declared(args["set"]).uses
-    config, overrides = resolve_config(
-        config_name or configs(args)[0], args.set, given, uses, adopted
-    )
-    for override in overrides:
-        need = settings()[override.key].needs_flag
-        if override.source != "--set" or not need:
-            continue
-        if need.partition("=")[0] not in args:
-            raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
-        if not _is_given(args, need):
-            raise _without(f"--set {override.key}", need)
-    return config, overrides
+    shown = "; ".join(filter(None, notes))
+    return " ".join(option.meaning.split()) + (f" [{shown}]" if shown else "")
+
+
+def default_text(flag: flags.Flag) -> str:
+    """Words a flag's default for people, or `required`."""
+    option = declared(flag)
+    if option.required:
+        return f"required except with --{option.unless}" if option.unless else "required"
+    if option.setting:
+        option = settings()[option.setting]
+    if option.default == []:
+        return option.none or "none"
+    if isinstance(option.default, bool):
+        return "on" if option.default else "off"
+    return option.default_text if option.default != "" else '""'

@@ -1,14 +1,19 @@
-"""Implements the verbs: one module per command; here what several of them have, flags and texts."""
+"""Implements the verbs, one module per command; here is what several of them share."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.cli.command_flags import Flags
+from bigbird_ja.cli import command_flags
+from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process.console import human_bytes, human_count, human_time, table
+from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
+    from bigbird_ja.settings.resolve import Override
+    from bigbird_ja.settings.schema import Config
 
 _WEIGHTS = (
     " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
@@ -44,6 +49,41 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
         "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
         " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
     )
+
+
+def configs(args: Args) -> list[str | None]:
+    """Lists what `--config` names; [None] without it. One, but where it is repeatable."""
+    given = args.config
+    return (given if isinstance(given, list) else [given]) or [None]
+
+
+def resolve(
+    args: Args, adopted: Iterable[Override] = (), config_name: str | None = None
+) -> tuple[Config, list[Override]]:
+    """Resolves the config that a command's flags ask for; see `resolve_config`.
+
+    Raises:
+        BadInput: also a setting that has no effect without a flag that is not there.
+    """
+    from bigbird_ja.settings.resolve import Override, resolve_config
+
+    given = [
+        Override(command_flags.declared(flag).setting, flag.value, f"--{flag.name}")
+        for flag in command_flags.own_flags(args)
+        if command_flags.declared(flag).setting and flag.value is not None
+    ]
+    uses = command_flags.declared(args["set"]).uses
+    config, overrides = resolve_config(
+        config_name or configs(args)[0], args.set, given, uses, adopted
+    )
+    for override in overrides:
+        need = command_flags.settings()[override.key].needs_flag
+        if override.source != "--set" or not need:
+            continue
+        if need.partition("=")[0] not in args:
+            raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
+        command_flags.check_given(args, f"--set {override.key}", need)
+    return config, overrides
 
 
 def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:

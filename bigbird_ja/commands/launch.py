@@ -22,7 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.accelerators import load_prices
-from bigbird_ja.cli.command_flags import Args, Flags, resolve
+from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.commands import resolve
 from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
 from bigbird_ja.launch.state import Ending, RunState

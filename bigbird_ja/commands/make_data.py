@@ -17,8 +17,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.cli.command_flags import Args, Flags, resolve
-from bigbird_ja.commands import data_report, data_summary, define_corpus_flags
+from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.commands import data_report, data_summary, define_corpus_flags, resolve
 from bigbird_ja.process import children
 from bigbird_ja.process.console import log, shortened, waiting
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError

@@ -29,7 +29,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.cli.command_flags import Args, Flags, configs, resolve
+from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.commands import configs, resolve
 from bigbird_ja.process.console import human_count, log, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, requested_data

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from bigbird_ja.cli.command_flags import Args, Flags, resolve
-from bigbird_ja.commands import define_corpus_flags
+from bigbird_ja.cli.command_flags import Args, Flags
+from bigbird_ja.commands import define_corpus_flags, resolve
 from bigbird_ja.settings.schema import OPTIONS, used_by
 
 if TYPE_CHECKING:

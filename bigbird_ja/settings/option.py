@@ -35,6 +35,21 @@ _ELSEWHERE = {
     **dict.fromkeys(("epochs", "num_epochs", "num_train_epochs"), "num_train_steps"),
     **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "seq_length"),
 }
+# Flags that people know from other trainers or from 0.1.0, where none of ours is meant.
+EXPECTED = {
+    **dict.fromkeys(
+        ("resume", "resume_from", "resume_from_checkpoint"),
+        "the same command again goes on by itself",
+    ),
+    **dict.fromkeys(
+        ("gpu", "gpus", "use_gpu", "cuda", "device"),
+        "a GPU is used without a flag, where JAX finds one: `bigbird-ja doctor` says",
+    ),
+    "continue_with": "--set training.KEY=VALUE does so on a run that goes on",
+    "probe": "`python -m scripts.probe` has it",
+    "watch": "`pretrain --mode train_and_eval` evaluates, `report` again draws the page",
+    "plot": "the table and --json have its figures",
+}
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import types
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.cli import command_flags, help
-from bigbird_ja.cli.command_flags import declared
+from bigbird_ja.cli import command_flags
+from bigbird_ja.commands import resolve
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS
 
@@ -20,7 +20,7 @@ def enough(command, *left_out):
     return [
         f"--{flag.name}=x"
         for flag in flags_of(command)
-        if declared(flag).required and flag.name not in left_out
+        if command_flags.declared(flag).required and flag.name not in left_out
     ]
 
 
@@ -30,7 +30,7 @@ def parse(command, *arguments):
 
 def refusal(command, *arguments):
     with pytest.raises(BadInput) as error:
-        command_flags.resolve(parse(command, *arguments))
+        resolve(parse(command, *arguments))
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -44,38 +44,38 @@ ALL = [
 
 @pytest.mark.parametrize(("command", "flag"), ALL)
 def test_every_flag_is_declared_whole(command, flag):
-    option = declared(flag)
+    option = command_flags.declared(flag)
     assert option.meaning.endswith("."), "a sentence"
     if option.kind in (int, float):
         assert option.allowed, "a range"
     if option.setting:
         assert flag.default is None, "the setting has the default"
-        assert help.default_text(flag) not in ("none", "")
+        assert command_flags.default_text(flag) not in ("none", "")
     others = (option.needs, *option.excludes, option.unless, option.needs_flag)
     known = {"", *(known.name for known in flags_of(command))}
     assert {name.partition("=")[0] for name in others} <= known
 
 
 @pytest.mark.parametrize(
-    ("command", "flag"), [case for case in ALL if declared(case.values[1]).required]
+    ("command", "flag"), [case for case in ALL if command_flags.declared(case.values[1]).required]
 )
 def test_a_required_flag_is_marked_and_demanded(command, flag):
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
-    text = help.command_help(cli.load_command(command), command)
+    text = command_flags.command_help(cli.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
     assert "(required" in entry
 
 
 @pytest.mark.parametrize(
-    ("command", "flag"), [case for case in ALL if declared(case.values[1]).needs]
+    ("command", "flag"), [case for case in ALL if command_flags.declared(case.values[1]).needs]
 )
 def test_a_flag_that_needs_another_is_refused_alone(command, flag):
-    option = declared(flag)
+    option = command_flags.declared(flag)
     value = option.choices[0] if option.choices else option.high or "x"
     arguments = [*enough(command), f"--{flag.name}={'true' if option.kind is bool else value}"]
     name, equals, needed = option.needs.partition("=")
     if equals:  # the default of the other one may be what is needed
-        others = declared(parse(command, *enough(command))[name]).choices
+        others = command_flags.declared(parse(command, *enough(command))[name]).choices
         arguments.append(f"--{name}={next(other for other in others if other != needed)}")
     wanted = f"--{flag.name} has no effect without --{option.needs.replace('=', ' ')}"
     assert wanted in refusal(command, *arguments)
@@ -92,7 +92,7 @@ def test_a_flag_that_needs_another_is_refused_alone(command, flag):
 def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_none(setting, flag):
     arguments = [*enough("pretrain"), f"--set={setting}"]
     assert f"no effect without {flag}" in refusal("pretrain", *arguments)
-    command_flags.resolve(parse("pretrain", *arguments, *flag.split()))
+    resolve(parse("pretrain", *arguments, *flag.split()))
     printed = refusal("launch", "--dry_run", f"--set={setting}")
     assert f"--set {setting.partition('=')[0]} has no effect in this command" in printed
 
@@ -104,7 +104,7 @@ def test_what_commands_use_are_settings():
 
 def test_each_setting_of_making_has_a_flag_of_its_own():
     for command, section in (("tokenize", "tokenize"), ("make-data", "make_data")):
-        flags = {declared(flag).setting for flag in flags_of(command)}
+        flags = {command_flags.declared(flag).setting for flag in flags_of(command)}
         assert {key for key, option in OPTIONS.items() if option.section == section} <= flags
 
 
@@ -113,12 +113,12 @@ def test_the_last_of_file_set_and_flag_wins(tmp_path):
     path.write_text("training: {num_train_steps: 5, warmup_steps: 1}\nmodel: {num_layers: 2}\n")
     sets = ["--set=training.num_train_steps=6", "--set=model.num_layers=4"]
     arguments = [f"--config={path}", "--num_train_steps=7", *sets, "--set=model.num_layers=3"]
-    config, overrides = command_flags.resolve(parse("plan", *arguments))
+    config, overrides = resolve(parse("plan", *arguments))
     assert (config.training.num_train_steps, config.training.warmup_steps) == (7, 1)
     assert config.model.num_layers == 3
     assert overrides[-1].source == "--num_train_steps"
     args = parse("pretrain", *enough("pretrain"), "--use_tpu", "--tpu_name=mine")
-    assert command_flags.resolve(args)[1][-1].source == "--tpu_name"
+    assert resolve(args)[1][-1].source == "--tpu_name"
 
 
 def test_unknown_flags_name_near_ones_by_letters_and_meaning():
@@ -176,7 +176,7 @@ def test_all_that_is_missing_is_named_at_once():
 
 
 def test_help_shows_what_is_required_first():
-    text = " ".join(help.command_help(cli.load_command("pretrain"), "pretrain").split())
+    text = " ".join(command_flags.command_help(cli.load_command("pretrain"), "pretrain").split())
     headings = ["Required:", "Flags:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
@@ -191,7 +191,7 @@ def test_help_shows_range_unit_and_what_a_default_stands_for():
 
     tpu = tuple(key for key in OPTIONS if key.startswith("tpu."))
     command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=tpu)
-    text = " ".join(help.command_help(command, "fake").split())
+    text = " ".join(command_flags.command_help(command, "fake").split())
     assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
     assert "--share FLOAT Which share. [above 0 below 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text

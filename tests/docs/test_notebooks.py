@@ -16,6 +16,7 @@ import yaml
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
+from bigbird_ja.commands import resolve
 from bigbird_ja.run import log as run_log
 from testkit import ROOT, killing
 
@@ -66,12 +67,12 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(name, tmp_path, c
         else:
             args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
             if "config" in args:
-                command_flags.resolve(args)
+                resolve(args)
             results[words[0]] = args
     assert set(results) >= {"doctor", "tokenize", "make-data", "plan", "pretrain", "export"}
     args = results["pretrain"]
     assert args.engine == "pjrt" and args.use_tpu and args.max_train_minutes == 510
-    training = command_flags.resolve(args)[0].training
+    training = resolve(args)[0].training
     chips = int(name.rpartition("-")[2])
     assert training.global_batch_size % (chips * training.gradient_accumulation_steps) == 0
 
