@@ -4,7 +4,6 @@ import importlib
 import json
 import math
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ torch = pytest.importorskip("torch", reason="fine-tuning needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
 sys.path.insert(0, str(ROOT / "docs/examples"))
 finetune, benchmark = map(importlib.import_module, ("finetune", "benchmark"))
-Example = Callable[..., str]
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,5 @@ def useful_share(seed):
 
 def test_the_simulated_supervisor_agrees_with_the_plan():
     time = run_time(DAYS * 24.0, INTERVAL, RATE)
-    assert time is not None
     share = sum(map(useful_share, (1, 2, 3))) / 3
     assert share == pytest.approx(DAYS * 24.0 / time.rented_hours, abs=0.01)

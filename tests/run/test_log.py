@@ -58,7 +58,6 @@ def test_the_heartbeat_says_what_the_contract_names(base):
     beat.update(global_step=7, tokens_per_second=3.5)
     beat.write(state="training")
     written = run_log.read_heartbeat(base)
-    assert written is not None
     assert written["time"] == 1234.568 and written["run"] == "my-run" and written["reason"] is None
     assert (written["global_step"], written["state"]) == (7, "training")
     assert {"host", "pid", "tokens_per_second"} <= written.keys()

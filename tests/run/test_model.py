@@ -15,8 +15,7 @@ from bigbird_ja.data import manifest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
 from bigbird_ja.run.model import read_variables, write_variables
-from bigbird_ja.settings.resolve import read_config
-from bigbird_ja.settings.values import config_to_yaml, varied
+from bigbird_ja.settings.values import varied
 from testkit.runs import SETTINGS
 from tests.data import making
 
@@ -66,14 +65,6 @@ def test_another_tokenizer_or_config_than_the_run_was_trained_with_is_refused(
         ended.stderr
     )
     assert making.tree(tmp_path) == before
-
-
-def test_what_a_run_may_change_is_no_edit(copy):
-    path = Path(copy.model_dir, "config.yaml")
-    config, data = read_config(str(path))
-    config = varied(config, {"training.num_train_steps": 99})
-    path.write_text(config_to_yaml(config, data))
-    assert model.load_parameters(copy.model_dir)[0].training.num_train_steps == 99
 
 
 def test_a_tokenizer_with_more_pieces_than_the_model_is_refused(copy):

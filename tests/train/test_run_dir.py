@@ -110,9 +110,3 @@ def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path):
         assert not (tmp_path / left).exists()
     folders = [path.name for path in tmp_path.iterdir() if path.is_dir()]
     assert folders == [".scratch-thesis"]
-
-
-def test_a_run_that_was_refused_leaves_no_mark(tmp_path):
-    with RunDir(str(tmp_path / "run")).locked(DEPS):
-        pass
-    assert os.listdir(tmp_path) == []
