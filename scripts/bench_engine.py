@@ -31,7 +31,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bigbird_ja.data import prepare_tensorflow
+from bigbird_ja.cli import prepare_tensorflow
 from bigbird_ja.process import console
 from bigbird_ja.process.console import log, table
 from bigbird_ja.settings.schema import Config

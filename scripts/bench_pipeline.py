@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from bigbird_ja.data import prepare_tensorflow
+from bigbird_ja.cli import prepare_tensorflow
 from bigbird_ja.process.console import human_bytes, table
 
 BATCH, SECONDS, THREADS = 16, 8.0, 2

@@ -148,7 +148,7 @@ def main():
 
 def import_trainer():
     """Imports what a trainer needs, without running any of it."""
-    from bigbird_ja.data import prepare_tensorflow
+    from bigbird_ja.cli import prepare_tensorflow
 
     prepare_tensorflow(os.environ)
     import tensorflow  # noqa: F401

@@ -51,16 +51,12 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
     )
 
 
-def configs(args: Args) -> list[str | None]:
-    """Lists what `--config` names; [None] without it. One, but where it is repeatable."""
-    given = args.config
-    return (given if isinstance(given, list) else [given]) or [None]
-
-
 def resolve(
     args: Args, adopted: Iterable[Override] = (), config_name: str | None = None
 ) -> tuple[Config, list[Override]]:
     """Resolves the config that a command's flags ask for; see `resolve_config`.
+
+    Where `--config` is repeatable, `config_name` is the one of them.
 
     Raises:
         BadInput: also a setting that has no effect without a flag that is not there.
@@ -73,9 +69,8 @@ def resolve(
         if command_flags.declared(flag).setting and flag.value is not None
     ]
     uses = command_flags.declared(args["set"]).uses
-    config, overrides = resolve_config(
-        config_name or configs(args)[0], args.set, given, uses, adopted
-    )
+    name = config_name or args.config or None
+    config, overrides = resolve_config(name, args.set, given, uses, adopted)
     for override in overrides:
         need = command_flags.settings()[override.key].needs_flag
         if override.source != "--set" or not need:

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import configs, resolve
+from bigbird_ja.commands import resolve
 from bigbird_ja.process.console import human_count, log, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, requested_data
@@ -64,7 +64,7 @@ def run(args: Args) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
     from bigbird_ja import accelerators, plan
 
-    names = configs(args)
+    names = args.config or [None]
     _check_several(args, len(names))
     pairs = [_plan(args, number, name) for number, name in enumerate(names)]
     plans, runs = [each for each, _ in pairs], [about for _, about in pairs]

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja import storage
-from bigbird_ja.data import hashing, masking, packing, pair_packing
+from bigbird_ja.data import Purpose, fold, masking, packing, pair_packing, seed_key
 from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, DataSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
@@ -113,10 +113,10 @@ def _cut_corpus(
     for index, text in enumerate(texts):
         # One of every run of 1 / fraction; of the first run one of the first two, so that a corpus
         # of two documents already has one for each split.
-        if _is_drawn(index, _fraction(eval_fraction), seed, hashing.HELD_OUT, first_of=2):
+        if _is_drawn(index, _fraction(eval_fraction), seed, Purpose.HELD_OUT, first_of=2):
             key = ("eval", 1)
         else:
-            key = ("train", int(whole) + _is_drawn(trained, fraction, seed, hashing.MIXTURE))
+            key = ("train", int(whole) + _is_drawn(trained, fraction, seed, Purpose.MIXTURE))
             trained += 1
         if not key[1]:
             continue
@@ -161,7 +161,7 @@ def _drawn_from(run: int, share: Fraction, seed: int, purpose: int, first_of: in
     choices = last - first
     if run == 0 and first_of is not None:
         choices = min(first_of, choices)
-    draw = int(hashing.fold(hashing.seed_key(seed, purpose), run))
+    draw = int(fold(seed_key(seed, purpose), run))
     return first + draw % choices
 
 
@@ -208,8 +208,8 @@ def make_rows(
     lengths = [len(x) for x in ids]
     if spec.nsp:
         cuts = [_sentence_starts(t, x, tokenizer) for t, x in zip(block.texts, ids, strict=True)]
-        key = hashing.seed_key(spec.seed, hashing.NEXT_SENTENCE)
-        key = int(hashing.fold(hashing.fold(key, block.split == "eval"), block.number))
+        key = seed_key(spec.seed, Purpose.NEXT_SENTENCE)
+        key = int(fold(fold(key, block.split == "eval"), block.number))
         pairs = pair_packing.pack_pairs(lengths, cuts, spec.seq_length, key)
         sequences = [[*pair.a, *pair.b] for pair in pairs]
         extra = [(pair.segment_b, pair.is_random) for pair in pairs]

@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja.data import hashing
-from bigbird_ja.data.hashing import NUMPY, Array, ArrayOps
+from bigbird_ja.data import NUMPY, Array, ArrayOps, Purpose, seed_key
 
 MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
 RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays
@@ -155,12 +154,12 @@ def mask_arrays(
 
     def key(purpose: int) -> Array:
         """Return a key of each record for one purpose: uint32 [b, 1]."""
-        return arrays.fold(arrays.fold(hashing.seed_key(seed, purpose), epoch), record)[:, None]
+        return arrays.fold(arrays.fold(seed_key(seed, purpose), epoch), record)[:, None]
 
     ordinary = is_ordinary(tokens, rule, arrays)
     budget = num_predictions(arrays.count(ordinary), rule, arrays, prob)
     units, words = _units_and_words(arrays, word_starts, ordinary, key, rule)
-    priorities = _priorities(arrays, units, ordinary, key(hashing.MASK_UNITS))
+    priorities = _priorities(arrays, units, ordinary, key(Purpose.MASK_UNITS))
     chosen = _chosen(arrays, priorities, words, budget, rule)
     return _replaced(arrays, tokens, chosen, key, rule)
 
@@ -184,8 +183,8 @@ def _replaced(
     slot = arrays.count_up(row) - arrays.gather(xp.cumsum(counts) - counts, row)
     labels = arrays.at(tokens, row, position)
     ordinary_ids = rule.ordinary_ids()
-    action = draw(hashing.MASK_ACTION)
-    randoms = arrays.gather(ordinary_ids, draw(hashing.MASK_RANDOM) % len(ordinary_ids))
+    action = draw(Purpose.MASK_ACTION)
+    randoms = arrays.gather(ordinary_ids, draw(Purpose.MASK_RANDOM) % len(ordinary_ids))
     kept_or_random = xp.where(action < RANDOM_BELOW, randoms, labels)
     replaced = xp.where(action < MASK_BELOW, np.int32(rule.mask_id), kept_or_random)
     return {
@@ -213,7 +212,7 @@ def _units_and_words(
     words = arrays.running_count(word_starts | breaks)
     if rule.unit == "whole_word":
         return words, words
-    coins = arrays.fold(key(hashing.MASK_SPAN), positions)
+    coins = arrays.fold(key(Purpose.MASK_SPAN), positions)
     is_head = arrays.bits.right_shift(coins, np.uint32(31)) < np.uint32(1)
     return arrays.running_count(breaks | (word_starts & is_head)), words
 

@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja.data import hashing
-from bigbird_ja.data.hashing import NUMPY, ArrayOps
+from bigbird_ja.data import NUMPY, ArrayOps, Purpose, seed_key
 from bigbird_ja.process.errors import BadInput
 
 Int64 = npt.NDArray[np.int64]
@@ -118,7 +117,7 @@ def window_shards(layout: Layout, window: Any, reader: Any, arrays: ArrayOps = N
 def reader_shards(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps = NUMPY) -> Any:
     """Return a reader's shards in an epoch, in the order of visits: int64 [shards_per_reader]."""
     dealt = _dealt(layout, epoch, reader, arrays)
-    visits = permutation(layout, hashing.READER_ORDER, epoch, dealt, arrays)
+    visits = permutation(layout, Purpose.READER_ORDER, epoch, dealt, arrays)
     return arrays.gather(dealt, visits)
 
 
@@ -126,7 +125,7 @@ def permutation(
     layout: Layout, purpose: int, epoch: Any, ids: Any, arrays: ArrayOps = NUMPY
 ) -> Any:
     """Draw the order of `ids` (int64, unique) for a purpose and epoch, as indices into them."""
-    key = arrays.fold(hashing.seed_key(layout.seed, purpose), epoch)
+    key = arrays.fold(seed_key(layout.seed, purpose), epoch)
     return arrays.permutation(key, ids)
 
 
@@ -135,7 +134,7 @@ def _dealt(layout: Layout, epoch: Any, reader: Any, arrays: ArrayOps) -> Any:
     every, counts = np.arange(len(layout.counts)), np.asarray(layout.counts)
     if layout.num_readers == 1:
         return every
-    shuffled = permutation(layout, hashing.SHARD_ORDER, epoch, every, arrays)
+    shuffled = permutation(layout, Purpose.SHARD_ORDER, epoch, every, arrays)
     is_longer = arrays.gather(counts, shuffled) > counts.min()
     longer, shorter = arrays.select(shuffled, is_longer), arrays.select(shuffled, ~is_longer)
     each = layout.shards_per_reader

@@ -22,7 +22,7 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from bigbird_ja.data import hashing
+from bigbird_ja.data import fold
 from bigbird_ja.data.packing import Fragment
 
 # A document is not cut into fragments shorter than this (tokens) only to fill the end of B.
@@ -60,7 +60,7 @@ def pack_pairs(
     text = _Text(lengths, sentence_starts)
     pairs: list[Pair] = []
     while text.spans:
-        draws = hashing.fold(hashing.fold(key, len(pairs)), np.arange(2 + _PARTNER_DRAWS))
+        draws = fold(fold(key, len(pairs)), np.arange(2 + _PARTNER_DRAWS))
         pairs.append(_next_pair(text, seq_length - 1, [int(draw) for draw in draws]))
     return pairs
 

@@ -14,8 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import hashing, order, tfrecords
-from bigbird_ja.data.hashing import ArrayOps
+from bigbird_ja.data import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, ArrayOps, Purpose, order, tfrecords
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.masking import MaskingRule, MaskRate, mask_arrays
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
@@ -50,19 +49,19 @@ class TensorOps(ArrayOps):
     at: Any = staticmethod(lambda values, *place: tf.gather_nd(values, tf.stack(place, axis=1)))
 
     def fold(self, key: Any, value: Any) -> tf.Tensor:
-        """Compute `hashing.fold`; the key may be a Python integer, the value an array of NumPy."""
+        """Compute `data.fold`; the key may be a Python integer, the value an array of NumPy."""
 
         def xor_shift(x: tf.Tensor, bits: int) -> tf.Tensor:
             return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(bits)))
 
         key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
-        x = key * np.uint32(hashing.GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
-        x = xor_shift(x, 16) * np.uint32(hashing.MULTIPLIER_1)
-        x = xor_shift(x, 15) * np.uint32(hashing.MULTIPLIER_2)
+        x = key * np.uint32(GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
+        x = xor_shift(x, 16) * np.uint32(MULTIPLIER_1)
+        x = xor_shift(x, 15) * np.uint32(MULTIPLIER_2)
         return xor_shift(x, 16)
 
     def permutation(self, key: Any, ids: Any) -> tf.Tensor:
-        """Compute `hashing.permutation` of int64."""
+        """Compute `data.permutation` of int64."""
         keys = tf.cast(self.fold(key, ids), tf.int64) * (1 << 31) + ids
         return tf.cast(tf.argsort(keys), tf.int64)
 
@@ -244,7 +243,7 @@ def _window(
     is_there = tf.reshape(places < counts[:, None], [-1])
     ids = tf.boolean_mask(tf.reshape(starts[:, None] + places, [-1]), is_there)
     epoch = window // layout.windows_per_epoch
-    sequence = order.permutation(layout, hashing.RECORD_ORDER, epoch, ids, TENSORFLOW)
+    sequence = order.permutation(layout, Purpose.RECORD_ORDER, epoch, ids, TENSORFLOW)
     # Strings are copied once more, not twice: first the order, then the records.
     chosen = tf.gather(tf.where(is_there)[:, 0], sequence)
     records = tf.gather(tf.reshape(records, [-1]), chosen)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.data import hashing, masking, order, tfrecords
+from bigbird_ja.data import Purpose, fold, masking, order, permutation, seed_key, tfrecords
 from bigbird_ja.data.blocks import StoredBlock
 from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split
 from bigbird_ja.text.corpus import Corpus
@@ -167,8 +167,8 @@ def static_features(
 @functools.lru_cache(maxsize=2)
 def scatter_order(num_records: int, seed: int, split: str) -> npt.NDArray[np.int64]:
     """Return the number of the record at each place of the shuffled split: int64 [records]."""
-    key = hashing.fold(hashing.seed_key(seed, hashing.SCATTER), split == "eval")
-    return hashing.permutation(key, np.arange(num_records))
+    key = fold(seed_key(seed, Purpose.SCATTER), split == "eval")
+    return permutation(key, np.arange(num_records))
 
 
 def _gather(plan: SplitPlan, row: npt.NDArray[Any], spec: DataSpec) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from bigbird_ja import cli, data
+from bigbird_ja import cli
 from bigbird_ja.process import errors
 from testkit.command_line import run, run_cli, run_module
 
@@ -54,7 +54,7 @@ def test_tensorflow_comes_without_a_word_and_where_it_can_without_keras():
     """Four lines about oneDNN stood before what each command says."""
     needs_keras = find_spec("tensorflow_estimator") or find_spec("tf_keras")
     program = (
-        "import os, sys\nfrom bigbird_ja.data import prepare_tensorflow\n"
+        "import os, sys\nfrom bigbird_ja.cli import prepare_tensorflow\n"
         "prepare_tensorflow(os.environ)\nimport tensorflow\n"
         "print(sorted({'keras', 'matplotlib'} & set(sys.modules)))"
     )
@@ -140,8 +140,8 @@ def test_a_fault_that_a_library_prints_while_it_is_loaded_is_shown(monkeypatch, 
         os.write(2, notice + b"F0000 no AVX\n")
         return spec.name
 
-    monkeypatch.setattr("bigbird_ja.data._load_library", load)
+    monkeypatch.setattr("bigbird_ja.cli._load_library", load)
     for name, shown in (("tensorflow.x", "F0000 no AVX\n"), ("other", None)):
-        assert data._create_module(None, types.SimpleNamespace(name=name)) == name
+        assert cli._create_module(None, types.SimpleNamespace(name=name)) == name
         printed = capfd.readouterr().err
         assert printed == shown or ("oneDNN" in printed and shown is None)

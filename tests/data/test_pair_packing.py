@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.data import blocks, hashing, pair_packing
+from bigbird_ja.data import blocks, fold, pair_packing
 from bigbird_ja.text import articles, read_tokenizer, words
 from tests.data import making
 from tests.data.test_packing import LENGTHS, covered
@@ -57,7 +57,7 @@ def every_nth(lengths, sentence):
 
 
 def many_pairs(lengths, cuts, seq_length, keys):
-    keys = [int(hashing.fold(7, key)) for key in range(keys)]
+    keys = [int(fold(7, key)) for key in range(keys)]
     return [pair for k in keys for pair in pair_packing.pack_pairs(lengths, cuts, seq_length, k)]
 
 
