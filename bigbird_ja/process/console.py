@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from bigbird_ja.process.redaction import redact
+from bigbird_ja.process import redact
 
 # Seconds between two lines: often on a terminal, where they overwrite each other; rarely in a log.
 _TERMINAL_INTERVAL = 0.2

@@ -16,8 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from bigbird_ja.process import redact
 from bigbird_ja.process.errors import STREAMS, CommandError
-from bigbird_ja.process.redaction import redact
 
 # Errors of a pipe without a reader, or of a terminal that was closed.
 _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from bigbird_ja.process import redact
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import Refused, StorageError
-from bigbird_ja.process.redaction import redact
 from bigbird_ja.storage.paths import Stat, encode_crc32c, split_remote
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.process.redaction import MASK, redact
+from bigbird_ja.process import REDACTED, redact
 from bigbird_ja.run import log
 from testkit import ROOT, command_line
 
@@ -45,7 +45,7 @@ HIDDEN = [S, UP, HEX32, "two words", "hunter2", "dXNlcjp", "SECRET1", "TS7C7F", 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_credential_is_masked(form):
     cleaned = redact(filled(form))
-    assert not [part for part in HIDDEN if part in cleaned] and MASK in cleaned
+    assert not [part for part in HIDDEN if part in cleaned] and REDACTED in cleaned
     assert redact(cleaned) == cleaned
     embedded = redact(f"RuntimeError: could not open gs://b/o: {filled(form)}")
     assert not [part for part in HIDDEN if part in embedded]
@@ -54,7 +54,7 @@ def test_a_credential_is_masked(form):
 
 def test_other_text_names_and_addresses_are_left_alone():
     text = f"GET https://me@x/o?X-Goog-Signature={S}&alt=media with MY_TOKEN={S} gave 403"
-    assert redact(text) == f"GET https://me@x/o?{MASK} with MY_TOKEN={MASK} gave 403"
+    assert redact(text) == f"GET https://me@x/o?{REDACTED} with MY_TOKEN={REDACTED} gave 403"
     assert [redact(text) for text in INNOCENT] == INNOCENT
     for pattern in ("bigbird_ja/**/*.yaml", "bigbird_ja/**/*.sh"):
         for path in ROOT.glob(pattern):
@@ -90,13 +90,13 @@ else:
 @pytest.mark.parametrize("what", ["log", "thread", "uncaught"])
 def test_nothing_that_python_prints_by_itself_holds_a_credential(what):
     done = command_line.run(sys.executable, "-c", PROGRAM, SECRETS[0], what)
-    assert S not in done.stderr and MASK in done.stderr, done.stderr
+    assert S not in done.stderr and REDACTED in done.stderr, done.stderr
 
 
 def test_a_bug_of_a_command_is_masked_on_the_screen_and_in_json():
     ended = command_line.run_module("testkit.any_command", "secret", "--json")
     assert ended.status == 1 and "Traceback" in ended.stderr
-    assert "hf_abc" not in ended.stderr + ended.stdout and MASK in ended.json["error"]
+    assert "hf_abc" not in ended.stderr + ended.stdout and REDACTED in ended.json["error"]
 
 
 def test_what_a_run_writes_about_itself_is_masked(tmp_path):
@@ -106,4 +106,4 @@ def test_what_a_run_writes_about_itself_is_masked(tmp_path):
     log.append_eval(str(tmp_path), {"step": 1, "note": message})
     for name in (log.EVENTS, log.HEARTBEAT, log.EVAL):
         text = (tmp_path / name).read_text()
-        assert S not in text and MASK in text
+        assert S not in text and REDACTED in text
