@@ -90,11 +90,11 @@ def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
 
 def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
     """Measure SentencePiece alone, one core, one call, whole documents and sentences."""
-    from bigbird_ja.text import read_tokenizer, sentences, words
+    from bigbird_ja.text import read_tokenizer, split_sentences, words
 
     loaded = read_tokenizer(tokenizer_path)
     part = texts[: max(1, len(texts) // 4)]
-    split = [s for text in part for s in sentences.split(text)]
+    split = [s for text in part for s in split_sentences(text)]
     rate, _ = _rate(part, lambda: loaded.encode_arrays(split))
     rows = [["raw SentencePiece, sentences", rate]]
     rate, ids = _rate(part, lambda: loaded.encode_arrays(part))

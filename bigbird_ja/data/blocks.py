@@ -32,7 +32,7 @@ from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, DataSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
-from bigbird_ja.text import sentences, words
+from bigbird_ja.text import sentence_boundaries, without_markers, words
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20
@@ -200,7 +200,7 @@ def make_rows(
         BadInput: text that no tokenizer can read, or a tokenizer that makes [SEP] out of text.
     """
     if spec.strip_markers:
-        block = dataclasses.replace(block, texts=tuple(map(sentences.without_markers, block.texts)))
+        block = dataclasses.replace(block, texts=tuple(map(without_markers, block.texts)))
     ids = tokenizer.encode_arrays(block.texts)
     flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
     _check_no_control(flat, tokenizer)
@@ -271,7 +271,7 @@ def _sentence_starts(text: str, ids: npt.NDArray[np.int32], tokenizer: Tokenizer
     if not len(ids):
         return []
     surface, offsets = tokenizer.surface_and_offsets(text, ids)
-    ends = np.array([0, *sentences.boundaries(surface)])
+    ends = np.array([0, *sentence_boundaries(surface)])
     starts = words.starts_at(ends, offsets)
     return [int(i) for i in np.flatnonzero(starts) if i]
 

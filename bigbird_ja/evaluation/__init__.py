@@ -23,7 +23,7 @@ from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.text.sentences import MASK
+from bigbird_ja.text import MASK
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model

@@ -20,10 +20,9 @@ import base64
 import json
 from typing import Any
 
-from bigbird_ja.text import model_proto
+from bigbird_ja.text import MASK, model_proto
 from bigbird_ja.text.folder_files import MECAB_CLASS
 from bigbird_ja.text.folder_tokenizer import FolderTokenizer
-from bigbird_ja.text.sentences import MASK
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer, Tokenizer
 
 # transformers' name for the part that each control piece plays.

@@ -17,7 +17,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
-from bigbird_ja.text.sentences import MARKERS, MASK
+from bigbird_ja.text import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much

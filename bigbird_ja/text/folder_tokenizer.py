@@ -19,9 +19,8 @@ import numpy as np
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
-from bigbird_ja.text import model_proto
+from bigbird_ja.text import MASK, model_proto
 from bigbird_ja.text.folder_files import DEFINITION, FolderFiles
-from bigbird_ja.text.sentences import MASK
 from bigbird_ja.text.tokenizer import CORE, SpecialIds, Tokenizer, check_encodable
 
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")

@@ -17,8 +17,7 @@ import sentencepiece
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
-from bigbird_ja.text import model_proto
-from bigbird_ja.text.sentences import MARKERS, MASK
+from bigbird_ja.text import MARKERS, MASK, model_proto
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
 # of text, whatever it holds; the user-defined ones are always one piece where the text has them.

@@ -29,7 +29,7 @@ from bigbird_ja.process.console import Progress, waiting
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
-from bigbird_ja.text import model_proto, sentences
+from bigbird_ja.text import model_proto, split_sentences
 from bigbird_ja.text.corpus import Corpus
 from bigbird_ja.text.tokenizer import (
     CONTROL_PIECES,
@@ -164,7 +164,7 @@ def cut(line: str, max_bytes: int) -> Iterator[str]:
         return
     pending: list[str] = []
     size = 0
-    for sentence in sentences.split(line):
+    for sentence in split_sentences(line):
         for part in _cut_characters(sentence, max_bytes):
             length = len(part.encode())
             if pending and size + length > max_bytes:

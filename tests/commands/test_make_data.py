@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.text import articles, sentences
+from bigbird_ja.text import articles, without_markers
 from tests.data import making
 from tests.text.test_model_proto import train
 
@@ -126,7 +126,7 @@ def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, ma
     texts = list(articles.documents(20, seed=5))
     tokenizer_folders.byte_level_bpe(tmp_path / "tok", texts)
     marked = making.write_corpus(tmp_path / "marked.jsonl", texts)
-    plain = making.write_corpus(tmp_path / "plain.jsonl", map(sentences.without_markers, texts))
+    plain = making.write_corpus(tmp_path / "plain.jsonl", map(without_markers, texts))
     assert "_NEWLINE_" in "".join(texts) and "_" not in Path(plain).read_text()
     tokenizer = f"--tokenizer={tmp_path}/tok"
     results = [

@@ -4,29 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bigbird_ja.text import corpus, sentences
+from bigbird_ja.text import MARKERS, MAX_BRACKET_LENGTH, corpus, split_sentences
 from tests.text import BOUNDARIES
 
 # Strings made of what the splitter looks at, and of anything else.
 CHARACTERS = "。！？!?.．…‥「」『』（）()[]“”\"'’\n\r\u2028 　とは、aA1１\ud800\0\u200f"
-PARTS = st.sampled_from([*CHARACTERS, *sentences.MARKERS]) | st.text(max_size=4)
+PARTS = st.sampled_from([*CHARACTERS, *MARKERS]) | st.text(max_size=4)
 
 
 @given(st.lists(PARTS, max_size=60).map("".join))
 def test_joined_sentences_are_the_text(text):
-    pieces = sentences.split(text)
+    pieces = split_sentences(text)
     assert "".join(pieces) == text
     assert all(pieces)
 
 
 @pytest.mark.parametrize("expected", BOUNDARIES["sentences"])
 def test_boundaries(expected):
-    assert sentences.split("".join(expected)) == expected
+    assert split_sentences("".join(expected)) == expected
 
 
 def test_a_bracket_that_closes_too_late_is_a_stray_one():
-    far = "「" + "文。" * sentences.MAX_BRACKET_LENGTH + "」と言った。"
-    assert len(sentences.split(far)) >= sentences.MAX_BRACKET_LENGTH
+    far = "「" + "文。" * MAX_BRACKET_LENGTH + "」と言った。"
+    assert len(split_sentences(far)) >= MAX_BRACKET_LENGTH
 
 
 class Counting(str):
@@ -49,16 +49,16 @@ UNITS = (
 @pytest.mark.parametrize("unit", UNITS.split("|"))
 def test_long_runs_are_read_in_linear_time(unit):
     text = Counting(unit * 20_000)
-    assert "".join(sentences.split(text)) == text
+    assert "".join(split_sentences(text)) == text
     assert text.taken < 40 * len(text)
 
 
 def test_real_text_loses_not_one_character(real_text_path):
     lengths = []
     for text in corpus.open_corpus([real_text_path]).texts():
-        pieces = sentences.split(text)
+        pieces = split_sentences(text)
         assert "".join(pieces) == text
         lengths += map(len, pieces)
     assert sum(lengths) > 10_000_000
     assert 20 < sum(lengths) / len(lengths) < 60
-    assert max(lengths) < 5 * sentences.MAX_BRACKET_LENGTH
+    assert max(lengths) < 5 * MAX_BRACKET_LENGTH

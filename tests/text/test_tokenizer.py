@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import model_proto, read_tokenizer, sentences
+from bigbird_ja.text import MARKERS, model_proto, read_tokenizer
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
 
@@ -43,9 +43,7 @@ def test_lone_surrogates_are_one_clear_line(tok):
         tok.encode("日本\ud800語")
 
 
-TEXT = st.one_of(
-    st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(sentences.MARKERS)
-)
+TEXT = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(MARKERS))
 
 
 @given(st.lists(TEXT).map("".join))
