@@ -12,6 +12,7 @@ STEP_SECONDS = 2.0
 EVERY = 50
 PAUSE_SECONDS = 1200.0
 TOTAL = 10_000
+STEADY = {"tokens_per_second": 65_000.0, "learning_rate": 1e-4, "masked_lm_accuracy": 0.5}
 
 
 def write(directory, *, steps=6000, seed=0):
@@ -30,21 +31,16 @@ def write(directory, *, steps=6000, seed=0):
         time += PAUSE_SECONDS
         events.append(_event("resumed" if step else "started", time, step))
         while step < steps * number // 4:
-            step += EVERY
-            time += EVERY * STEP_SECONDS
-            loss = 9 * math.exp(-step / 2500) + 2
-            learned = {"loss": loss, "masked_lm_accuracy": 0.6 * (1 - loss / 11)}
-            speed = {"tokens_per_second": 65_000.0, "train_seconds": step * STEP_SECONDS}
-            rate = 1e-4 * min(1, step / 1000)
-            now = {"step": step, "time": time, "learning_rate": rate}
-            metrics.append({**now, **learned, **speed})
+            step, time = step + EVERY, time + EVERY * STEP_SECONDS
+            now = {"step": step, "time": time, "train_seconds": step * STEP_SECONDS}
+            metrics.append({**now, **STEADY, "loss": 9 * math.exp(-step / 2500) + 2})
             if step % 500 == 0:
                 events.append(_event("saved", time, step))
         if ending:
             events.append(_event(ending, time + 5, step))
     beat = {"run": directory.name, "host": "vm", "pid": 1, "state": "training", "reason": None}
-    beat |= {"time": time, "tokens_per_second": 65_000.0, "num_train_steps": TOTAL}
-    (directory / "heartbeat.json").write_text(json.dumps({**beat, "global_step": step}))
+    beat |= {"time": time, "num_train_steps": TOTAL, "global_step": step}
+    (directory / "heartbeat.json").write_text(json.dumps(STEADY | beat))
     evaluations = [evaluation(step) for step in range(2000, steps + 1, 2000)]
     for name, lines in (("metrics", metrics), ("events", events), ("eval", evaluations)):
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
@@ -70,9 +66,9 @@ def evaluation(step):
         ("日本の首都は", "東京", "東京", 0.91, "である。"),
         ("<b>江戸</b>時代の", "将軍", "人", 0.08, "として知られる & 。"),
     ]
-    accuracy = {"masked_lm_accuracy": 0.6 * (1 - loss / 11), "perplexity": math.exp(loss)}
+    scores = {"masked_lm_loss": loss, "masked_lm_accuracy": 0.5, "perplexity": math.exp(loss)}
     return {
-        **{"step": step, "time": START + step * STEP_SECONDS, "masked_lm_loss": loss, **accuracy},
+        **{"step": step, "time": START + step * STEP_SECONDS, **scores},
         **{"by_position": rows[:8], "by_distance": rows},
         "examples": [dict(zip(parts, example, strict=True)) for example in examples],
     }

@@ -2,7 +2,13 @@
 
 import json
 
+from bigbird_ja.text.corpus import open_corpus
 from testkit import ROOT
 
 HARD = json.loads((ROOT / "tests/fixtures/hard-texts.json").read_text("utf-8"))
 BOUNDARIES = json.loads((ROOT / "tests/fixtures/boundaries.json").read_text("utf-8"))
+
+
+def texts(*sources, **about):
+    """All texts of a corpus."""
+    return list(open_corpus([str(source) for source in sources], **about).texts())

@@ -14,12 +14,12 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus, split_weight
+from tests.text import texts
 
-LOCKED_ZIP = bytearray()  # that says it has a password
 with zipfile.ZipFile(packed := io.BytesIO(), "w") as archive:
     archive.writestr("a.txt", "one")
-LOCKED_ZIP += packed.getvalue()
-LOCKED_ZIP[6] |= 1
+LOCKED_ZIP = bytearray(packed.getvalue())
+LOCKED_ZIP[6] |= 1  # it says that it has a password
 LOCKED_ZIP[LOCKED_ZIP.index(b"PK\x01\x02") + 8] |= 1
 CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
 
@@ -31,10 +31,6 @@ def lines_of(*texts):
 def write(path, content):
     path.write_bytes(content)
     return str(path)
-
-
-def texts(*sources):
-    return list(open_corpus(sources).texts())
 
 
 BOM = b"\xef\xbb\xbf"
@@ -131,7 +127,7 @@ def test_what_a_document_of_a_txt_is_can_be_said(tmp_path):
         "file": ["一\n\n 二 \n三"],
     }
     for choice, documents in expected.items():
-        assert list(open_corpus([path], txt_documents=choice).texts()) == documents
+        assert texts(path, txt_documents=choice) == documents
     assert texts(path) == expected["blank_line"]
 
 

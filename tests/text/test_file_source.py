@@ -9,6 +9,7 @@ import pytest
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import file_source, stored
 from bigbird_ja.text.corpus import open_corpus
+from tests.text import texts
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the arrow extra")
@@ -33,10 +34,6 @@ WRITERS = {
     "a.arrow": write_arrow,
     "b.arrow": functools.partial(write_arrow, kind=pyarrow.ipc.new_file),
 }
-
-
-def texts(*sources, **about):
-    return list(open_corpus([str(s) for s in sources], **about).texts())
 
 
 def save_data_set(folder, parts):

@@ -93,6 +93,8 @@ class Training:
         config, overrides = resolve_config(None, [*SETTINGS, *settings])
         self.config = fit_to_data(config, self.manifest, overrides)
         self._monkeypatch = monkeypatch
+        self.scores = {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5}
+        self.scores["data_fingerprint"] = self.manifest.fingerprint
 
     def run(self, *, ahead=0, loop=1, bad=None, evaluates=False, stop_at=None, instead=None):
         stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
@@ -104,8 +106,7 @@ class Training:
                 stop.ask("SIGTERM")
             for _ in range(how["max_batches"] or 1):
                 how["tick"]()
-            fingerprint = {"data_fingerprint": self.manifest.fingerprint}
-            return {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5, "examples": [], **fingerprint}
+            return {"examples": [], **self.scores}
 
         def mark(phase, step=0):
             if isinstance(stop_at, int) and engine.finished >= stop_at:
@@ -239,13 +240,6 @@ def test_an_evaluation_that_a_kill_prevented_is_made_first_after_the_restart(
     with pytest.raises(Interrupted):
         training.run(stop_at=start)
     for step in before:
-        line = {
-            "step": step,
-            "time": 1.0,
-            "masked_lm_loss": 1.0,
-            "masked_lm_accuracy": 0.5,
-            "data_fingerprint": training.manifest.fingerprint,
-        }
-        run_log.append_eval(training.model_dir, line)
+        run_log.append_eval(training.model_dir, {"step": step, "time": 1.0, **training.scores})
     training.run(evaluates=True)
     assert training.evaluated[len(before) :] == expected
