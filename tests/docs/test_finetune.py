@@ -181,7 +181,7 @@ def test_overlap_finds_texts_that_differ_in_width_and_spaces_alone(tmp_path, exa
     assert "jsts-valid: 1 of 8 texts" in printed and "\n  3年\n" in printed
 
 
-def test_measures_are_those_of_scipy_and_of_the_confusion_matrix():
+def test_measures_are_those_of_scipy_and_numpy():
     from scipy import stats
 
     draw = np.random.default_rng(0)
@@ -190,8 +190,6 @@ def test_measures_are_those_of_scipy_and_of_the_confusion_matrix():
     assert scores["Pearson"] == pytest.approx(stats.pearsonr(one, other)[0])
     assert scores["Spearman"] == pytest.approx(stats.spearmanr(one, other)[0])
     answers, targets = draw.integers(0, 2, (2, 40))
-    tp, tn = np.sum(answers & targets), np.sum((1 - answers) & (1 - targets))
-    fp, fn = np.sum(answers & (1 - targets)), np.sum((1 - answers) & targets)
-    mcc = (tp * tn - fp * fn) / math.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
+    mcc = np.corrcoef(answers, targets)[0, 1]  # of two classes they are the same
     assert benchmark.acceptability(answers, targets)["MCC"] == pytest.approx(mcc)
     assert benchmark.acceptability(np.ones(40), targets)["MCC"] == 0
