@@ -1,13 +1,16 @@
-"""The progress line and its rates, with the clock passed in; Weights & Biases."""
+"""The progress line and its rates, with the clock passed in; Weights & Biases; a profile on
+gs://, by JAX's real profiler."""
 
 import io
 from unittest import mock
 
 import pytest
 
+from bigbird_ja.commands.pretrain import read_profile_steps
+from bigbird_ja.preflight import figures
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.train.progress import TrainProgress, WandbLog
+from bigbird_ja.train.progress import Profile, TrainProgress, WandbLog
 
 
 def make(peak=None, start=0, before=0.0, cores=8):
@@ -116,3 +119,22 @@ def test_a_failure_is_logged_once_and_training_continues():
         log.write(step, {"loss": 1.0}, "train")
     log.close()
     assert len(printed) == 1 and "no network" in printed[0]
+
+
+def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket, tmp_path):
+    jax = pytest.importorskip("jax", "0.7")
+    jax.config.update("jax_platforms", "cpu")
+    logged, events = [], []
+    steps = read_profile_steps("2-3", 4)
+    told = (logged.append, lambda **fields: events.append(fields))
+    profiled = Profile(steps, 0, "pjrt", f"{bucket}/run", str(tmp_path), *told)
+    multiply = jax.jit(lambda x: x @ x)
+    for step in range(1, 5):
+        profiled.at(step - 1)
+        multiply(jax.numpy.ones((64, 64))).block_until_ready()
+    profiled.close()
+    (event,) = events
+    assert event["steps"] == "2-3" and event["folder"].startswith("plugins/profile/")
+    assert logged == [f"profile of steps 2-3: {bucket}/run/{event['folder']}"]
+    names = figures.op_seconds(f"{bucket}/run")
+    assert any("dot" in name or "fusion" in name for name in names)  # of the step's product

@@ -1,12 +1,15 @@
-"""Which compiled programs, native code, a start loads."""
+"""Which compiled programs, native code, a start loads, and what it does without kernels."""
 
 import os
 
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.model import kernels
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.engines.devices import CompiledPrograms
+from bigbird_ja.train.engines import pjrt
+from bigbird_ja.train.engines.devices import CompiledPrograms, Devices
+from testkit.configs import fitted, with_data
 
 jax = pytest.importorskip("jax")
 
@@ -43,3 +46,24 @@ def test_a_program_that_the_mark_does_not_state_is_not_loaded(tmp_path, bucket, 
         assert storage.read_bytes(f"{folder}/brought-cache") == b"native code"
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, capsys):
+    """For a v5e whose compiler takes XLA's way only."""
+    monkeypatch.setattr(kernels, "_version", lambda package: (99, 0))
+    monkeypatch.setattr(Devices, "chip", "v5e")
+    for name in ("Mesh", "NamedSharding"):  # asking jax for devices would look for a TPU
+        monkeypatch.setattr(pjrt, name, lambda *_: None)
+
+    def compile_(engine):
+        if engine._step_config.model.attention_implementation == "kernel":
+            raise RuntimeError("INTERNAL: Mosaic failed to compile TPU kernel")
+        return "the step"
+
+    monkeypatch.setattr(pjrt.PjrtEngine, "_compile", compile_)
+    run = with_data(fitted("base-4096", ["training.global_batch_size=1"]))
+    engine = pjrt.PjrtEngine(*run, dict, lambda *_: None, Devices("tpu", (object(),)))  # type: ignore[arg-type,return-value]
+    assert engine._step_config.model.attention_implementation == "kernel"
+    assert engine._compile_with_fallback() == "the step"  # type: ignore[comparison-overlap]
+    said = "model.attention_implementation=auto: xla, as this compiler refuses"
+    assert said in capsys.readouterr().err
