@@ -2,6 +2,7 @@
 code, tests/process/test_redaction.py what is printed."""
 
 import re
+import types
 
 import pytest
 from google.api_core import exceptions
@@ -21,14 +22,10 @@ def test_no_flag_takes_a_credential():
 
 
 def test_a_server_that_echoes_secrets_does_not_get_them_into_the_message():
-    class Response:
-        """An answer that repeats what it was sent."""
-
-        def json(self):
-            return {"error": {"message": "bad header Authorization: Bearer ya29.secret"}}
-
+    """An answer repeats what it was sent."""
+    sent = {"error": {"message": "bad header Authorization: Bearer ya29.secret"}}
     error = exceptions.Forbidden("POST https://x?upload_id=secret: Bearer ya29.secret")
-    error._response = Response()
+    error._response = types.SimpleNamespace(json=lambda: sent)
     assert "secret" not in gcs.reason(error)
     assert "secret" not in str(gcs.translate(error, "gs://bucket/x"))
 

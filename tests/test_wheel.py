@@ -22,10 +22,8 @@ def test_the_package_for_a_vm_holds_every_preset():
 
 
 def test_configs_of_a_checkout_are_the_packages_presets():
-    paths = list((ROOT / "configs").glob("*.yaml"))
-    assert sorted(path.stem for path in paths) == preset_names()
-    for path in paths:
-        assert path.resolve() == Path(preset_path(path.stem)).resolve()
+    assert (ROOT / "configs/tiny-cpu.yaml").resolve() == Path(preset_path("tiny-cpu")).resolve()
+    assert (ROOT / "configs").is_symlink()
 
 
 @pytest.mark.nightly

@@ -123,7 +123,7 @@ def test_text_that_cannot_be_predicted_leaves_nothing(tmp_path, tokenizer_path, 
 
 
 def test_more_shards_than_records_are_fewer():
-    expected = {1: 1, 20: 2, 1600: 32, 80_000: 384, 10**9: 8192}
+    expected = {1: 1, 30: 2, 1600: 32, 80_000: 384, 10**9: 8192}
     assert {n: shards.choose_num_shards(n, 9000) for n in expected} == expected
 
 

@@ -160,6 +160,5 @@ def test_the_targets_stay_what_they_are():
         made = masking.mask(tokens, starts, 2, np.arange(20), 5, rule)
         for name in sorted(made):
             digest.update(made[name].tobytes())
-    assert digest.hexdigest() == (
-        "fa0a1570a132ffceaeb5224c335b8e580ba354a0fc1375c3c6a8916d0fc4eec5"
-    )
+    expected = "fa0a1570a132ffceaeb5224c335b8e580ba354a0fc1375c3c6a8916d0fc4eec5"
+    assert digest.hexdigest() == expected

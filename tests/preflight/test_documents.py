@@ -35,12 +35,9 @@ def test_loops_run_as_often_as_documents_are_long():
     ],
 )
 def test_layers_that_skip_other_documents(sets, has_loops):
-    sets = {
-        "model.attention_implementation": "kernel",
-        "model.attend_across_documents": False,
-        **sets,
-    }
-    config, data = with_data(fitted(None, [f"{key}={value}" for key, value in sets.items()]))
+    kernels = {"model.attention_implementation": "kernel", "model.attend_across_documents": False}
+    words = [f"{key}={value}" for key, value in (kernels | sets).items()]
+    config, data = with_data(fitted(None, words))
     trips, stated = estimate.by_documents(config, data)
     assert bool(trips) == has_loops
     assert (stated["key_tiles_share"] is not None) == has_loops

@@ -70,8 +70,6 @@ def test_each_difference_is_named():
     first = {"jax": "0.7.2", "--mode": "train", "training.seed": "1"}
     check_same("process 2", first, dict(first))
     ours = {"jax": "0.8", "--mode": "train"}
-    words = (
-        r"process 2 differs from process 0 \(jax=0.8 and not 0.7.2; training.seed=None and not 1"
-    )
+    words = r"2 differs from process 0 \(jax=0.8 and not 0.7.2; training.seed=None and not 1"
     with pytest.raises(BadInput, match=words):
         check_same("process 2", ours, first)

@@ -58,10 +58,8 @@ def test_google_s_checkpoint(google, code):
         assert list(values) == list(params) and "warning" not in table
         for name, value in params.items():
             np.testing.assert_array_equal(values[name], value)
-        assert (
-            "a TensorFlow checkpoint" in table
-            and f"{len(params)} of {len(params)} variables" in table
-        )
+        assert "a TensorFlow checkpoint" in table
+        assert f"{len(params)} of {len(params)} variables" in table
 
 
 def test_the_record_names_the_source_wherever_the_command_ran_and_a_commit_of_the_hub(

@@ -1,12 +1,18 @@
-"""Rates, hours and money."""
+"""Rates, hours and money; expected hours against the supervisor of `launch` in virtual time."""
+
+import random
 
 import pytest
 
 from bigbird_ja import accelerators, plan
 from bigbird_ja.accelerators import load_prices
+from bigbird_ja.launch import LaunchedRun
+from bigbird_ja.launch.state import Ending
+from bigbird_ja.launch.supervise import World, supervise
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import MachineRate, Plan, Results
 from testkit.configs import fitted, with_data
+from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 BASE = with_data(fitted("base-4096"))
 PRICES = load_prices()
@@ -111,3 +117,36 @@ def test_a_row_has_the_cheapest_zone_and_what_is_lent_is_never_the_cheapest():
     assert by_name["v6e-8", "spot"].zone == "asia-southeast1-b"
     assert by_name["v6e-8", "on_demand"].zone == "us-central1-b"
     assert plan.cheapest(made) == by_name["v6e-8", "spot"]
+
+
+# --- the hours ---
+
+DAYS = 60
+INTERVAL, RATE = 600.0, 0.25  # of checkpoints, and of preemptions an hour
+
+
+def useful_share(seed):
+    """Of the rented time of 60 days of training with one preemption in four hours."""
+    trainer = TrainerModel(
+        DAYS * 86_400 * 2, 2.0, INTERVAL, plan.SAVE_SECONDS, plan.RESTART_SECONDS
+    )
+    lifetimes = random.Random(seed)
+    cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(RATE / 3600), fast=True)
+    record = LaunchedRun(
+        "gs://b",
+        "simulated",
+        "id-1",
+        target_step=trainer.target_step,
+        zones=("zone-a", "zone-b"),
+        max_seconds=365 * 86_400,
+    )
+    state = supervise(record, World(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
+    assert state.ending is Ending.FINISHED and not cloud.nodes
+    assert 250 < state.preemptions < 500
+    return cloud.useful_seconds / cloud.rented_seconds
+
+
+def test_the_simulated_supervisor_agrees_with_the_plan():
+    time = plan.run_time(DAYS * 24.0, INTERVAL, RATE)
+    share = sum(map(useful_share, (1, 2, 3))) / 3
+    assert share == pytest.approx(DAYS * 24.0 / time.rented_hours, abs=0.01)
