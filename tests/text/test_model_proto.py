@@ -13,31 +13,10 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import model_proto, pieces_of, read_tokenizer
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
+from testkit import ROOT
 
-KINDS = {
-    # SentencePiece's own defaults: <unk>, <s>, </s>, no padding, nothing for masks.
-    "plain": {},
-    "bpe": {"model_type": "bpe"},
-    "bpe with bytes": {"model_type": "bpe", "byte_fallback": True},
-    "unigram with bytes": {"byte_fallback": True},
-    "as in T5": {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
-    "as in ALBERT": {
-        "pad_id": 0,
-        "unk_id": 1,
-        "bos_id": 2,
-        "eos_id": 3,
-        "pad_piece": "<pad>",
-        "bos_piece": "[CLS]",
-        "eos_piece": "[SEP]",
-        "control_symbols": ["[MASK]"],
-    },
-    "other names": {
-        "unk_piece": "[UNK]",
-        "pad_id": 3,
-        "pad_piece": "[PAD]",
-        "user_defined_symbols": ["<mask>", "<cls>", "<sep>"],
-    },
-}
+# Options of the trainer by kind. "plain": <unk>, <s>, </s>, no padding, nothing for masks.
+KINDS = json.loads((ROOT / "tests/fixtures/sentencepiece-kinds.json").read_text("utf-8"))
 
 
 def train(corpus, **options):
