@@ -22,10 +22,10 @@ def write_corpus(path, texts):
     return str(path)
 
 
-def request(corpus, tokenizer_path, output, num_workers=1, **changes):
+def request(
+    corpus, tokenizer_path, output, num_workers=1, overwrite=False, input_mask=False, **changes
+):
     """What `make-data` would ask for."""
-    overwrite = changes.pop("overwrite", False)
-    input_mask = changes.pop("input_mask", False)
     inputs = [corpus] if isinstance(corpus, str) else corpus
     opened = corpus_lib.open_corpus(inputs, takes_weights=True)
     tokenizer = read_tokenizer(tokenizer_path)

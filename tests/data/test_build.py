@@ -68,26 +68,12 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
 
 def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokenizer_path):
     output = str(tmp_path / "data")
-    request = making.request(
-        sample_corpus,
-        tokenizer_path,
-        output,
-        masking="static",
-        dupe_factor=3,
-        input_mask=True,
-        nsp=True,
-    )
-    manifest, _ = build.make_data(request)
+    changes = {"masking": "static", "dupe_factor": 3, "input_mask": True, "nsp": True}
+    made = making.request(sample_corpus, tokenizer_path, output, **changes)
+    manifest, _ = build.make_data(made)
     assert manifest.train.sequences % 3 == 0 and manifest.dupe_factor == 3
-    lengths = {
-        "input_ids": 128,
-        "input_mask": 128,
-        "segment_ids": 128,
-        "masked_lm_positions": 20,
-        "masked_lm_ids": 20,
-        "next_sentence_labels": 1,
-        "document_ids": 128,
-    }
+    lengths = dict.fromkeys(("input_ids", "input_mask", "segment_ids", "document_ids"), 128)
+    lengths |= {"masked_lm_positions": 20, "masked_lm_ids": 20, "next_sentence_labels": 1}
     features = {name: tf.io.FixedLenFeature([n], tf.int64) for name, n in lengths.items()}
     features["masked_lm_weights"] = tf.io.FixedLenFeature([20], tf.float32)
     files = [f"{output}/{shard.name}" for shard in manifest.train_shards]

@@ -153,12 +153,9 @@ def test_another_tokenizer_is_named_but_not_ends_that_an_earlier_version_read_ot
     tokenizer, path = read_tokenizer(tokenizer_path), tmp_path / "tokenizer.model"
     shutil.copy(tokenizer_path, path)
     ids = tokenizer.special_ids
-    made = synthetic.write(
-        tmp_path,
-        tokenizer_sha256=tokenizer.sha256,
-        vocab_size=tokenizer.vocab_size,
-        special_ids=ids | {"cls": ids["bos"], "bos": ids["cls"]},
-    )
+    stated = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    swapped = ids | {"cls": ids["bos"], "bos": ids["cls"]}
+    made = synthetic.write(tmp_path, special_ids=swapped, **stated)
     assert check.fast_check(str(tmp_path))[0] == made
     for changed in ({"special_ids": ids | {"sep": 100}}, {"vocab_size": 1201}):
         synthetic.save(dataclasses.replace(made, **changed), str(tmp_path))

@@ -33,13 +33,9 @@ def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, prob):
     epoch, record = np.array([0, 3, 2**20]), np.array([5, 0, 2**30])
     asked = rule if prob is None else dataclasses.replace(rule, prob=prob)
     ours = masking.mask(tokens, starts, epoch, record, 2**40 + 7, asked)
-    theirs = masking.mask_arrays(
-        TENSORFLOW,
-        *map(tf.constant, (tokens, starts, epoch, record)),
-        2**40 + 7,
-        rule,
-        None if prob is None else tf.constant(prob, tf.float64),
-    )
+    given = map(tf.constant, (tokens, starts, epoch, record))
+    rate = None if prob is None else tf.constant(prob, tf.float64)
+    theirs = masking.mask_arrays(TENSORFLOW, *given, 2**40 + 7, rule, rate)
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         np.testing.assert_array_equal(value, theirs[name].numpy(), err_msg=name)
@@ -51,12 +47,8 @@ def test_tensorflow_and_numpy_draw_the_same(unit, length, most, specials, prob):
 def test_targets_are_what_the_rule_says(data):
     length = data.draw(st.integers(4, 80))
     most = data.draw(st.integers(1, length))
-    rule = dataclasses.replace(
-        RULE,
-        unit=data.draw(st.sampled_from(UNITS)),
-        max_predictions=most,
-        prob=data.draw(st.sampled_from([0.01, 0.15, 0.5])),
-    )
+    unit, prob = (data.draw(st.sampled_from(each)) for each in (UNITS, [0.01, 0.15, 0.5]))
+    rule = dataclasses.replace(RULE, unit=unit, max_predictions=most, prob=prob)
     tokens = np.array([data.draw(st.lists(st.integers(0, 40), min_size=length, max_size=length))])
     starts = np.array([data.draw(st.lists(st.booleans(), min_size=length, max_size=length))])
     made = masking.mask(tokens, starts, 0, 0, data.draw(st.integers(0, 2**64 - 1)), rule)

@@ -97,13 +97,10 @@ def test_the_label_is_not_guessed_from_b_or_lengths(sample_corpus, tokenizer_pat
     rows = np.concatenate([blocks.make_rows(block, tokenizer, marker, spec)[0] for block in cut])
     labels, at = rows["label"].astype(int), rows["segment_b"]
     assert len(rows) > 1500 and abs(labels.mean() - 0.5) < 0.04
-    right = {
-        "first token of B": guessed(
-            rows["tokens"][np.arange(len(rows)), np.minimum(at, spec.seq_length - 1)], labels
-        ),
-        "length of A": guessed(at, labels),
-        "length of B": guessed((rows["tokens"] != tokenizer.special.pad).sum(1) - at, labels),
-    }
+    first = rows["tokens"][np.arange(len(rows)), np.minimum(at, spec.seq_length - 1)]
+    length = (rows["tokens"] != tokenizer.special.pad).sum(1) - at
+    features = {"first token of B": first, "length of A": at, "length of B": length}
+    right = {name: guessed(feature, labels) for name, feature in features.items()}
     assert all(share <= 0.55 for share in right.values()), right
 
 

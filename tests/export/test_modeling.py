@@ -3,9 +3,7 @@
 import copy
 import dataclasses
 import json
-import os
 import pickle
-import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +14,7 @@ from bigbird_ja.data import tfrecords
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import varied
+from testkit import command_line
 from tests.model.tiny import tiny_config
 
 torch = pytest.importorskip("torch", reason="the model's code is PyTorch's")
@@ -145,14 +144,9 @@ assert "bigbird_ja" not in sys.modules
 def test_a_folder_loads_with_its_own_code_and_without(trained, tmp_path):
     folder, _ = exported(trained, tmp_path / "hf")
     saved = tmp_path / "saved"
-    done = subprocess.run(
-        [sys.executable, "-c", _LOAD, folder, str(saved)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    environ = {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": ""}
+    done = command_line.run(sys.executable, "-c", _LOAD, folder, saved, cwd=tmp_path, env=environ)
+    assert done.status == 0, done.stderr[-3000:]
     assert (saved / "modeling_bigbird_ja.py").exists() and (saved / "pattern.py").exists()
     before = json.loads((tmp_path / "hf/config.json").read_text())
     after = json.loads((saved / "config.json").read_text())

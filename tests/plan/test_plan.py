@@ -132,14 +132,8 @@ def useful_share(seed):
     )
     lifetimes = random.Random(seed)
     cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(RATE / 3600), fast=True)
-    record = LaunchedRun(
-        "gs://b",
-        "simulated",
-        "id-1",
-        target_step=trainer.target_step,
-        zones=("zone-a", "zone-b"),
-        max_seconds=365 * 86_400,
-    )
+    where = {"zones": ("zone-a", "zone-b"), "max_seconds": 365 * 86_400}
+    record = LaunchedRun("gs://b", "simulated", "id-1", target_step=trainer.target_step, **where)
     state = supervise(record, World(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
     assert state.ending is Ending.FINISHED and not cloud.nodes
     assert 250 < state.preemptions < 500

@@ -56,20 +56,12 @@ def test_each_rule_trains_as_its_reference_does(rule):
     params = {name: tf.constant(value) for name, value in start.items()}
     slots = {slot: {name: tf.zeros_like(value) for name, value in params.items()} for slot in "mv"}
     decayed = {name: name.endswith("kernel") for name in NAMES}
+    fixed = {"decayed": decayed, "muons": {}, "scale": tf.constant(0.5), "keep": tf.constant(True)}
     for step in range(200):
         at = tf.constant(step)
-        params, slots = optimizer.update(
-            section,
-            params,
-            slots,
-            {n: tf.constant(g) for n, g in _gradients(step).items()},
-            decayed=decayed,
-            muons={},
-            global_step=at,
-            learning_rate=learning_rate(section, at),
-            scale=tf.constant(0.5),
-            keep=tf.constant(True),
-        )
+        now = {"global_step": at, "learning_rate": learning_rate(section, at)}
+        gradients = {name: tf.constant(value) for name, value in _gradients(step).items()}
+        params, slots = optimizer.update(section, params, slots, gradients, **fixed, **now)
     rates = [1e-3 * (s / 40 if s < 40 else 1 - s / 200) for s in range(200)]
     expected = _reference(rule, start, rates)
     for name, value in params.items():

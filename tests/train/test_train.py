@@ -115,16 +115,9 @@ class Training:
         self._monkeypatch.setattr(evaluation, "evaluate_model", evaluate)
         self._monkeypatch.setattr(evaluation, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
-        job = Job(
-            self.config,
-            self.manifest,
-            check.fast_check(self.data)[1],
-            self.data,
-            self.model_dir,
-            Choice("numbers", "test", False, 1, "none"),
-            evaluates=evaluates,
-            deps=Dependencies(mark=mark),
-        )
+        guard, choice = check.fast_check(self.data)[1], Choice("numbers", "test", False, 1, "none")
+        run = (self.config, self.manifest, guard, self.data, self.model_dir, choice)
+        job = Job(*run, evaluates=evaluates, deps=Dependencies(mark=mark))
         try:
             train(job, RunDir(self.model_dir), stop)
         finally:
