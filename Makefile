@@ -126,11 +126,8 @@ soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback
 size: $(STAMP) ## lines, files and functions by package
 	@$(BIN)/python -m scripts.size
 
-docs: $(STAMP) ## write docs/commands/, docs/settings.md and the state machine from the code
-	@$(BIN)/python -m scripts.make_command_docs
-	@$(BIN)/python -m scripts.make_settings_page
-	@$(BIN)/python -m scripts.make_state_tables
-	@$(BIN)/python -m scripts.make_tour
+docs: $(STAMP) ## write what pages say of the code: commands, settings, roads, the state machine
+	@$(BIN)/python -m scripts.make_docs
 
 site: $(STAMP) ## build site/, the pages with a search in both languages; a link that leads nowhere ends it
 	@$(SITE)

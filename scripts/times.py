@@ -1,6 +1,6 @@
 """Quotes how long things take, from docs/times.yaml and from `plan`, as the documents do.
 
-    python -m scripts.times     # prints each figure, and every sentence that quotes one
+    python -m scripts.times     # prints every sentence that quotes a figure
 
 Nothing is measured here: the commands that measure are named beside the figures in the file.
 """
@@ -24,53 +24,45 @@ def load() -> dict[str, Any]:
     return yaml.safe_load(PATH.read_text(encoding="utf-8"))
 
 
-def figures(measured: dict[str, float]) -> dict[str, str]:
-    """Map a name to the figure as it is written, in English and (`_ja`) in Japanese."""
+def figures(measured: dict[str, float]) -> dict[str, Any]:
+    """Map names to numbers, and rows of the plan to numbers by name, as times.yaml quotes them."""
     wiki40b = plan.WIKI40B_JA_BYTES / 1e6
     tokenize = measured["tokenize_seconds"] * wiki40b / measured["tokenize_megabytes"]
-    make_data = wiki40b / measured["make_data_megabytes_per_second"]
-    quotable = {
-        "tokenize_real_text": f"{measured['tokenize_seconds']:.0f} seconds",
-        "tokenize_wiki40b": f"{tokenize / 3600:.1f} hours",
-        "tokenize_wiki40b_ja": f"{tokenize / 3600:.1f} 時間",
-        "make_data_wiki40b": _minutes(make_data, "minute"),
-        "make_data_wiki40b_ja": f"{make_data / 60:.0f} 分",
-        "demo": _minutes(60 * measured["demo_minutes"], "minute"),
-        "demo_ja": f"{measured['demo_minutes']:.0f} 分",
-        "probe_ja": f"{measured['probe_minutes']:.0f} 分",
-        "probe": _minutes(60 * measured["probe_minutes"], "minute"),
+    return {
+        **measured,
+        "tokenize_wiki40b_hours": tokenize / 3600,
+        "make_data_wiki40b_minutes": wiki40b / measured["make_data_megabytes_per_second"] / 60,
+        **_rented(),
     }
-    return {**quotable, **_rented()}
 
 
-def _minutes(seconds: float, unit: str) -> str:
-    return f"{round(seconds / 60)} {unit}" + "s" * (round(seconds / 60) != 1)
+class Range(tuple[float, ...]):
+    """Formats as `10.5 SEPARATOR 12`: numbers above 10 are whole, others have one decimal."""
+
+    def __format__(self, separator: str) -> str:
+        """Join the numbers."""
+        return separator.join(f"{value:.0f}" if value >= 10 else f"{value:.1f}" for value in self)
 
 
-def _rented() -> dict[str, str]:
-    """Quote `plan --config base-4096` on spot TPUs."""
+def _rented() -> dict[str, Any]:
+    """Quote `plan --config base-4096` on spot TPUs, and the hours on free ones."""
     config = resolve_config(_PRESET)[0]
     data = requested_data(config)
     run = plan.Plan(fit_to_data(config, data), data)
-    quotable: dict[str, str] = {}
+    quotable: dict[str, Any] = {}
     for row in plan.make_rows([run], load_prices()):
-        name = row.accelerator.removesuffix("-8")
         if row.pricing == "spot" and row.wall_hours_range and row.cost_usd_range:
-            days = (row.wall_hours or 0.0) / 24
-            quotable |= {f"{name}_days": f"{days:.1f} days", f"{name}_days_ja": f"{days:.1f} 日"}
-            hours = [_short(hours) for hours in (24 * days, *row.wall_hours_range)]
-            usd = [_short(usd) for usd in (row.cost_usd or 0.0, *row.cost_usd_range)]
-            quotable[f"{name}_hours"] = "{} ({}–{}) hours".format(*hours)
-            quotable[f"{name}_hours_ja"] = "{}（{}～{}）時間".format(*hours)
-            quotable[f"{name}_dollars"] = "{} ({}–{}) US dollars".format(*usd)
-            quotable[f"{name}_dollars_ja"] = "{}（{}～{}）米ドル".format(*usd)
+            hours, usd = row.wall_hours or 0.0, row.cost_usd or 0.0
+            quotable[row.accelerator.removesuffix("-8")] = {
+                "days": hours / 24,
+                "hours": Range([hours]),
+                "hours_range": Range(row.wall_hours_range),
+                "usd": Range([usd]),
+                "usd_range": Range(row.cost_usd_range),
+            }
         elif row.pricing in ("Kaggle", "Colab") and row.hours_range:
-            quotable[f"{row.pricing}_hours"] = " to ".join(map(_short, row.hours_range)) + " hours"
+            quotable[row.pricing] = Range(row.hours_range)
     return quotable
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def sentences() -> list[tuple[str, str]]:
@@ -92,9 +84,7 @@ def missing() -> list[str]:
 
 
 def main() -> None:
-    """Prints figures and quotations."""
-    for name, text in sorted(figures(load()["measured"]).items()):
-        print(f"{name:24} {text}")
+    """Prints quotations."""
     for page, text in sentences():
         print(f"{page}: {text}")
 

@@ -20,7 +20,7 @@ def test_a_road_leads_through_a_with_statement_and_what_is_not_on_it_is_named(tm
     (tmp_path / "bigbird_ja").mkdir()
     (tmp_path / "bigbird_ja/a.py").write_text(SOURCE)
     code = roads.Code(tmp_path)
-    assert roads.files(code, [("a:run", "start")]) == ["a.py"]
+    assert [*code.road([{"from": "a:run", "to": "start"}])] == ["a.py"]
     for end in ("idle", "nothing"):
         with pytest.raises(LookupError, match=end):
-            roads.files(code, [("a:run", end)])
+            code.road([{"from": "a:run", "to": end}])

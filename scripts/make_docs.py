@@ -1,0 +1,191 @@
+"""`make docs`: writes what pages say of the code from the code itself, so that it cannot drift.
+
+docs/commands/*.md follow from the commands' flags, docs/settings.md below its introduction from the
+settings' declarations, roads, picture and state machine from calls (scripts/make_tour.py), and the
+repository's address in both READMEs from pyproject.toml.
+
+With --check nothing is written; the exit status is 1 if a page is out of date.
+"""
+
+import re
+import sys
+
+import msgspec
+from absl import flags
+
+from bigbird_ja import cli
+from bigbird_ja.cli import command_flags
+from bigbird_ja.settings import DATA_KEYS
+from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.schema import OPTIONS, Config
+from scripts import make_tour
+from testkit import ROOT
+
+FOLDER, SETTINGS = "docs/commands", "docs/settings.md"
+COMMON = "In most commands"  # flags that the index lists once
+
+
+def pages() -> dict[str, str]:
+    """Return path -> content of each page that the code decides, or a part of it."""
+    readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
+    return command_pages() | {SETTINGS: settings_page()} | readmes | make_tour.pages()
+
+
+def command_pages() -> dict[str, str]:
+    """Return path -> content: one page per command, and an index."""
+    result = {f"{FOLDER}/README.md": _index()}
+    for name in cli.COMMANDS:
+        result[f"{FOLDER}/{name}.md"] = _page(name)
+    return result
+
+
+def _readme(name: str) -> str:
+    project = (ROOT / "pyproject.toml").read_text("utf-8")
+    address = re.findall(r'(?m)^Repository = "(.*)"$', project)[0]
+    return re.sub("(?m)^REPOSITORY=.*$", f"REPOSITORY={address}", (ROOT / name).read_text("utf-8"))
+
+
+def _index() -> str:
+    rows = "\n".join(f"- [`{n}`]({n}.md): {what}" for n, what in cli.COMMANDS.items())
+    common = command_flags.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
+    return (
+        "# Commands\n\nIn the order of use; a default stands in brackets. `make docs` writes these"
+        " pages from the commands' flags.\n\n"
+        f"{rows}\n\n## {COMMON}\n\n{_flag_list(common)}\n\n"
+        "Exit statuses are in [troubleshooting](../troubleshooting.md).\n"
+    )
+
+
+def _page(name: str) -> str:
+    command = cli.load_command(name)
+    summary, _, rest = (command.__doc__ or "").strip().partition("\n")
+    sections = command_flags.sections(command_flags.flags_of(command))
+    sections.pop(COMMON, None)
+    told = _paragraphs(rest)
+    if not any(part.startswith("```") for part in told):
+        told.append(f"```bash\n{command.EXAMPLE}\n```")
+    listed = [_section(heading, flags) for heading, flags in sections.items()]
+    return "\n\n".join([f"# bigbird-ja {name}", summary, *filter(None, told), *listed]) + "\n"
+
+
+def _paragraphs(text: str) -> list[str]:
+    """A docstring as Markdown: what is indented is a command line."""
+    result = []
+    for block in text.strip("\n").split("\n\n"):
+        lines = block.splitlines()
+        if lines and all(line.startswith("  ") for line in lines):
+            result.append("```bash\n" + "\n".join(line.strip() for line in lines) + "\n```")
+        else:
+            result.append("\n".join(line.strip() for line in lines))
+    return result
+
+
+def _section(heading: str, listed: list[flags.Flag]) -> str:
+    """A list of flags; those that set a setting are named alone, as docs/settings.md has them."""
+    if heading != "Settings":
+        return f"## {heading}\n\n{_flag_list(listed)}"
+    names = ", ".join(
+        f"`{command_flags.form(one)}` ({command_flags.declared(one).setting})"
+        if command_flags.declared(one).setting.partition(".")[2] != one.name
+        else f"`{command_flags.form(one)}`"
+        for one in listed
+    )
+    return f"## Settings\n\nFlags of [settings](../settings.md): {names}."
+
+
+def _flag_list(listed: list[flags.Flag]) -> str:
+    rows = []
+    for flag in listed:
+        default = command_flags.default_text(flag)
+        ending = "" if default in ("off", "none", "required") else f" ({default})"
+        rows.append(f"- `{command_flags.form(flag)}`: {command_flags.meaning(flag)}{ending}")
+    return "\n".join(rows)
+
+
+def settings_page() -> str:
+    """Write the sections of docs/settings.md below the introduction that it has."""
+    parts = [(ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0]]
+    set_by = _setting_flags()
+    for name, section in msgspec.structs.asdict(Config()).items():
+        about = " ".join((type(section).__doc__ or "").split())
+        listed = [option for option in OPTIONS.values() if option.section == name]
+        rows = "\n".join(_row(option, set_by.get(option.key, [])) for option in listed)
+        parts.append(
+            f"## {name}\n\n{about}{_changes(name, listed)}\n\n"
+            f"| setting | meaning | values (default) |\n|---|---|---|\n{rows}\n"
+        )
+    return "\n".join(parts)
+
+
+def _changes(section: str, listed: list[Option]) -> str:
+    """Say which settings of a section the data set decides, or a resumed run may change."""
+    names = {
+        kind: [f"`{o.name}`" for o in listed if o.change == kind] for kind in ("free", "logged")
+    }
+    facts = [f"`{o.name}`" for o in listed if o.key in DATA_KEYS]
+    if facts:
+        return f" *In a run, the data set's*: {', '.join(facts)}."
+    if section not in ("model", "training", "checkpoints", "tpu"):
+        return ""
+    if len(names["free"]) == len(listed):
+        return " All may change."
+    others = [f"`{o.name}`" for o in listed if o.change not in names]
+    anew = f" *May be set anew*: all others but {', '.join(others)}." if names["logged"] else ""
+    return f" *May change*: {', '.join(names['free'])}.{anew}"
+
+
+def _row(option: Option, set_by: list[str]) -> str:
+    values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
+    if option.kind in (int, float) and not option.choices:
+        values = f"{option.unit}, {values}" if option.unit else values
+    notes = _notes(option, set_by)
+    meaning = f"{option.meaning} *{notes}*" if notes else option.meaning
+    cells = (f"`{option.name}`", meaning, f"{values} ({option.default_text})")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _notes(option: Option, set_by: list[str]) -> str:
+    notes = []
+    if option.only_with:
+        notes.append(f"only with `{option.only_with}`")
+    if option.needs_flag:
+        notes.append(f"only with `--{option.needs_flag.replace('=', ' ')}`")
+    return "; ".join(notes + set_by)
+
+
+def _setting_flags() -> dict[str, list[str]]:
+    """Setting -> the flags that set it, in words."""
+    result: dict[str, dict[str, list[str]]] = {}
+    for name in cli.COMMANDS:
+        for flag in command_flags.own_flags(command_flags.flags_of(cli.load_command(name))):
+            setting = command_flags.declared(flag).setting
+            if setting:
+                result.setdefault(setting, {}).setdefault(flag.name, []).append(f"`{name}`")
+    return {
+        setting: [
+            f"`--{flag}` of {', '.join(names)}"
+            for flag, names in flags.items()
+            if flag != setting.partition(".")[2]
+        ]
+        for setting, flags in result.items()
+    }
+
+
+def main() -> int:
+    """Write pages, or with --check say which are out of date and return 1."""
+    is_check = "--check" in sys.argv[1:]
+    wanted = pages()
+    stale = [
+        name
+        for name, text in wanted.items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text("utf-8") != text
+    ]
+    for name in stale:
+        if not is_check:
+            (ROOT / name).write_text(wanted[name], "utf-8")
+        print(f"{name}: {'out of date' if is_check else 'written'}")
+    return 1 if is_check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
