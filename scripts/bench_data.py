@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,38 +46,37 @@ _ROWS = flags.DEFINE_list("rows", ["raw", "modes", "shared", "pipeline"], "What 
 
 
 @dataclass
-class Finished:
+class Finished(revisions.Taken):
     """Describes a finished command: its seconds, peaks and results."""
 
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int  # of all processes together; what is shared is divided among them
-    peak_disk: int  # bytes in --output_dir
-    results: dict[str, Any]
+    peak_bytes: int = 0  # of all processes together; what is shared is divided among them
+    peak_disk: int = 0  # bytes in --output_dir
+    results: dict[str, Any] = field(default_factory=dict)
 
 
 def run(*arguments: str) -> Finished:
     """Run `bigbird-ja` and watch it."""
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
     folder = next((a.partition("=")[2] for a in arguments if a.startswith("--output_dir=")), "")
-    memory = disk = 0
-    before, began = os.times(), time.perf_counter()
-    with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    done = Finished()
+    with (
+        revisions.clock(done),
+        psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process,
+    ):
         while process.poll() is None:
             with contextlib.suppress(psutil.Error):  # one ended meanwhile
                 family = [process, *process.children(recursive=True)]
-                memory = max(memory, sum(one.memory_full_info().pss for one in family))
+                memory = sum(one.memory_full_info().pss for one in family)
+                done.peak_bytes = max(done.peak_bytes, memory)
             with contextlib.suppress(FileNotFoundError):  # moved meanwhile
-                disk = max(disk, sum(p.stat().st_size for p in Path(folder).rglob("*.*")))
+                disk = sum(p.stat().st_size for p in Path(folder).rglob("*.*"))
+                done.peak_disk = max(done.peak_disk, disk)
             time.sleep(0.2)
-        seconds, after = time.perf_counter() - began, os.times()
         output = process.stdout.read().decode()
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
-    cpu = (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
-    return Finished(seconds, cpu, memory, disk, json.loads(output.strip().splitlines()[-1]))
+    done.results = json.loads(output.strip().splitlines()[-1])
+    return done
 
 
 def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:

@@ -18,7 +18,6 @@ of the preset tiny-cpu to its first step, each on data that its own commands mad
 
 import argparse
 import importlib.util
-import json
 import os
 import shutil
 import statistics
@@ -34,7 +33,7 @@ from typing import Any
 from bigbird_ja.cli import prepare_tensorflow
 from bigbird_ja.process import console
 from bigbird_ja.process.console import log, table
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.run.log import read_metrics
 from scripts import revisions
 from testkit import ROOT, synthetic
 from testkit.configs import fitted, with_data
@@ -75,15 +74,8 @@ def seconds_per_step(
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"pretrain ended with {done.returncode}:\n{done.stderr}")
-    first, *_, last = [m for m in metrics(work / model) if m["step"] >= WARM_UP]
+    first, *_, last = [m for m in read_metrics(str(work / model)) if m["step"] >= WARM_UP]
     return float((last["time"] - first["time"]) / (last["step"] - first["step"]))
-
-
-def metrics(model_dir: Path) -> list[dict[str, float]]:
-    """Read complete lines of metrics.jsonl; [] before there are any."""
-    path = model_dir / "metrics.jsonl"
-    text = path.read_text("utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def measure_loop(work: Path, steps: int, rounds: int) -> str:
@@ -145,7 +137,7 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
     running = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while time.time() - began < limit:
-            new = [one for one in metrics(model_dir) if one["time"] > began]
+            new = [one for one in read_metrics(str(model_dir)) if one["time"] > began]
             if len(new) >= 6:
                 return float(new[0]["time"] - began)
             if running.poll() is not None:
@@ -157,69 +149,41 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
         running.wait()
 
 
-def measure_save(work: Path, rounds: int) -> str:
+def measure_save(work: Path, saves: int) -> str:
     """Measure how long saving BERT-base's whole state takes: 4 GB of memory and of disk."""
     prepare_tensorflow(os.environ)
-    size, waits, works = _saved(fitted(), str(work), rounds)
+    from bigbird_ja.model.params import initial_parameters
+    from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+    from bigbird_ja.storage.ownership import Owned
+    from bigbird_ja.train import Dependencies, SingleProcess
+    from bigbird_ja.train.beside import CheckpointSaver
+
+    config, params = fitted(), initial_parameters(*with_data(fitted()), seed=0)
+    slots = ("", "/adam_m", "/adam_v")
+    state = {name + slot: value for slot in slots for name, value in params.items()}
+
+    def snapshot() -> Callable[[], dict[str, Any]]:
+        values = {name: value.copy() for name, value in state.items()}
+        return lambda: values
+
+    waits, works = [], []
+    scratch = tempfile.mkdtemp(dir=work)
+    store = CheckpointStore(str(work), owned=Owned.create(str(work), "run"))
+    job: Any = SimpleNamespace(config=config, deps=Dependencies(), pod=SingleProcess())
+    saver = CheckpointSaver(job, store, scratch, lambda: None, lambda _, took: works.append(took))
+    for step in range(1, saves + 1):
+        meta = Meta(step, "", "", 0.0, 0, 0, time.time(), next_batch=step, global_batch_size=1)
+        start = time.monotonic()
+        saver.save(meta, snapshot)
+        waits.append(time.monotonic() - start)
+        saver.wait()
+    size = sum(file.bytes for file in store.read_meta(saves).files.values())
     wait, took = statistics.median(waits), statistics.median(works)
     return (
         f"save: {console.human_bytes(size)}: the step waits {wait:.3f} s per checkpoint, the"
         f" background takes {took:.2f} s ({console.human_bytes(size / took)}/s);"
         f" share of time lost at one checkpoint a minute: {wait / 60:.2%}"
     )
-
-
-def _saved(config: Config, directory: str, saves: int) -> tuple[int, list[float], list[float]]:
-    """Return bytes of one checkpoint; seconds that the step waited and that the background took."""
-    import tensorflow as tf
-
-    from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-    from bigbird_ja.storage.ownership import Owned
-    from bigbird_ja.train import Dependencies, SingleProcess
-    from bigbird_ja.train.beside import CheckpointSaver
-
-    waits: list[float] = []
-    works: list[float] = []
-    scratch = os.path.join(directory, ".scratch")
-    os.mkdir(scratch)
-    store = CheckpointStore(directory, owned=Owned.create(directory, "run"))
-    job: Any = SimpleNamespace(config=config, deps=Dependencies(), pod=SingleProcess())
-    saver = CheckpointSaver(
-        job, store, scratch, lambda: None, lambda step, seconds: works.append(seconds)
-    )
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        variables = _variables(config)
-        session.run([variable.initializer for variable in variables.values()])
-        for step in range(1, saves + 1):
-            meta = Meta(step, "", "", 0.0, 0, 0, time.time(), next_batch=step, global_batch_size=1)
-            start = time.monotonic()
-            saver.save(meta, lambda: _snapshot(session, variables))
-            waits.append(time.monotonic() - start)
-            saver.wait()
-    files = store.read_meta(saves).files
-    return sum(file.bytes for file in files.values()), waits, works
-
-
-def _variables(config: Config) -> dict[str, Any]:
-    import tensorflow as tf
-
-    from bigbird_ja.model.params import parameter_specs
-
-    return {
-        name + suffix: tf.compat.v1.get_variable(
-            name + suffix,
-            spec.shape,
-            initializer=tf.compat.v1.random_normal_initializer(),
-            use_resource=True,
-        )
-        for suffix in ("", "/adam_m", "/adam_v")
-        for name, spec in parameter_specs(*with_data(config)).items()
-    }
-
-
-def _snapshot(session: Any, variables: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    values = session.run(variables)
-    return lambda: values
 
 
 def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:

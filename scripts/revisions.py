@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from testkit import ROOT
 
 
-@dataclass(frozen=True)
+@dataclass
 class Taken:
     """Holds what a command took, with its children."""
 
-    seconds: float  # by the clock
-    cpu_seconds: float
+    seconds: float = 0.0  # by the clock
+    cpu_seconds: float = 0.0
 
 
 HEADER = ["now / before", "pairs", "cpu s before", "cpu s now", "ratio of cpu", "of the clock"]
@@ -42,14 +42,22 @@ def tree_of(revision: str) -> Iterator[str]:
         yield folder
 
 
-def timed(command: Sequence[str], tree: str | None = None) -> Taken:
-    """Run a command to its end, with the packages of `tree` if one is given."""
-    environ = os.environ | ({} if tree is None else {"PYTHONPATH": tree})
+@contextlib.contextmanager
+def clock(taken: Taken) -> Iterator[None]:
+    """Note what the processes that are started within take."""
     start, before = time.monotonic(), os.times()
-    subprocess.run(command, check=True, cwd=tree, env=environ, capture_output=True)
-    seconds, after = time.monotonic() - start, os.times()
-    cpu = after.children_user + after.children_system
-    return Taken(seconds, cpu - before.children_user - before.children_system)
+    yield
+    taken.seconds, after = time.monotonic() - start, os.times()
+    taken.cpu_seconds = after.children_user - before.children_user
+    taken.cpu_seconds += after.children_system - before.children_system
+
+
+def timed(command: Sequence[str], tree: str) -> Taken:
+    """Run a command to its end, with the packages of `tree`."""
+    taken, environ = Taken(), os.environ | {"PYTHONPATH": tree}
+    with clock(taken):
+        subprocess.run(command, check=True, cwd=tree, env=environ, capture_output=True)
+    return taken
 
 
 def compare(

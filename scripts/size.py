@@ -20,7 +20,7 @@ from scripts import roads
 from testkit import ROOT
 
 # Raising one needs its reason in CHANGELOG.md. The aim: 21,000 lines, 140 files, 17,000 of tests.
-CAPS = {"lines": 22_198, "files": 140, "tests": 17_367, "scripts": 2_511, "words": 40_000}
+CAPS = {"lines": 22_198, "files": 140, "tests": 17_367, "scripts": 2_459, "words": 40_000}
 
 _HEADER = ("package", "files", "lines", "code", "median", "longest", "function", "longest")
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
