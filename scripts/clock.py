@@ -19,12 +19,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
+from matplotlib.figure import Figure
 
 from bigbird_ja.accelerators import CHIPS, link_seconds
 from bigbird_ja.plan import REACHED
@@ -41,6 +41,8 @@ DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
 # Steps that agree in these are compiled once.
 SHAPE = ("chip", "length", "block", "keeps", "width", "heads", "kv_heads", "mlp", "size")
 ADAM_BYTES = 28  # that a parameter's update reads and writes in HBM
+HALVES = {"calibrate": "tab:gray", "judge": "tab:blue"}
+MARKS = {"kernels": "o", "XLA's matmuls": "s", "whole steps": "^"}
 BEGIN, END = "<!-- table -->\n", "<!-- end -->\n"
 
 
@@ -201,86 +203,63 @@ def fill(programs: list[Spec]) -> None:
 # --- the page ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Row:
-    """Sets a program's predicted time beside the published one, both in milliseconds."""
-
-    spec: Spec
-    predicted: float | None
-    measured: float | None
-
-    @property
-    def kind(self) -> str:
-        """Name what the error is stated for: steps, kernels, or XLA's own fusions."""
-        if self.spec["kind"] == "step":
-            return "whole steps"
-        is_xla = self.spec["kind"] == "matmul" and "tiles" not in self.spec
-        return "XLA's matmuls" if is_xla else "kernels"
-
-    @property
-    def ratio(self) -> float | None:
-        """Return published / predicted, where both are known."""
-        return self.measured / self.predicted if self.measured and self.predicted else None
+def kind_of(spec: Spec) -> str:
+    """Name what the error is stated for: steps, kernels, or XLA's own fusions."""
+    if spec["kind"] == "step":
+        return "whole steps"
+    return "XLA's matmuls" if spec["kind"] == "matmul" and "tiles" not in spec else "kernels"
 
 
 def report(programs: list[Spec], known: dict[str, Any]) -> None:
     """Write table and errors into the page, draw the picture."""
-    rows = [
-        Row(spec, known.get(spec["name"], {}).get("predicted_ms"), measured_ms(spec))
-        for spec in programs
-    ]
     lines: list[str] = []
-    for half in ("calibrate", "judge"):
+    for half in HALVES:
         lines += [f"Programs that {half}:", ""]
-        lines += [
-            "| program | predicted, ms | published, ms | published / predicted |",
-            "|---|---|---|---|",
-        ]
-        for row in (row for row in rows if row.spec["split"] == half):
-            cells = [f"{value:.4g}" if value else "" for value in (row.predicted, row.measured)]
-            cells[0] = cells[0] or known.get(row.spec["name"], {}).get("error", "not compiled yet")
-            ratio = f"{row.ratio:.2f}" if row.ratio else ""
-            lines.append(
-                f"| [{row.spec['name']}]({row.spec['source']}) | {' | '.join((*cells, ratio))} |"
-            )
+        lines += ["| program | predicted, ms | published, ms | published / predicted |"]
+        lines += ["|---|---|---|---|"]
+        for spec in (spec for spec in programs if spec["split"] == half):
+            found, measured = known.get(spec["name"], {}), measured_ms(spec)
+            predicted = found.get("predicted_ms")
+            cells = [f"{value:.4g}" if value else "" for value in (predicted, measured)]
+            cells[0] = cells[0] or found.get("error", "not compiled yet")
+            cells += [f"{measured / predicted:.2f}" if measured and predicted else ""]
+            lines.append(f"| [{spec['name']}]({spec['source']}) | {' | '.join(cells)} |")
         lines.append("")
     lines += ["| half | kind | programs | median error | worst |", "|---|---|---|---|---|"]
-    for half in ("calibrate", "judge"):
-        for kind in ("kernels", "XLA's matmuls", "whole steps"):
-            lines += _errors(half, kind, rows)
+    pairs = both_times(programs, known)
+    for (half, kind), times in pairs.items():
+        errors = {name: abs(predicted / ms - 1) for name, (predicted, ms) in times.items()}
+        worst = max(errors, key=lambda name: errors[name])
+        row = half, kind, len(errors), f"{statistics.median(errors.values()):.0%}"
+        lines.append(f"| {' | '.join(map(str, row))} | {errors[worst]:.0%}: {worst} |")
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     PAGE.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + rest.partition(END)[2])
-    draw(rows)
+    draw(pairs)
 
 
-def _errors(half: str, kind: str, rows: list[Row]) -> list[str]:
-    found = [row for row in rows if row.spec["split"] == half and row.kind == kind and row.ratio]
-    if not found:
-        return []
-    errors = {row.spec["name"]: abs(1 / (row.ratio or 1) - 1) for row in found}
-    worst = max(errors, key=lambda name: errors[name])
-    middle = statistics.median(errors.values())
-    return [f"| {half} | {kind} | {len(found)} | {middle:.0%} | {errors[worst]:.0%}: {worst} |"]
+Times = dict[str, tuple[float, float]]  # predicted and published milliseconds, by program
 
 
-def draw(rows: list[Row]) -> None:
+def both_times(programs: list[Spec], known: dict[str, Any]) -> dict[tuple[str, str], Times]:
+    """Return the times that are known of both sides, by half and kind."""
+    pairs: dict[tuple[str, str], Times] = {(half, kind): {} for half in HALVES for kind in MARKS}
+    for spec in programs:
+        predicted = known.get(spec["name"], {}).get("predicted_ms")
+        if predicted and (measured := measured_ms(spec)):
+            pairs[spec["split"], kind_of(spec)][spec["name"]] = predicted, measured
+    return {group: times for group, times in pairs.items() if times}
+
+
+def draw(pairs: dict[tuple[str, str], Times]) -> None:
     """Draw predicted against published times, both axes logarithmic."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 6))
-    marks = {"kernels": "o", "XLA's matmuls": "s", "whole steps": "^"}
-    for half, colour in (("calibrate", "tab:gray"), ("judge", "tab:blue")):
-        for kind, mark in marks.items():
-            found = [r for r in rows if r.kind == kind and r.spec["split"] == half and r.ratio]
-            x, y = [row.predicted or 0.0 for row in found], [row.measured or 0.0 for row in found]
-            label = f"{kind}, {'calibrating' if half == 'calibrate' else 'judging'}"
-            if found:
-                axes.scatter(x, y, marker=mark, color=colour, label=label, alpha=0.8)
-    shown = [value for row in rows if row.ratio for value in (row.predicted, row.measured) if value]
+    figure = Figure(figsize=(7, 6))
+    axes = figure.subplots()
+    for (half, kind), times in pairs.items():
+        label = f"{kind}, {half.removesuffix('e')}ing"
+        x, y = zip(*times.values(), strict=True)
+        axes.scatter(x, y, marker=MARKS[kind], color=HALVES[half], label=label, alpha=0.8)
+    shown = [value for times in pairs.values() for both in times.values() for value in both]
     ends = (0.6 * min(shown), 1.7 * max(shown))
     axes.plot(ends, ends, color="black", linewidth=0.8)
     axes.fill_between(ends, [0.7 * e for e in ends], [1.3 * e for e in ends], alpha=0.12)
