@@ -59,7 +59,7 @@ class Candidate:
 def present(chip: str, kind: str, size: int, backward: bool, length: int) -> Candidate:
     """Return what the package has."""
     rows = 128 if kind == "rolled" else tile_rows(length, REACH if kind == "local" else None)
-    order = ORDERS["apart" if kind == "full" else kind][backward]
+    order = ORDERS[kind][backward]
     return Candidate(chip, kind, size, backward, rows, order.at_once, order.lag)
 
 
@@ -103,7 +103,7 @@ def cycles(one: Candidate, length: int, directory: str) -> float | None:
     except jax.errors.JaxRuntimeError as error:
         console.log(f"{one}: {str(error).splitlines()[0]}")
         return None
-    trips = estimate.mean_trips(shape, estimate.STATED_LENGTHS)[0] if shape.runs else ()
+    trips = [estimate.mean_trips(shape, estimate.STATED_LENGTHS)[0]] if shape.runs else []
     codes = machine_code.collect(directory, trips)
     for file in Path(directory).iterdir():
         file.unlink()

@@ -101,7 +101,7 @@ class Job:
     topology: str  # by libtpu's name
     options: dict[str, Any]  # of `get_topology_desc`
     lists_code: bool = False  # libtpu lists its final code
-    kernel_trips: tuple[float, ...] = ()  # as of `machine_code.collect`
+    kernel_trips: tuple[tuple[float, ...], ...] = ()  # as of `machine_code.collect`
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,10 @@ def lists_code(chip: str, libtpu: str) -> bool:
 
 
 def compile_for(
-    step: LoweredStep, target: Target, with_code: bool = False, kernel_trips: tuple[float, ...] = ()
+    step: LoweredStep,
+    target: Target,
+    with_code: bool = False,
+    kernel_trips: tuple[tuple[float, ...], ...] = (),
 ) -> Program | Shortage:
     """Compile a step for a target.
 

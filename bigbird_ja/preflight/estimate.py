@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -275,8 +276,10 @@ def _dump(
 # tile's documents run is a mean, of sequences as `make-data` would pack them.
 
 
-def by_documents(config: Config, data: Data) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """Return the mean trips of a resolved config's kernel loops that depend on documents.
+def by_documents(
+    config: Config, data: Data
+) -> tuple[tuple[tuple[float, ...], ...], dict[str, Any]]:
+    """Return by kernel the mean trips of a resolved config's loops that depend on documents.
 
     Beside them the keys of a result that state this: the share of key tiles, and whose lengths
     these are; None without such loops.
@@ -285,8 +288,9 @@ def by_documents(config: Config, data: Data) -> tuple[tuple[float, ...], dict[st
     if shape is None:
         return (), dict.fromkeys(("key_tiles_share", "document_lengths"))
     lengths, whose = document_lengths(data)
-    means, share = mean_trips(shape, lengths)
-    return means, {"key_tiles_share": share, "document_lengths": whose}
+    both = [mean_trips(each, lengths) for each in (shape, replace(shape, is_backward=True))]
+    stated = {"key_tiles_share": both[0][1], "document_lengths": whose}
+    return tuple(means for means, _ in both), stated
 
 
 def document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
@@ -329,9 +333,6 @@ def mean_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[flo
             row[end - (number == 0) : end + fragment.cost] = number + 1
             end += fragment.cost
     tiled = tf.constant(documents.reshape(-1, shape.tiles, shape.rows))
-    left = bounds(tiled, tiled > 0).numpy()[..., 1]
-    share, means = float(left.mean()) / shape.tiles, []
-    for many in shape.runs:
-        means.append(float((left // many).mean()))
-        left = left % many
-    return tuple(means), share
+    first, left = np.moveaxis(bounds(tiled, tiled > 0).numpy(), -1, 0)
+    means = tuple(float(trips.mean()) for _, _, trips in shape.loops(first, left))
+    return means, float(left.mean()) / shape.tiles

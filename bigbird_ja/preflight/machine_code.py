@@ -64,7 +64,7 @@ def flags(directory: str) -> str:
     )
 
 
-def collect(directory: str, kernel_trips: Sequence[float] = ()) -> dict[str, Code]:
+def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dict[str, Code]:
     """Read all listings of a folder: op's name to its code.
 
     Args:
@@ -138,14 +138,14 @@ def bundles_of(text: str) -> list[re.Match[str]]:
 
 
 def bundle_runs(
-    bundles: Sequence[re.Match[str]], trips: Sequence[float] = ()
+    bundles: Sequence[re.Match[str]], trips: Sequence[Sequence[float]] = ()
 ) -> tuple[list[float], float]:
     """Count how often each bundle of a listing runs, in its order, and `Code.unknown_share`.
 
     Args:
         bundles: of the listing.
-        trips: the means of loops that depend on data, where there are as many and all of them
-            multiply matrices: XLA's own never do.
+        trips: by kernel the means of loops that depend on data, for code with as many of them
+            that all multiply matrices: XLA's own never do.
     """
     scalars = Scalars(match[2] for match in bundles)
     loops, skips = _branches(bundles)
@@ -155,7 +155,8 @@ def bundle_runs(
         times[loop.first : loop.end] *= loop.trips or 1
     by_data = sorted((loop for loop in loops if loop.trips is None), key=lambda loop: loop.first)
     multiply = [any(_MATMUL.search(b[2]) for b in bundles[o.first : o.end]) for o in by_data]
-    known = trips if multiply == [True] * len(trips) else [None] * len(by_data)
+    fitting = (means for means in trips if multiply == [True] * len(means))
+    known = next(fitting, [None] * len(by_data))
     for loop, mean in zip(by_data, known, strict=True):
         times[loop.first : loop.end] *= 1 if mean is None else mean
         unknown[loop.first : loop.end] += mean is None

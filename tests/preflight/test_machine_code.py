@@ -47,10 +47,10 @@ def test_a_grid_has_as_many_steps_as_its_copies_from_hbm_are_started(tmp_path):
 
 def test_loops_of_a_kernel_that_depend_on_data_run_as_often_as_is_stated():
     lines = _loop(PHI, "%s99_s9")  # of a bound that data give
-    assert _runs(lines, (2.5,))[1] == 0.6  # of XLA's own: it multiplies no matrices
+    assert _runs(lines, [(1.0, 2.5), (2.5,)])[1] == 0.6  # of XLA's own: it multiplies no matrices
     lines[2] = lines[2].replace(" }", "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1 }")
-    assert _runs(lines, (2.5,)) == ([1.0, 2.5, 2.5, 2.5, 1.0], 0)
-    assert _runs(lines, (2.5, 1.0))[1] == 0.6  # of another kernel
+    assert _runs(lines, [(1.0, 2.5), (2.5,)]) == ([1.0, 2.5, 2.5, 2.5, 1.0], 0)
+    assert _runs(lines, [(2.5, 1.0)])[1] == 0.6  # of another kernel
 
 
 def _runs(lines, trips=()):

@@ -8,7 +8,9 @@ jax is imported only where kernels are taken.
 import contextlib
 import importlib.metadata
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import log
@@ -85,7 +87,7 @@ def without_kernels(requested: Config, taken: Config, error: Exception) -> Confi
 
 
 def keeps_slope(config: Config) -> bool:
-    """Return whether the activation keeps its derivatives, or its product (`activations`).
+    """Return whether the activation keeps its derivatives, or its product (`layers`).
 
     It does with the kernels: that is shown cheaper on the same chips (docs/design/kernel.md), and
     on others the memory is needed.
@@ -183,7 +185,6 @@ ORDERS = {
     "rolled": (Order(4, 6), Order(4, 1)),
     "local": (Order(8, 1), Order(8, 1)),
     "full": (Order(16, 1), Order(16, 1)),
-    "apart": (Order(8, 1), Order(8, 1)),  # full, of documents apart: see `LayerShape.runs`
 }
 
 
@@ -207,7 +208,7 @@ class LayerShape:
     def kind(self) -> str:
         """Return the name of what a query sees."""
         if self.is_full:
-            return "apart" if self.has_documents and self.tiles > 2 else "full"
+            return "full"
         return "local" if self.shifts is None else "rolled"
 
     @property
@@ -235,12 +236,31 @@ class LayerShape:
     def runs(self) -> tuple[int, ...]:
         """Return the tiles of one iteration, for each loop over the tiles of a query's documents.
 
-        As many as the order says, then half as many, ...; none where a query tile meets a fixed
-        number of key tiles: of two, loops cost more.
+        As many as the order says, then half as many, ...; forward, one before them. None where a
+        query tile meets a fixed number of key tiles: of two, loops cost more.
         """
-        most = self.order.at_once if self.kind == "apart" else 0
-        halved = (most >> place for place in range(most.bit_length()))
-        return tuple(many for many in halved if many <= self.tiles)
+        if not (self.is_full and self.has_documents and self.tiles > 2):
+            return ()
+        halved = (self.order.at_once >> place for place in range(self.order.at_once.bit_length()))
+        first = () if self.is_backward else (1,)
+        return (*first, *(many for many in halved if many <= self.tiles))
+
+    def loops(self, start: Any, left: Any) -> Iterator[tuple[int, Any, Any]]:
+        """Yield each of `runs`, its first tile and how often it runs.
+
+        Forward, a pair of tiles begins at an even one, whichever comes first: so a pair of which
+        one is left out is summed to the same bits.
+
+        Args:
+            start: the first key tile of a query tile; integers of any kind.
+            left: the number of its key tiles.
+        """
+        for place, many in enumerate(self.runs):
+            trips = left >> (many.bit_length() - 1)
+            if not place and not self.is_backward:
+                trips = (start & 1) * (left > 0)
+            yield many, start, trips
+            start, left = start + trips * many, left - trips * many
 
     @property
     def width(self) -> int:

@@ -47,7 +47,7 @@ class _SeesAll:
     maximum: jax.Array  # [1, rows]: of the scores so far
     total: jax.Array  # [1, rows]: of their exponentials
     summed: jax.Array  # [size, rows]: of the values
-    # Factors by which the sum is still to be multiplied: each tile's part of it comes later.
+    # Factors by which the sum is still to be multiplied: the values' part of it comes later.
     shrunk: list[jax.Array] = field(default_factory=list)
 
     @property
@@ -55,18 +55,25 @@ class _SeesAll:
         """Return maximum, total and sum so far, to be carried through a loop."""
         return self.maximum, self.total, self.summed
 
-    def weights(self, scores: jax.Array, dtype: Any) -> jax.Array:
-        """Return exponentials of more scores; what was summed below another maximum shrinks."""
-        higher = jnp.maximum(self.maximum, jnp.max(scores, axis=0, keepdims=True))
-        shrunk, exact = jnp.exp2(self.maximum - higher), jnp.exp2(scores - higher)
+    def weights(self, scores: list[jax.Array], dtype: Any) -> list[jax.Array]:
+        """Return exponentials of scores, by tile; what was summed below another maximum shrinks."""
+        highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
+        higher = jnp.maximum(self.maximum, highest)
+        total, weights = jnp.zeros_like(scores[0]), []
+        for piece in scores:
+            exact = jnp.exp2(piece - higher)
+            total += exact
+            weights.append(exact.astype(dtype))
+        shrunk = jnp.exp2(self.maximum - higher)
         self.maximum = higher
-        self.total = self.total * shrunk + jnp.sum(exact, axis=0, keepdims=True)
+        self.total = self.total * shrunk + jnp.sum(total, axis=0, keepdims=True)
         self.shrunk.append(shrunk)
-        return exact.astype(dtype)
+        return weights
 
-    def add(self, values: jax.Array, weights: jax.Array) -> None:
-        """Add the values of a tile, weighted."""
-        self.summed = self.summed * self.shrunk.pop(0) + t.matmul(values, weights)
+    def add(self, values: list[jax.Array], weights: list[jax.Array]) -> None:
+        """Add the values of some tiles, weighted."""
+        added = functools.reduce(jnp.add, map(t.matmul, values, weights))
+        self.summed = self.summed * self.shrunk.pop(0) + added
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,9 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:
         all_ = [_SeesAll(queries[head], *states[head]) for head in heads]
-        pieces = [_one_tile(tiles, all_[head], j, k, head) for k in these for head in heads]
+        # Below one maximum: a sum is shrunk once for two tiles.
+        pairs = [these[place : place + 2] for place in range(0, len(these), 2)]
+        pieces = [_key_tiles(tiles, all_[head], j, pair, head) for pair in pairs for head in heads]
         t.staggered(pieces, tiles.shape.order.lag)
         return [one.state for one in all_]
 
@@ -145,7 +154,7 @@ def _sparse(tiles: _Tiles) -> None:
     states = []
     for head, state in enumerate(_nothing(shape) if is_rolled else []):
         first = _SeesAll(queries[head], *state)
-        for _ in _one_tile(tiles, first, 0, 0, head):
+        for _ in _key_tiles(tiles, first, 0, [0], head):
             pass
         states.append(first.state)
     for head, state in enumerate(t.over_tiles(shape, step, states, first=int(is_rolled))):
@@ -162,13 +171,17 @@ def _nothing(shape: LayerShape) -> list[_State]:
     return [nothing] * shape.group
 
 
-def _one_tile(tiles: _Tiles, queries: _SeesAll, j: Any, tile: Any, head: int) -> Iterator[None]:
-    """Take one head's queries of tile j through the keys of one tile."""
-    scores = tiles.seen.tile(t.matmul(tiles.keys[tile], queries.queries), j, tile)
+def _key_tiles(
+    tiles: _Tiles, queries: _SeesAll, j: Any, these: list[Any], head: int
+) -> Iterator[None]:
+    """Take one head's queries of tile j through the keys of some tiles."""
+    scores = [t.matmul(tiles.keys[tile], queries.queries) for tile in these]
+    scores = [tiles.seen.tile(part, j, tile) for part, tile in zip(scores, these, strict=True)]
     yield
     weights = queries.weights(scores, tiles.shape.dtype)
     yield
-    queries.add(tiles.value[tile, t.rows_of(tiles.shape, head)], weights)
+    own = t.rows_of(tiles.shape, head)
+    queries.add([tiles.value[tile, own] for tile in these], weights)
 
 
 def _one_head(
@@ -203,7 +216,7 @@ def _one_head(
         yield
     total = jnp.sum(total, axis=0, keepdims=True)
     if first is not None:
-        weights_of_first = first.weights(of_first, shape.dtype)
+        weights_of_first = first.weights([of_first], shape.dtype)
         yield
     summed = jnp.zeros((shape.size, shape.rows), jnp.float32)
     for tile, of_tile in zip(whole, weights, strict=False):
@@ -213,6 +226,6 @@ def _one_head(
     summed += t.matmul(values, weights[-1])
     yield
     if first is not None:
-        first.add(value[j, own], weights_of_first)
+        first.add([value[j, own]], weights_of_first)
         yield
     tiles.write(j, head, maximum, total, summed)

@@ -113,14 +113,13 @@ def over_tiles(
     beside them.
     """
     many = min(shape.order.at_once, shape.tiles)
-    start = first + (shape.tiles - first) % many
-    if start > first:
-        state = step(list(range(first, start)), state)
+    trips, left = divmod(shape.tiles - first, many)
 
     def several(i: Any, state: Any) -> Any:
-        return step([start + i * many + place for place in range(many)], state)
+        return step([first + i * many + place for place in range(many)], state)
 
-    return lax.fori_loop(0, (shape.tiles - start) // many, several, state)
+    state = lax.fori_loop(0, trips, several, state)
+    return step(list(range(shape.tiles - left, shape.tiles)), state) if left else state
 
 
 def over_keys(
@@ -136,15 +135,12 @@ def over_keys(
     """
     if bounds is None:
         return over_tiles(shape, step, state)
-    start, left = bounds.of(query)
-    for many in shape.runs:
-        trips = left >> (many.bit_length() - 1)
+    for many, start, trips in shape.loops(*bounds.of(query)):
 
         def several(i: Any, state: Any, start: Any = start, many: int = many) -> Any:
             return step([start + i * many + place for place in range(many)], state)
 
         state = lax.fori_loop(0, trips, several, state)
-        start, left = start + trips * many, left - trips * many
     return state
 
 
