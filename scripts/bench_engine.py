@@ -51,7 +51,6 @@ SETTINGS = {
 }
 RARELY = {"training.log_every_steps": 1, "checkpoints.save_every_steps": 1_000_000}
 WARM_UP = 5  # steps that are not measured
-PARTS = ("loop", "engines", "restart", "save")
 
 
 def command(
@@ -78,7 +77,7 @@ def seconds_per_step(
     return float((last["time"] - first["time"]) / (last["step"] - first["step"]))
 
 
-def measure_loop(work: Path, steps: int, rounds: int) -> str:
+def measure_loop(work: Path, rounds: int, steps: int) -> str:
     """Measure what logging and saving cost."""
     quiet, busy, every = [], [], 5
     for number in range(rounds):
@@ -94,7 +93,7 @@ def measure_loop(work: Path, steps: int, rounds: int) -> str:
     )
 
 
-def measure_engines(work: Path, steps: int, rounds: int) -> str:
+def measure_engines(work: Path, rounds: int, steps: int) -> str:
     """Measure seconds per step under both engines."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
         return "engines: left out: no TPUEstimator here; run it in .venv-estimator"
@@ -109,7 +108,7 @@ def measure_engines(work: Path, steps: int, rounds: int) -> str:
     )
 
 
-def measure_restart(work: Path, rounds: int) -> str:
+def measure_restart(work: Path, rounds: int, _: int) -> str:
     """Measure seconds from a restart to its first new step, with kept programs and without."""
     import jax
 
@@ -149,7 +148,7 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
         running.wait()
 
 
-def measure_save(work: Path, saves: int) -> str:
+def measure_save(work: Path, saves: int, _: int) -> str:
     """Measure how long saving BERT-base's whole state takes: 4 GB of memory and of disk."""
     prepare_tensorflow(os.environ)
     from bigbird_ja.model.params import initial_parameters
@@ -210,6 +209,14 @@ def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
         return [revisions.compare(name, before, rounds, c) for name, c in commands.items()]
 
 
+PARTS: dict[str, Callable[[Path, int, int], str]] = {
+    "loop": measure_loop,
+    "engines": measure_engines,
+    "restart": measure_restart,
+    "save": measure_save,
+}
+
+
 def main() -> None:
     """Measure, and print a line each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -225,15 +232,8 @@ def main() -> None:
             return
         synthetic.write(work / "data", (256,) * 4, **RECORDS)
         (work / "data" / "tokenizer.model").write_bytes(b"not read by training")
-        parts = {
-            "loop": lambda: measure_loop(work, options.steps, options.rounds),
-            "engines": lambda: measure_engines(work, options.steps, options.rounds),
-            "restart": lambda: measure_restart(work, options.rounds),
-            "save": lambda: measure_save(work, options.rounds),
-        }
-        for part, measure in parts.items():
-            if part in options.only.split(","):
-                print(measure(), flush=True)
+        for part in options.only.split(","):
+            print(PARTS[part](work, options.rounds, options.steps), flush=True)
 
 
 if __name__ == "__main__":

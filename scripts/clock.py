@@ -1,7 +1,8 @@
 """Compares the price of public programs with what real chips took: `make bench-clock`.
 
-    python -m scripts.clock            # compiles what docs/lab/clock.json lacks; table and picture
-    python -m scripts.clock --one NAME # one program of scripts/clock.yaml, as a line of JSON
+    python -m scripts.clock [--only NAME]   # compiles what docs/lab/clock.json lacks
+
+It writes the table of docs/lab/clock.md and its picture.
 
 The programs, who timed them and when are in scripts/clock.yaml. Half of them calibrate the
 constants of the model (`roofline.STEP_SECONDS`, `plan.REACHED`, `DISPATCH_MS`), half judge it. A
@@ -16,8 +17,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -135,7 +134,7 @@ def _known_step(spec: Spec) -> dict[str, float]:
     """Price a step of few layers; one of the same `SHAPE` has that from the cache."""
     key = json.dumps({name: spec[name] for name in SHAPE})
     if key not in _known():
-        _keep({key: _child(spec["name"])})
+        _keep({key: _compiled(spec)})
     return dict(_known()[key])
 
 
@@ -174,16 +173,6 @@ def measured_ms(spec: Spec) -> float | None:
     attention = 12 * spec["layers"] * spec["length"] * spec["heads"] * spec["size"]
     flops = tokens * (6 * _parameters(spec) + attention)
     return float(flops / spec["tflops"] / 1e9)
-
-
-def _child(name: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "scripts.clock", "--one", name]
-    environment = {**os.environ, **compiler.ENVIRONMENT}
-    done = subprocess.run(command, capture_output=True, env=environment, check=False)
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["ended"]
-        raise ValueError(lines[-1][:200])
-    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def fill(programs: list[Spec]) -> None:
@@ -275,14 +264,9 @@ def draw(pairs: dict[tuple[str, str], Times]) -> None:
 def main() -> None:
     """Predicts, compares, draws."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--one")
     parser.add_argument("--only", default="", help="programs whose name contains this")
     args = parser.parse_args()
     programs = load()
-    if args.one:
-        (spec,) = (spec for spec in programs if spec["name"] == args.one)
-        print(json.dumps(_compiled(spec)))
-        return
     fill([spec for spec in programs if args.only in spec["name"]])
     report(programs, _known())
 

@@ -33,10 +33,9 @@ def pages() -> dict[str, str]:
 
 def command_pages() -> dict[str, str]:
     """Return path -> content: one page per command, and an index."""
-    result = {f"{FOLDER}/README.md": _index()}
-    for name in cli.COMMANDS:
-        result[f"{FOLDER}/{name}.md"] = _page(name)
-    return result
+    return {f"{FOLDER}/README.md": _index()} | {
+        f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS
+    }
 
 
 def _readme(name: str) -> str:
@@ -138,19 +137,12 @@ def _row(option: Option, set_by: list[str]) -> str:
     values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     if option.kind in (int, float) and not option.choices:
         values = f"{option.unit}, {values}" if option.unit else values
-    notes = _notes(option, set_by)
+    needs = [option.only_with] if option.only_with else []
+    needs += [f"--{option.needs_flag.replace('=', ' ')}"] if option.needs_flag else []
+    notes = "; ".join([f"only with `{need}`" for need in needs] + set_by)
     meaning = f"{option.meaning} *{notes}*" if notes else option.meaning
     cells = (f"`{option.name}`", meaning, f"{values} ({option.default_text})")
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _notes(option: Option, set_by: list[str]) -> str:
-    notes = []
-    if option.only_with:
-        notes.append(f"only with `{option.only_with}`")
-    if option.needs_flag:
-        notes.append(f"only with `--{option.needs_flag.replace('=', ' ')}`")
-    return "; ".join(notes + set_by)
 
 
 def _setting_flags() -> dict[str, list[str]]:

@@ -8,6 +8,8 @@ import ast
 import inspect
 import re
 
+import grimp
+
 from bigbird_ja.launch import decide
 from scripts import roads
 from testkit import ROOT
@@ -22,7 +24,7 @@ def pages() -> dict[str, str]:
     """Return path -> content of the pages."""
     code = roads.Code(ROOT)
     told: set[str] = set()
-    others = {"picture": lambda: picture(code), "rules": rules}
+    others = {"picture": picture, "rules": rules}
 
     def part(found: re.Match[str]) -> str:
         name = found[2]
@@ -54,11 +56,16 @@ def _summary(file: str) -> str:
     return head if len(head.split()) > 3 else sentence
 
 
-def picture(code: roads.Code) -> str:
+def picture() -> str:
     """Draw which package imports which; what follows from other arrows is left out."""
-    names = [path.name for path in sorted((ROOT / roads.PACKAGE).iterdir()) if path.is_dir()]
-    names = [name for name in names if f"{roads.PACKAGE}.{name}" in code.files]
-    direct = {name: code.imports(name) & set(names) - {name} for name in names}
+    graph = grimp.build_graph(roads.PACKAGE, cache_dir=None)
+    names = {path.parent.name for path in (ROOT / roads.PACKAGE).glob("*/__init__.py")}
+    for name in names:
+        graph.squash_module(f"{roads.PACKAGE}.{name}")
+    direct: dict[str, set[str]] = {}
+    for name in sorted(names):
+        imported = graph.find_modules_directly_imported_by(f"{roads.PACKAGE}.{name}")
+        direct[name] = {other.rpartition(".")[2] for other in imported} & names - {name}
     lines = ["", "```mermaid", "flowchart TD"]
     for name, others in direct.items():
         behind = set().union(*(_below(direct, other) for other in others))

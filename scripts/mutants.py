@@ -15,6 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 MUTANTS = Path("mutants")
+RUN = ("mutmut", "run", "--max-children", "1")
 SMALLEST = "bigbird_ja.process.x_*"  # mutmut makes all mutants before it tries some
 # Exit status of the tests under a mutant, as mutmut stores it; all others mean that it was noticed.
 UNNOTICED: dict[int | None, str] = {0: "survived", 33: "not reached"}
@@ -32,17 +33,13 @@ def _sample(results: dict[str, int | None], size: int) -> list[str]:
     return random.Random(0).sample(sorted(results), min(size, len(results)))
 
 
-def _run(names: list[str]) -> None:
-    subprocess.run(["mutmut", "run", "--max-children", "1", *names], check=True)
-
-
 def main() -> None:
     """Tries what was not tried, and prints the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sample", type=int, default=50)
     size = parser.parse_args().sample
     if not MUTANTS.exists():
-        _run([SMALLEST])
+        subprocess.run([*RUN, SMALLEST], check=True)
     todo = [
         name
         for results in _results().values()
@@ -50,7 +47,7 @@ def main() -> None:
         if results[name] is None
     ]
     if todo:
-        _run(todo)
+        subprocess.run([*RUN, *todo], check=True)
     print("| module | mutants | sampled | noticed | survived | not reached |")
     print("|---|---|---|---|---|---|")
     for module, results in _results().items():

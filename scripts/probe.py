@@ -63,10 +63,13 @@ def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterat
     for text in texts:
         ids = tokenizer.encode(text)
         for start in range(0, len(ids), room):
-            row = np.full(length, special.pad, np.int32)
-            written = [special.cls, *ids[start : start + room], special.sep]
-            row[: len(written)] = written
-            yield row
+            yield framed(ids[start : start + room], special, length)
+
+
+def framed(ids: Iterable[int], special: Any, length: int) -> np.ndarray:
+    """Puts pieces between `[CLS]` and `[SEP]` and pads them: int32 [length]."""
+    written = np.array([special.cls, *ids, special.sep], np.int32)
+    return np.pad(written, (0, length - len(written)), constant_values=special.pad)
 
 
 def neighbouring_mentions(text: str) -> list[tuple[Mention, Mention]]:
@@ -114,8 +117,7 @@ def limit(case: Case, special: Any) -> Case:
     end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)  # the last token is [SEP]
     window = min(WINDOW, len(case.input_ids))
     start = max(1, end - window + 2)
-    row = np.full(window, special.pad, np.int32)
-    row[: end - start + 2] = [special.cls, *case.input_ids[start:end], special.sep]
+    row = framed(case.input_ids[start:end], special, window)
     return Case(row, case.positions - start + 1, case.ids, case.distance)
 
 

@@ -64,17 +64,6 @@ class Code:
                     if isinstance(target, ast.Name):
                         self._tree[prefix + target.id] = node
 
-    def imports(self, package: str) -> set[str]:
-        """Return the packages that the modules of one import."""
-        inside = f"{PACKAGE}.{package}"
-        return {
-            target.split(".")[1]
-            for module, names in self._imported.items()
-            if module == inside or module.startswith(f"{inside}.")
-            for target in names.values()
-            if target.count(".")
-        }
-
     def find(self, module: str, dotted: str) -> str:
         """Return the "module:name", or the module, that a dotted name means in a module, or ""."""
         first, _, rest = dotted.partition(".")

@@ -19,11 +19,6 @@ PATH = ROOT / "docs/times.yaml"
 _PRESET = "base-4096"
 
 
-def load() -> dict[str, Any]:
-    """Read docs/times.yaml."""
-    return yaml.safe_load(PATH.read_text(encoding="utf-8"))
-
-
 def figures(measured: dict[str, float]) -> dict[str, Any]:
     """Map names to numbers, and rows of the plan to numbers by name, as times.yaml quotes them."""
     wiki40b = plan.WIKI40B_JA_BYTES / 1e6
@@ -67,7 +62,7 @@ def _rented() -> dict[str, Any]:
 
 def sentences() -> list[tuple[str, str]]:
     """List (page, sentence that it has to hold) of every quotation."""
-    times = load()
+    times = yaml.safe_load(PATH.read_text(encoding="utf-8"))
     known = figures(times["measured"])
     return [
         (page, text.format(**known)) for page, texts in times["quoted"].items() for text in texts
