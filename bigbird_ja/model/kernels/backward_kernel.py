@@ -219,6 +219,8 @@ def _products(
         there = tiles.key[near.after_there, own], tiles.key[near.before_there, own]
         key.append(t.joined_lanes(*there))
     d_queries.append(t.matmul(jnp.concatenate(key, axis=1), slopes))
+    if shape.is_full:  # elsewhere a stage more costs more
+        yield
     sums = ours.to_keys(exact, slopes)
     yield
     for array, summed in zip((tiles.d_keys, tiles.d_values), sums, strict=True):
