@@ -67,7 +67,7 @@ def test_commands_parse_and_train_on_the_runtime_that_is_there(name, tmp_path, c
         else:
             args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
             if "config" in args:
-                resolve(args)
+                resolve(args, config_name="".join(args.config or ""))  # `plan` takes a list
             results[words[0]] = args
     assert set(results) >= {"doctor", "tokenize", "make-data", "plan", "pretrain", "export"}
     args = results["pretrain"]
