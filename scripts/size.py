@@ -21,7 +21,7 @@ from scripts import roads
 from testkit import ROOT
 
 # Raising one needs its reason in CHANGELOG.md. The aim: 21,000 lines, 140 files, 17,000 of tests.
-CAPS = {"lines": 22_223, "files": 140, "tests": 17_367, "scripts": 2_401, "words": 40_000}
+CAPS = {"lines": 22_223, "files": 140, "tests": 17_324, "scripts": 2_401, "words": 40_000}
 TESTS = ("tests/", "testkit/")
 
 _HEADER = ("package", "files", "lines", "code", "median", "longest", "function", "longest")

@@ -15,6 +15,7 @@ _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
 }
+_PLAN_TWO = "plan --config=modernbert-1024 --config=modernbert-8192"
 _TOKENIZE = "tokenize --output_prefix={o}"
 _MAKE = "make-data --tokenizer={w}/ja.model --output_dir={o} --input={w}/corpus.jsonl"
 _TRAIN = "pretrain --data_dir={w}/data --model_dir={o}"
@@ -30,6 +31,8 @@ CASES = (
     ("plan --config=base-4096 --preflight={w}/preflight.json", "sequences of 256 tokens"),
     ("plan --preflight={t}/no-rate.json", "tokens_per_second_per_core is missing"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
+    (_PLAN_TWO + " --data_dir={w}/data", "give one for each, in the same order"),
+    (_PLAN_TWO + " --num_train_steps=100", "each config has its own steps"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "it uses tokenize.*"),
     ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "Not a directory"),
     ("sample --documents=3 --output={o}.exe", "the name must end in .jsonl"),
@@ -44,7 +47,14 @@ CASES = (
     (_MAKE + " --input_mask", "--input_mask is for --masking static"),
     (_MAKE + " --seq_length=128 --max_predictions_per_seq=500", "is more than --seq_length 128"),
     (_MAKE + " --config=tiny-cpu --seq_length=1000", "992"),
+    (_MAKE + " --part=0/2", "write I/N, from 1/N to N/N"),
+    (_MAKE + " --part=3/2", "write I/N"),
+    (_MAKE + " --part=x", "write I/N"),
+    (_MAKE + " --part=1/2 --overwrite", "--part and --overwrite"),
+    (_MAKE + " --runner=ray --overwrite", "--runner ray and --overwrite"),
     ("check-data --data_dir={t}/none", "no manifest.json"),
+    ("preflight --data_dir={t}/none", "no manifest.json"),
+    ("preflight --data_dir={w}/data --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     ("preflight --chip=v9", "one of v2, v3"),
     ("preflight --topology=v5ee:2x4", "did you mean 'v5e'"),
     (_TRAIN + " --set=make_data.seq_length=512", "512 (--set) disagrees with "),
@@ -53,9 +63,11 @@ CASES = (
     (_TRAIN + " --model_dir={w}/model --set=model.num_layers=3", "(model.num_layers: 2 -> 3)"),
     (_TRAIN + " --model_dir={w}/corpus.jsonl", "a file of that name exists"),
     (_EVALUATE + " --step=99", "no checkpoint of step 99"),
+    (_FILL, "give --text or --input"),
     (_FILL + " --text=何もない", "holds no [MASK]"),
     ("report --model_dir={t}/none --output={o}", "holds no run"),
     ("status", "--bucket or --project"),
+    ("status --bucket=my-bucket", "--bucket my-bucket: no such folder"),
     ("status --bucket={w} --name=x", "no run 'x'"),
     (_EXPORT + " --step=99", "no checkpoint of step 99; there are 2, 4, 6"),
     (_EXPORT + " --license=mit\ntags:[x]", "--license "),

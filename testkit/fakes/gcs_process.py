@@ -69,17 +69,14 @@ class FakeGcs:
 
     def get(self, path):
         """The content of gs://bucket/name."""
-        return self._request("GET", f"{_object_path(path)}?alt=media")
+        bucket, _, name = path.removeprefix("gs://").partition("/")
+        return self._request("GET", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}?alt=media")
 
     def put(self, path, data):
         """Stores gs://bucket/name, as another program would."""
         bucket, _, name = path.removeprefix("gs://").partition("/")
         query = f"uploadType=media&name={quote(name, safe='')}"
         self._request("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", data)
-
-    def remove(self, path):
-        """Deletes gs://bucket/name, as another program would."""
-        self._request("DELETE", _object_path(path))
 
     def _call(self, act, **values):
         return json.loads(self._request("POST", f"/_fake/{act}", json.dumps(values).encode()))
@@ -114,8 +111,3 @@ def environment(url, ca_file):
         "BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS": "4",
         "BIGBIRD_JA_STORAGE_BACKOFF_SECONDS": "0.01",
     }
-
-
-def _object_path(path):
-    bucket, _, name = path.removeprefix("gs://").partition("/")
-    return f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}"

@@ -15,6 +15,7 @@ import pytest
 from bigbird_ja import cli
 from bigbird_ja.process import errors
 from testkit.command_line import run, run_cli, run_module
+from testkit.machines import PretendedMachine
 
 SECRET = "ya29.very-secret"
 
@@ -120,13 +121,11 @@ def test_every_end_has_its_status_and_reason_and_no_secret(
 def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_it(
     monkeypatch, tmp_path, capsys
 ):
-    there = errors.importlib.util.find_spec
-    monkeypatch.setattr(
-        errors.importlib.util, "find_spec", lambda name: None if name == "jax" else there(name)
-    )
+    has_estimator = find_spec("tensorflow_estimator") is not None
+    PretendedMachine(monkeypatch, {"tensorflow_estimator": "2.15"} if has_estimator else {}, ())
     monkeypatch.setitem(errors.INSTALL, "tensorflow_estimator", "x")
     monkeypatch.chdir(tmp_path)
-    if there("tensorflow_estimator") is None:
+    if not has_estimator:
         assert cli.run_command_line(["demo"]) == 2
         assert "jax is not installed here: pip install 'bigbird-ja[cpu]'" in capsys.readouterr().err
     assert cli.run_command_line(["preflight"]) == 2

@@ -108,15 +108,6 @@ def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
     joined = make_data(*places)
     assert joined.json["shards"] == 5
     assert make_data(*places, "--part=1/2").json["fingerprint"] == joined.json["fingerprint"]
-    for flags, why in (
-        (["--part=0/2"], "write I/N, from 1/N to N/N"),
-        (["--part=3/2"], "write I/N"),
-        (["--part=x"], "write I/N"),
-        (["--part=1/2", "--overwrite"], "--part and --overwrite"),
-        (["--runner=ray", "--overwrite"], "--runner ray and --overwrite"),
-    ):
-        refused = make_data(*places, *flags)
-        assert refused.status == 2 and why in refused.stderr
 
 
 def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, make_data):

@@ -54,7 +54,7 @@ def test_with_data(plan, tmp_path):
     assert said in ended.stderr, "no step is of 4,096 tokens"
 
 
-def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan, tmp_path):
+def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan):
     pair = ["--config=modernbert-1024", "--config=modernbert-8192"]
     whole, *parts = [plan(*flags).json for flags in (pair, pair[:1], pair[1:])]
     assert [part["config"] for part in whole["runs"]] == ["modernbert-1024", "modernbert-8192"]
@@ -74,14 +74,7 @@ def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan, t
     assert whole["cheapest"]["cost_usd"] == min(
         r["cost_usd"] or 1e9 for r in whole["rows"] if r["wall_hours"]
     )
-    ended = plan(*pair)
-    assert "modernbert-8192: " in ended.stderr
-    for flags, words in (
-        ([f"--data_dir={tmp_path}"], "give one for each, in the same order"),
-        (["--num_train_steps=100"], "each config has its own steps"),
-    ):
-        ended = plan(*pair, *flags)
-        assert ended.status == 2 and words in ended.json["error"]
+    assert "modernbert-8192: " in plan(*pair).stderr
 
 
 def test_a_machine_that_never_ends_is_shown_as_such(plan):

@@ -11,7 +11,6 @@ from bigbird_ja.plan import load_results
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import costs, figures, hlo
 from bigbird_ja.storage.ownership import MARK
-from testkit import synthetic
 from testkit.configs import fitted, with_data
 from tests.preflight import SHORTAGES, small_steps
 
@@ -61,15 +60,6 @@ def test_figures_and_files(preflight, tmp_path):
     ]
     for messages in ("fits", "MFU", "nothing was timed on a TPU", "layer_*"):
         assert messages in ended.stderr
-
-
-def test_a_data_set_decides_what_it_knows(preflight, tmp_path):
-    ended = preflight("--chip=v5e", f"--data_dir={tmp_path}")
-    assert ended.status == 2 and "manifest.json" in ended.stderr
-    synthetic.write(tmp_path, seq_length=64)
-    ended = preflight("--chip=v5e", f"--data_dir={tmp_path}")
-    assert ended.status == 2 and f"{tmp_path}/manifest.json" in ended.stderr
-    assert "disagrees" in ended.stderr
 
 
 def test_a_profile_is_set_beside_by_the_names_of_its_ops(preflight, tmp_path):

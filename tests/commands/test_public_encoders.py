@@ -9,6 +9,7 @@ import json
 import pytest
 
 from bigbird_ja.text import articles
+from testkit import ROOT
 from tests.commands import test_encoder_road as road
 
 torch = pytest.importorskip("torch", reason="the encoders are made with PyTorch")
@@ -17,38 +18,17 @@ from testkit import tokenizer_folders as folders  # noqa: E402 - it imports tran
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
-_MODERN = {"max_position_embeddings": 8192, "local_attention": 128, "global_rope_theta": 160000.0}
-_MODERN |= {"local_rope_theta": 10000.0, "global_attn_every_n_layers": 3, "norm_eps": 1e-5}
-_JHU = {**_MODERN, "local_rope_theta": 160000.0, "position_embedding_type": "sans_pos"}
-_BERT = {"max_position_embeddings": 512, "layer_norm_eps": 1e-12, "type_vocab_size": 2}
-# Class, keys as transformers 4 wrote them into the published config.json, tokenizer.
-ENCODERS = {
-    "ModernBERT-base": (
-        "ModernBertForMaskedLM",
-        {**_MODERN, "position_embedding_type": "absolute"},
-        "byte_level_bpe",
-    ),
-    "ModernBERT-Ja": (
-        "ModernBertForMaskedLM",
-        {**_MODERN, "position_embedding_type": "rope"},
-        "unigram_with_bytes",
-    ),
-    "llm-jp-modernbert": ("ModernBertForMaskedLM", _MODERN, "unigram_with_bytes"),
-    "mmBERT": (
-        "ModernBertForMaskedLM",
-        {**_JHU, "cls_token_id": 1, "sep_token_id": 1},
-        "gemma_bpe",
-    ),
-    "Ettin": ("ModernBertForMaskedLM", {**_JHU, "max_position_embeddings": 7999}, "byte_level_bpe"),
-    "tohoku BERT v3": ("BertForPreTraining", _BERT, "mecab_wordpiece"),
-}
+# Class, tokenizer, and keys as transformers 4 wrote them into the published config.json.
+_FILE = ROOT / "tests/fixtures/public-encoders.json"
+ENCODERS = json.loads(_FILE.read_text("utf-8"))
 
 
 def lay_out(name, folder):
     """Writes the folder, its `config.json` with the published keys in the place of ours."""
-    model, stated, tokenizer = ENCODERS[name]
-    getattr(folders, tokenizer)(folder, list(articles.documents(40, seed=5)))
-    kind, _, head = model.partition("For")
+    encoder = ENCODERS[name]
+    stated = encoder["config"]
+    getattr(folders, encoder["tokenizer"])(folder, list(articles.documents(40, seed=5)))
+    kind, _, head = encoder["class"].partition("For")
     road.save_encoder(kind, folder, f"For{head}", **stated)
     config = json.loads((folder / "config.json").read_text())
     for new in ("layer_types", "rope_parameters"):
