@@ -8,8 +8,6 @@ import ast
 import inspect
 import re
 
-import grimp
-
 from bigbird_ja.launch import decide
 from scripts import roads
 from testkit import ROOT
@@ -58,6 +56,8 @@ def _summary(file: str) -> str:
 
 def picture() -> str:
     """Draw which package imports which; what follows from other arrows is left out."""
+    import grimp  # not beside TensorFlow 2.15, where this module is imported, too
+
     graph = grimp.build_graph(roads.PACKAGE, cache_dir=None)
     names = {path.parent.name for path in (ROOT / roads.PACKAGE).glob("*/__init__.py")}
     for name in names:
