@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Writes the locks: exact versions and hashes, one lock for each environment that is tested.
 #
-#   requirements/main.lock       the newest TensorFlow and jax that each Python from 3.11 to 3.13 has
-#   requirements/extra.lock      laid over it by `make install-all`: what a few tests need and is large
-#   requirements/estimator.lock  TensorFlow 2.15 with TPUEstimator and jax 0.4.34, Python 3.10 and 3.11
+#   requirements/main.lock       the environment: TensorFlow, jax and the rest for Python 3.11 to 3.13
+#   requirements/extra.lock      laid over it by `make install-all`: libtpu, and what a few tests need
+#   requirements/estimator.lock  TensorFlow 2.15 with TPUEstimator and jax 0.4.34, Python 3.11
 #   requirements/kaggle.lock     what Kaggle's TPU image ships, Python 3.12 (`make test-kaggle`)
 #
-# and, in bigbird_ja/launch/locks/, what `launch` installs on a machine, Python 3.10 to 3.13:
+# and, in bigbird_ja/launch/locks/, what `launch` installs on a machine:
 #
-#   needed.lock   what `pretrain` needs beyond an image's TensorFlow, beside any protobuf from 3.20 to 6
-#   tf-2.15.lock  what the engine of JAX's runtime needs, of which an image with TensorFlow 2.15
-#   newer.lock    ... or any other image has no version
+#   uv.lock       uv, which brings CPython (cpython.json: as that uv's own list has it) and the rest
+#   machine.lock  what `pretrain` needs, at the versions of main.lock and extra.lock
+#   image.lock    what TPUEstimator needs beyond an image's own TensorFlow 2.15 and Python
 #
 # Versions that are in a lock stay there as long as pyproject.toml allows them; `--upgrade` takes the
 # newest. The locks name no registry and no path, so that they install from any mirror.
@@ -34,11 +34,13 @@ compile() {
     --custom-compile-command "make locks" --output-file "$lock" --quiet "${upgrade[@]}"
 }
 
-compile requirements/main.lock 3.11 "cpu huggingface dev"
+compile requirements/main.lock 3.11 "cpu huggingface dev" \
+  'numpy<2.5' 'scipy<1.18' # the last that all of these Pythons have
 
 # Only what the first lock does not hold, at versions that fit its own.
 sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' requirements/main.lock >"$main"
 echo requirements/extra.lock
+cp requirements/extra.lock "$more" # its versions stay, too
 "$uv" pip compile pyproject.toml --extra all-tests --constraint "$main" --universal \
   --python-version 3.11 --generate-hashes --no-annotate --no-header --no-emit-package torch \
   --output-file "$more" --quiet "${upgrade[@]}"
@@ -61,26 +63,29 @@ for block in blocks(sys.argv[1]):
         print(block)
 PYTHON
 
-compile requirements/estimator.lock 3.10 "estimator huggingface test" \
+compile requirements/estimator.lock 3.11 "estimator huggingface test" \
   'transformers<5' # the last that runs with numpy 1
-compile requirements/kaggle.lock 3.12 "tpu huggingface test" \
+compile requirements/kaggle.lock 3.12 "huggingface test" \
   'jax==0.7.2' 'libtpu==0.0.17' 'tensorflow-cpu==2.20.0' \
   'numpy<2.2' # an older numpy 2 than the newest lock has
 
-# machine LOCK DROPPED requirement...: nothing of pyproject.toml; `more` holds the constraints.
+# machine LOCK CONSTRAINTS OPTIONS requirement...: nothing of pyproject.toml but by its lock.
 machine() {
-  local lock=bigbird_ja/launch/locks/$1.lock dropped=$2
-  shift 2
+  local lock=bigbird_ja/launch/locks/$1.lock constraints=$2 options
+  read -ra options <<<"$3"
+  shift 3
   echo "$lock"
-  printf '%s\n' "$@" | "$uv" pip compile - --constraint "$more" --no-emit-package "$dropped" \
-    --no-emit-package colorama --universal --python-version 3.10 --generate-hashes --no-annotate \
-    --custom-compile-command "make locks" --output-file "$lock" --quiet "${upgrade[@]}"
+  printf '%s\n' "$@" | "$uv" pip compile - --constraint "$constraints" "${options[@]}" \
+    --generate-hashes --no-annotate --custom-compile-command "make locks" --output-file "$lock" \
+    --quiet "${upgrade[@]}"
 }
 
+sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' requirements/main.lock requirements/extra.lock >"$main"
+here="--python-version 3.11 --python-platform x86_64-manylinux_2_31"
+machine uv "$main" "$here" uv
+training=(absl-py google-cloud-storage google-crc32c msgspec pyyaml sentencepiece tqdm)
+machine machine "$main" "$here" "${training[@]}" tensorflow-cpu 'jax[tpu]'
 echo 'protobuf==3.20.3' >"$more" # the oldest beside TensorFlow 2.15: what takes it takes later ones
-machine needed protobuf absl-py cloud-tpu-client 'google-cloud-storage>=3' google-crc32c \
-  'msgspec>=0.19' pyyaml 'sentencepiece>=0.2.1' tqdm
-printf '%s\n' 'numpy<2' 'ml-dtypes<0.4' >>"$more" # as TensorFlow 2.15 has them, too
-machine tf-2.15 none 'jax==0.4.34' 'jaxlib==0.4.34' 'libtpu>=0.0.2,<0.0.12'
-sed -nE 's/^([a-z0-9].*==.*) \\$/\1/p' bigbird_ja/launch/locks/needed.lock >"$more"
-machine newer none google-api-core 'tensorflow-cpu>=2.15' 'jax[tpu]>=0.4.34'
+machine image "$more" \
+  "--universal --python-version 3.10 --no-emit-package protobuf --no-emit-package colorama" \
+  cloud-tpu-client "${training[@]}"

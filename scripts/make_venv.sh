@@ -1,26 +1,37 @@
 #!/usr/bin/env bash
 # make_venv.sh ENVIRONMENT FOLDER: makes the virtual environment FOLDER from ENVIRONMENT's lock (pinned
 # by hash) and installs bigbird-ja in it. make_venv.sh ENVIRONMENT only prints the Python that it would
-# take, or names what to install and exits with 2 where there is none.
-#   main       the newest TensorFlow and jax of that Python
+# take, or names what to install and exits with 2 where there is none. The first Python of a list is
+# the default; ENVIRONMENT-3.12 takes that one.
+#   main       the environment of `make test`, `preflight` and every rented machine
 #   extra      laid over main: libtpu, a MeCab dictionary, PyTorch; the tests that need them skip without
 #   estimator  TensorFlow 2.15 with TPUEstimator    kaggle  what Kaggle's TPU image ships
 # PyTorch is in no lock, since its CPU build is not on every index: it is installed where it resolves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-environment=$1
+environment=${1%-3.*}
+only=${1#"$environment"}
 venv=${2:-}
 
 case $environment in
-  main) lock=requirements/main.lock pythons="3.11 3.12 3.13" why="TensorFlow and jax have builds for these" ;;
-  extra) lock=requirements/extra.lock pythons="3.11 3.12 3.13" why="as the environment under it" ;;
-  estimator) lock=requirements/estimator.lock pythons="3.11 3.10" why="TensorFlow 2.15 has no build for others" ;;
-  kaggle) lock=requirements/kaggle.lock pythons="3.12 3.13" why="its lock is made for these" ;;
+  main | extra) pythons="3.11 3.12 3.13" why="jax 0.10.2 and TensorFlow 2.21 have builds for these" ;;
+  estimator) pythons="3.11" why="what TensorFlow 2.15 is tested with" ;;
+  kaggle) pythons="3.12" why="as Kaggle's image" ;;
   *)
-    echo "make_venv.sh: no environment $environment (main, extra, estimator, kaggle)" >&2
+    echo "make_venv.sh: no environment $1 (main, extra, estimator, kaggle; main-3.12)" >&2
     exit 2
     ;;
 esac
+lock=requirements/$environment.lock
+if [ -n "$only" ]; then
+  case " $pythons " in
+    *" ${only#-} "*) pythons=${only#-} ;;
+    *)
+      echo "make_venv.sh: the environment $environment is not for Python ${only#-} ($pythons)" >&2
+      exit 2
+      ;;
+  esac
+fi
 
 # A name may be one of pyenv's shims for a version that is not installed: only what runs counts.
 is_python() {
