@@ -68,7 +68,7 @@ def _define_what(flags: Flags) -> None:
     flags.text("data_dir", "Data set of `make-data`, on gs://.", **needed)
     flags.setting("training.num_train_steps")
     engine = (
-        "As `pretrain --engine`. The VM installs jax and libtpu where they are needed and lacking."
+        "As `pretrain --engine`. JAX's runtime brings its own Python, TensorFlow, jax and libtpu."
     )
     flags.choice("engine", ("auto", "estimator", "pjrt"), engine)
     flags.choice(
@@ -101,7 +101,9 @@ def _define_machine(flags: Flags) -> None:
     flags.text("service_account", "Account of the VM.", none="the project's default")
     flags.text("network", "VPC network.", none="the project's default")
     flags.text("subnetwork", "VPC subnetwork.", none="the network's")
-    flags.text("vm_python", "Python on the VM that has TensorFlow.", default="python3")
+    flags.text(
+        "vm_python", "Python of the VM's image; only TPUEstimator uses it.", default="python3"
+    )
     flags.switch("external_ip", "Gives the VM an external address.", default=True)
     flags.switch("update_package", "An existing run gets this installed code.")
 
@@ -110,6 +112,7 @@ def run(args: Args) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
     from bigbird_ja.launch import prepare  # NumPy
 
+    startup.check_lock()
     config, overrides = resolve(args)
     vm, table = startup.emulation(), load_prices(args.price_file)
     run, warnings = prepare.make_record(args.flag_values_dict(), config, vm, table)

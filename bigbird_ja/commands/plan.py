@@ -102,6 +102,7 @@ def _check_several(args: Args, count: int) -> None:
 def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, Any]]:
     """Read one config, with its data set or an estimate of one; return the run and its results."""
     from bigbird_ja import plan
+    from bigbird_ja.accelerators import environment
     from bigbird_ja.data import manifest as manifest_lib
 
     config, overrides = resolve(args, config_name=name)
@@ -128,6 +129,8 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     if args.preflight:
         results = _results(args.preflight[number], data.seq_length)
         planned = dataclasses.replace(planned, results=results)
+        for warning in environment.compiler_warnings(results.versions):
+            log(f"warning: {args.preflight[number]}: {warning}")
     steps, batch = config.training.num_train_steps, config.training.global_batch_size
     about = {
         "config": name,
@@ -137,6 +140,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
         "tokens": planned.tokens,
         "epochs": steps * batch / sequences,
         "assumption": assumption,
+        "compiler": environment.describe(planned.results.versions),
     }
     return planned, about
 
@@ -165,6 +169,7 @@ def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "tokens": sum(run["tokens"] for run in runs),
         "epochs": None,
         "assumption": "; ".join(filter(None, (run["assumption"] for run in runs))) or None,
+        "compiler": "; ".join(dict.fromkeys(run["compiler"] for run in runs)),
     }
 
 
@@ -202,6 +207,7 @@ def _describe(
     notes = [
         f"tokens/s {'; '.join(by_source)}; intervals: {plan.REACHED_RANGE[0]:g}-"
         f"{plan.REACHED_RANGE[1]:g} x machine code",
+        f"compiled with {'; '.join(dict.fromkeys(run['compiler'] for run in runs))}",
         *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
         f"spot: {plans[0].preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"
         " minutes of work and restart",

@@ -58,6 +58,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Compile for every chip and slice, and print the results."""
+    from bigbird_ja.accelerators import environment
     from bigbird_ja.data import manifest
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures
@@ -75,6 +76,8 @@ def run(args: Args) -> dict[str, Any]:
     measured = figures.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
+    for warning in environment.compiler_warnings(versions):
+        log(f"warning: {warning}")
     results = []
     for target, batch in wanted:
         result = estimate.examine(config, data, target, batch, args.dump_hlo, measured=measured)
@@ -85,6 +88,7 @@ def run(args: Args) -> dict[str, Any]:
         print(figures.describe(result, target.chip), "\n")
         if "profile" in result:
             print(figures.describe_profile(result["profile"]), "\n")
+    print(f"Compiled with {environment.describe(versions)}.")
     print(
         "Not in these figures: input, saving, logging; links between devices beyond what their\n"
         "bytes are priced at; and nothing was timed on a TPU (docs/design/preflight.md)"

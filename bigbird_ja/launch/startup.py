@@ -20,6 +20,7 @@ from typing import Any
 
 import bigbird_ja
 from bigbird_ja import storage
+from bigbird_ja.accelerators import environment
 from bigbird_ja.launch import RUN_DIR_KEY, LaunchedRun, watcher
 from bigbird_ja.launch.backends import MODULES, engine_on, service_of
 from bigbird_ja.launch.files import RunFiles, read_run
@@ -60,17 +61,28 @@ def with_package(run: LaunchedRun, content: bytes) -> LaunchedRun:
     return replace(run, package=path, package_sha256=sha256)
 
 
-def locks(engine: str, runtime_version: str) -> list[str]:
-    """List the locks of what the VM installs, those of `scripts/make_locks.sh`, by name.
+def lock(engine: str) -> str:
+    """Name the lock of the packages that the machine installs, one of `scripts/make_locks.sh`.
 
-    All of the first; of the second, the engine's, only what the image has no version of.
-
-    Args:
-        engine: "estimator" or "pjrt".
-        runtime_version: of the VM's image.
+    TPUEstimator runs on the image's own TensorFlow and Python, everything else in the environment
+    that the tests run in.
     """
-    beside = "tf-2.15" if "tf-2.15" in runtime_version else "newer"
-    return ["needed.lock", *([] if engine == "estimator" else [f"{beside}.lock"])]
+    return "image.lock" if engine == "estimator" else "machine.lock"
+
+
+def check_lock() -> None:
+    """Refuse a lock that differs from what this version was tested and priced with.
+
+    Raises:
+        BadInput: another version of TensorFlow, jax or libtpu.
+    """
+    pins = dict(re.findall(r"(?m)^([\w-]+)==(\S+)", _packaged("locks/machine.lock")))
+    for name, version in environment.PACKAGES.items():
+        if pins.get(name) != version:
+            raise BadInput(
+                f"launch/locks/machine.lock installs {name} {pins.get(name)}, and this version of"
+                f" bigbird-ja was tested and priced with {version}: reinstall bigbird-ja"
+            )
 
 
 def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) -> LaunchedRun:
@@ -136,6 +148,7 @@ def _store_package(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
             )
         path = storage.join(run.bucket, "packages", f"{kept}.zip")
         if storage.exists(path):
+            _check_installable(path, lock(engine_on(run.accelerator_type, run.engine)))
             return replace(run, package=path, package_sha256=kept)
     with contextlib.suppress(OSError):  # without a note a later version asks for --update_package
         notes.mkdir(parents=True, exist_ok=True)
@@ -144,6 +157,20 @@ def _store_package(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
         storage.make_directory(storage.directory_of(own.package))
         storage.write_bytes(own.package, content)
     return own
+
+
+def _check_installable(package: str, name: str) -> None:
+    """Refuse an earlier version's package that today's start-up script cannot install.
+
+    Raises:
+        BadInput: it has no lock of that name.
+    """
+    with zipfile.ZipFile(io.BytesIO(storage.read_bytes(package))) as archive:
+        if f"bigbird_ja/launch/locks/{name}" not in archive.namelist():
+            raise BadInput(
+                f"{package} is of an earlier version, without the {name} that a machine installs"
+                " today: --update_package gives the run the installed code"
+            )
 
 
 # --- the start-up script --------------------------------------------------------------------------
@@ -155,7 +182,7 @@ class Emulation:
 
     device: str = "tpu"  # tpu | cpu
     service_manager: str = "systemd"  # systemd | none: the script itself minds its processes
-    installs: bool = True  # the packages that ours needs beside TensorFlow
+    installs: bool = True  # Python and the packages of the lock; else the image has them
     api: str = ""  # in place of the services' own addresses
     terms: dict[str, Any] = field(default_factory=dict)  # of `watcher.Terms`, in place of its own
 
@@ -197,13 +224,12 @@ def metadata(
 def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
     """Fill in the script for one machine, every value quoted for the shell; see `metadata`."""
     engine = engine_on(run.accelerator_type, run.engine)
-    installed = locks(engine, run.runtime_version) if vm.installs else []
     values = {
         "RUN_NAME": run.name,
         "ATTEMPT": terms.attempt,
         "PACKAGE": run.package,
         "PACKAGE_SHA256": run.package_sha256,
-        "LOCKS": " ".join(installed),
+        "LOCK": lock(engine) if vm.installs else "",
         "PYTHON": run.vm_python,
         "SERVICE_MANAGER": vm.service_manager,
         "HOSTS": run.hosts,

@@ -14,9 +14,9 @@ readonly RUN_NAME=@@RUN_NAME@@
 readonly ATTEMPT=@@ATTEMPT@@
 readonly PACKAGE=@@PACKAGE@@
 readonly PACKAGE_SHA256=@@PACKAGE_SHA256@@
-readonly LOCKS=@@LOCKS@@                     # of the package, with spaces: what is installed
+readonly LOCK=@@LOCK@@                       # the package's lock that is installed; empty: none
 readonly PRETRAIN_FLAGS=(@@PRETRAIN_FLAGS@@)
-readonly PYTHON=@@PYTHON@@
+readonly PYTHON=@@PYTHON@@                   # the image's
 readonly SERVICE_MANAGER=@@SERVICE_MANAGER@@ # systemd | none
 readonly HOSTS=@@HOSTS@@                     # of this slice; each of them runs this script
 readonly TERMS=@@TERMS@@                     # the terms of its lease for the watcher, as JSON
@@ -28,6 +28,8 @@ DEVICE_DIR="${BIGBIRD_JA_DEVICE_DIR:-/dev}"
 readonly WORK_DIR UNIT_DIR DEVICE_DIR
 readonly LOG="$WORK_DIR/training.log"
 readonly AGAIN_SECONDS=2 # between two tries of a slice
+if [[ -n "$LOCK" ]]; then TRAINER="$WORK_DIR/venv/bin/python"; else TRAINER=$PYTHON; fi
+readonly TRAINER
 
 say() { printf '%s bigbird-ja: %s\n' "$(date -u +%FT%TZ)" "$*" >&2; }
 
@@ -44,56 +46,31 @@ report() {
   watcher report "$1" || say "could not report status $1"
 }
 
-# The image brings TensorFlow or jax, built for its TPU driver: what pip installs must leave them
-# alone. Only what has a hash in the package's locks is installed, so that nothing that is here, and
-# in no lock, can be replaced; the versions are compared all the same.
+# All of it lies below WORK_DIR, and no package of the image is touched: its pip installs uv by hash,
+# and uv a CPython by version and checksum (cpython.json), and the lock's packages by hash.
 install() {
-  local zip_file before after one
+  local zip_file locks="$WORK_DIR/package/bigbird_ja/launch/locks" uv="$WORK_DIR/uv/bin/uv"
+  local base=(3.11 --managed-python) # of cpython.json
   if [[ "$(cat -- "$WORK_DIR/package/.sha256" 2>/dev/null)" == "$PACKAGE_SHA256" ]]; then
     return 0 # a reboot: the same bytes are there
   fi
-  before=$(versions)
   zip_file="$WORK_DIR/$(basename -- "$PACKAGE")"
   watcher get "$PACKAGE" "$zip_file"
   printf '%s  %s\n' "$PACKAGE_SHA256" "$zip_file" | sha256sum --check --quiet -
-  rm -rf -- "$WORK_DIR/package"
+  rm -rf -- "$WORK_DIR"/{package,uv,venv}
   "$PYTHON" -m zipfile --extract "$zip_file" "$WORK_DIR/package"
-  if [[ -n "$LOCKS" ]]; then
-    # shellcheck disable=SC2086 # one word per lock
-    (cd -- "$WORK_DIR/package/bigbird_ja/launch/locks" && lacking $LOCKS) >"$WORK_DIR/lacking.txt"
-    # The system's Python of Ubuntu 24.04 is "externally managed"; the machine is the run's alone.
-    PIP_BREAK_SYSTEM_PACKAGES=1 "$PYTHON" -m pip install --quiet --no-input \
-      --disable-pip-version-check --require-hashes \
-      --only-binary :all: --requirement "$WORK_DIR/lacking.txt"
+  if [[ -n "$LOCK" ]]; then
+    "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check --target "$WORK_DIR/uv" \
+      --require-hashes --only-binary :all: --requirement "$locks/uv.lock"
+    # TPUEstimator needs the image's TensorFlow, which is built for its TPU driver, and its Python.
+    [[ "$LOCK" != image.lock ]] || base=("$PYTHON" --system-site-packages)
+    export UV_PYTHON_INSTALL_DIR="$WORK_DIR/python" UV_CACHE_DIR="${UV_CACHE_DIR:-$WORK_DIR/cache}"
+    export UV_PYTHON_DOWNLOADS_JSON_URL="${UV_PYTHON_DOWNLOADS_JSON_URL:-$locks/cpython.json}"
+    "$uv" venv --quiet --python "${base[@]}" "$WORK_DIR/venv"
+    "$uv" pip install --quiet --python "$TRAINER" --no-deps --require-hashes \
+      --only-binary :all: --requirement "$locks/$LOCK"
   fi
-  after=$(versions)
-  for one in $before; do
-    if [[ " $after " != *" $one "* ]]; then
-      say "installing the package has replaced the image's $one"
-      return 1
-    fi
-  done
   printf '%s\n' "$PACKAGE_SHA256" >"$WORK_DIR/package/.sha256"
-}
-
-versions() { # [COMMAND...]: of what the image may bring, as COMMAND runs it
-  "$@" "$PYTHON" -c 'import importlib.metadata as m
-names = [d.metadata["Name"] + "==" + d.version for d in m.distributions()]
-kinds = ("tensorflow", "jax", "libtpu")
-print(" ".join(sorted(n for n in names if n.lower().startswith(kinds))))'
-}
-
-# lacking LOCK...: all of the first lock, and of others what has no version here. One TensorFlow is
-# enough; without one, jax and libtpu nothing here needs what it has.
-lacking() {
-  "$PYTHON" -c 'import importlib.metadata as m, re, sys
-here = {re.sub("[-_.]+", "-", d.metadata["Name"]).lower() for d in m.distributions()}
-here |= {"tensorflow-cpu"} if here & {"tensorflow", "tensorflow-gpu", "tensorflow-tpu"} else set()
-here = here if any(re.match("tensorflow|jax|libtpu", one) for one in here) else set()
-for lock in sys.argv[1:]:
-    for one in re.split("\n(?=[a-z])", open(lock).read().strip()):
-        if lock == sys.argv[1] or one.partition("==")[0] not in here:
-            print(one)' "$@"
 }
 
 # Hands the TPU's devices to a user of the trainer's own, and sets as_user to what runs a command as
@@ -115,7 +92,9 @@ own_user() {
   for one in "${devices[@]}"; do
     "${as_user[@]}" test -r "$one" -a -w "$one" || return 1
   done
-  [[ "$(versions "${as_user[@]}")" == "$(versions)" ]] || return 1
+  # An image may have its TensorFlow where only root finds it.
+  "${as_user[@]}" "$TRAINER" -c 'import importlib.util, sys
+sys.exit(importlib.util.find_spec("tensorflow") is None)' || return 1
   rm -rf -- "${TMPDIR:-/tmp}"/{libtpu_lockfile,tpu_logs} # of root, if it has used the TPU before
 }
 
@@ -127,7 +106,7 @@ train() {
     say "the trainer runs as root: the TPU could not be handed to a user of its own" 2>>"$LOG"
   fi
   while true; do
-    "${as_user[@]}" "$PYTHON" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
+    "${as_user[@]}" "$TRAINER" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
     child=$!
     # A signal ends `wait` early: pass it on, then wait for the save and its status.
     trap 'interrupted=1 signalled=1; kill -TERM "$child" 2>/dev/null || true' TERM INT

@@ -9,7 +9,7 @@ from typing import Annotated, TypedDict
 from msgspec import Meta
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import PRICINGS, Accelerator, Prices
+from bigbird_ja.accelerators import PRICINGS, Accelerator, Prices, environment
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
@@ -70,6 +70,7 @@ class Results:
 
     chips: list[ChipResult]
     topologies: list[SliceResult] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)  # of the compiler
 
 
 def load_results(path: str) -> Results:
@@ -91,7 +92,7 @@ class Plan:
 
     config: Config
     data: Data
-    results: Results = Results([])
+    results: Results = Results([], versions=environment.COMPILER)
     preemptions_per_hour: float = 0.25  # of a spot machine: one in four hours, assumed
 
     @property

@@ -1,0 +1,23 @@
+"""The environment that tests, the package's figures and rented machines share."""
+
+from collections.abc import Mapping
+
+# As launch/locks/machine.lock has them, for the Python of locks/cpython.json. Another pair of jax
+# and libtpu compiles another program, whose cycles must be counted anew.
+PACKAGES = {"tensorflow-cpu": "2.21.0", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "0.0.42.1"}
+COMPILER = {name: PACKAGES[name] for name in ("jax", "libtpu")}
+
+
+def describe(versions: Mapping[str, str]) -> str:
+    """Format the versions of a step's compiler: "jax 0.10.2, libtpu 0.0.42.1"."""
+    return ", ".join(f"{name} {versions.get(name, 'unknown')}" for name in COMPILER)
+
+
+def compiler_warnings(versions: Mapping[str, str]) -> list[str]:
+    """Warn about cycles of another compiler than rented machines have."""
+    if COMPILER.items() <= versions.items():
+        return []
+    return [
+        f"compiled with {describe(versions)}; machines that `launch` rents have"
+        f" {describe(COMPILER)}: their cycles may differ"
+    ]
