@@ -1,39 +1,41 @@
 """Dependencies, locks and virtual environments, without installing anything."""
 
 import itertools
+import json
 import os
 import re
 import shutil
 import sys
+import tarfile
+import urllib.parse
 from pathlib import Path
 
 import pytest
+import tomllib
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from bigbird_ja.accelerators import environment
 from testkit import ROOT, command_line
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+# The Pythons that are promised: .ci/run runs something on each.
+PYTHONS = ("3.11", "3.12", "3.13")
 # Lock -> the extras that it holds, and the Pythons that it is for.
 COMMON = ("huggingface",)
 LOCKS = {
-    "requirements/main.lock": (("cpu", "dev", *COMMON), ("3.11", "3.12", "3.13")),
-    "requirements/estimator.lock": (("estimator", "test", *COMMON), ("3.10", "3.11")),
-    "requirements/kaggle.lock": (("tpu", "test", *COMMON), ("3.12", "3.13")),
+    "requirements/main.lock": (("cpu", "dev", *COMMON), PYTHONS),
+    "requirements/estimator.lock": (("estimator", "test", *COMMON), ("3.11",)),
+    "requirements/kaggle.lock": (("test", *COMMON), ("3.12",)),
 }
 OVER = "requirements/extra.lock"  # laid over the first
-# What `launch` installs on a machine, and the Pythons of its images.
+# What `launch` installs on a machine; image.lock lies beside an image's own TensorFlow 2.15.
 MACHINES = "bigbird_ja/launch/locks"
-IMAGES_PYTHONS = {"tf-2.15": ("3.10", "3.11"), "newer": ("3.10", "3.11", "3.12", "3.13")}
+IMAGES_PYTHONS = ("3.10", "3.11")
 IMAGES = ROOT / "tests" / "fixtures" / "images"
-# Of the package's requirements, what a TPU VM's image has, or what training does without.
-NOT_BESIDE = {"tensorflow", "tensorflow-metadata"}  # the image's own, or of its TensorFlow alone
-NOT_FOR_TRAINING = {"google-auth", "matplotlib", "numpy", "requests", "tensorflow-datasets"}
+# Of the package's requirements, what training does without.
+NOT_FOR_TRAINING = {"matplotlib", "tensorflow-datasets"}
+OF_IMAGES = {"numpy", "tensorflow", "tensorflow-metadata", "setuptools", "jax", "jaxlib", "libtpu"}
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
 
 
@@ -86,7 +88,7 @@ def with_index(*words):
 
 
 @pytest.mark.parametrize(
-    "lock", [*LOCKS, OVER, *(f"{MACHINES}/{name}.lock" for name in ("needed", *IMAGES_PYTHONS))]
+    "lock", [*LOCKS, OVER, *(f"{MACHINES}/{name}.lock" for name in ("uv", "machine", "image"))]
 )
 def test_locks_pin_by_hash_and_name_no_registry(lock):
     for block in blocks(lock):
@@ -108,7 +110,7 @@ def test_locks_hold_what_the_package_requires(lock):
             assert required.specifier.contains(version, prereleases=True), (required, version)
 
 
-@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("python", PYTHONS)
 def test_what_is_laid_over_the_main_environment_replaces_nothing(python):
     main, over = pins("requirements/main.lock", python), pins(OVER, python)
     assert not set(main) & set(over)
@@ -125,27 +127,89 @@ def test_a_plain_install_leaves_tensorflow_jax_libtpu_and_numpy_alone():
         assert not capped, f"{required}: could replace what a machine has"
 
 
-@pytest.mark.parametrize("image", IMAGES_PYTHONS)
-def test_the_vm_of_launch_gets_what_is_required_and_the_packages_of_the_extras(image):
-    extras = ("estimator",) if image == "tf-2.15" else ("tpu", "cpu")
-    wanted = {canonicalize_name(r.name): r for r in requirements(*extras) if r.name != "setuptools"}
-    for python in IMAGES_PYTHONS[image]:
-        needed = pins(f"{MACHINES}/needed.lock", python)
-        beside = pins(f"{MACHINES}/{image}.lock", python)
-        assert not {"numpy", "protobuf", *filter(LEAVE_ALONE.match, needed)} & {*needed}
-        assert {*wanted} - NOT_FOR_TRAINING - {*needed, *beside} <= NOT_BESIDE
-        for name, version in {**beside, **needed}.items():
-            assert name not in wanted or wanted[name].specifier.contains(version), (name, version)
+def test_the_promised_pythons_are_the_same_everywhere():
+    kinds = PROJECT["classifiers"]
+    named = [kind.rpartition(" ")[2] for kind in kinds if re.search(r":: 3\.\d+$", kind)]
+    assert tuple(named) == PYTHONS
+    minors = [int(python.partition(".")[2]) for python in PYTHONS]
+    assert PROJECT["requires-python"] == f">=3.{minors[0]},<3.{minors[-1] + 1}"
+    for page in ("README.md", "README.ja.md", "docs/install.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        wanted = {f"3.{minor}" for minor in minors}
+        promised = re.sub(r"(?m)^.*TPUEstimator.*$", "", text)  # has the Python of its image
+        assert wanted == {*re.findall(r"\b3\.1\d\b", promised)}, page
+    for lock, (_, pythons) in LOCKS.items():
+        name = Path(lock).stem
+        for python in (*PYTHONS, "3.10", "3.14"):
+            done = command_line.run(ROOT / "scripts/make_venv.sh", f"{name}-{python}")
+            is_refused = "is not for Python" in done.stderr
+            assert is_refused == (python not in pythons), (name, python, done.stderr)
+    assert f"for python in {' '.join(PYTHONS[1:])}" in (ROOT / ".ci/run").read_text("utf-8")
 
 
-@pytest.mark.parametrize(
-    ("image", "python"), [(i, python) for i in IMAGES_PYTHONS for python in IMAGES_PYTHONS[i]]
-)
-def test_what_a_machine_installs_resolves_by_hash_for_its_images_python(image, python, tmp_path):
-    locks = [f"--requirements={ROOT}/{MACHINES}/{name}.lock" for name in ("needed", image)]
+def test_every_python_gets_one_tensorflow_jax_and_libtpu():
+    """The same from requirements, extras, machine and the record that `plan` prices by."""
+    for python in PYTHONS:
+        locked = {**pins("requirements/main.lock", python), **pins(OVER, python)}
+        assert environment.PACKAGES.items() <= locked.items()
+        assert pins(f"{MACHINES}/machine.lock", python).items() <= locked.items()
+        assert pins(f"{MACHINES}/uv.lock", python).items() <= locked.items()
+    for extra in ("cpu", "tpu", "preflight", "gpu", "tensorflow"):
+        for required in requirements(extra):
+            if LEAVE_ALONE.match(required.name):
+                name = required.name.replace("tensorflow-cpu", "tensorflow")
+                version = {**environment.PACKAGES, "tensorflow": "2.21.0"}[name]
+                assert required.specifier.contains(version), required
+                assert not required.specifier.contains(f"{version.rpartition('.')[0]}9.9")
+
+
+def test_a_machine_gets_what_training_requires():
+    python = PYTHONS[0]
+    machine = pins(f"{MACHINES}/machine.lock", python)
+    for required in requirements("cpu", "tpu"):
+        name = canonicalize_name(required.name)
+        if name not in NOT_FOR_TRAINING and (
+            required.marker is None or required.marker.evaluate(on_linux(python))
+        ):
+            assert required.specifier.contains(machine[name]), required
+    for python in IMAGES_PYTHONS:
+        beside = pins(f"{MACHINES}/image.lock", python)
+        assert not {"numpy", "protobuf", *filter(LEAVE_ALONE.match, beside)} & {*beside}
+        for required in requirements("estimator"):
+            name = canonicalize_name(required.name)
+            if name not in NOT_FOR_TRAINING | OF_IMAGES:
+                assert required.specifier.contains(beside[name]), required
+
+
+def test_the_cpython_of_a_machine_is_in_the_list_of_the_uv_that_installs_it(tmp_path):
+    """Version, address and checksum: uv says what it expects when it gets another archive."""
+    (listed,) = json.loads((ROOT / MACHINES / "cpython.json").read_text("utf-8")).values()
+    version = f"3.{listed['minor']}.{listed['patch']}"
+    assert f"3.{listed['minor']}" == PYTHONS[0]
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("uv is not installed here")
+    assert f"uv=={command_line.run(uv, '--version').stdout.split()[1]} " in (
+        ROOT / MACHINES / "uv.lock"
+    ).read_text("utf-8")
+    name = urllib.parse.unquote(listed["url"].partition("/releases/download/")[2])
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / "python").write_text("another")
+    with tarfile.open(tmp_path / name, "w:gz") as archive:
+        archive.add(tmp_path / "python", "python/bin/python3")
+    environ = {"UV_PYTHON_INSTALL_MIRROR": tmp_path.as_uri(), "UV_CACHE_DIR": str(tmp_path / "c")}
+    words = ("python", "install", version, "--no-bin", "--install-dir", tmp_path / "pythons")
+    done = command_line.run(uv, *words, env=environ)
+    assert done.status != 0
+    assert re.search(r"Expected:\s*(\w+)", done.stderr)[1] == listed["sha256"], done.stderr
+
+
+@pytest.mark.parametrize(("lock", "python"), [("machine", "3.11"), ("image", "3.10")])
+def test_what_a_machine_installs_resolves_by_hash(lock, python, tmp_path):
     where = ("--python-version", python, "--python-platform", "x86_64-manylinux_2_31")
     how = ("--dry-run", "--require-hashes", "--only-binary=:all:", "--target", tmp_path, "--quiet")
-    done = with_index("pip", "install", *locks, *where, *how)
+    how += ("--no-deps",) if lock == "image" else ()  # protobuf is the image's
+    done = with_index("pip", "install", "-r", f"{ROOT}/{MACHINES}/{lock}.lock", *where, *how)
     assert done.status == 0, done.stderr
 
 
@@ -155,7 +219,7 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, tmp_path):
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)
     wanted = tmp_path / "wanted.in"
-    names = [str(required) for required in requirements("preflight", "huggingface")]
+    names = [str(required) for required in requirements("huggingface")] + ["jax", "libtpu"]
     wanted.write_text("\n".join([*names, "tensorflow-cpu"]), encoding="utf-8")
     where = ("--python-version", python[1], "--python-platform", "x86_64-manylinux_2_31")
     how = ("--constraint", IMAGES / image, "--quiet", "--no-header", *where)

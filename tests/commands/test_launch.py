@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bigbird_ja.accelerators import environment
 from bigbird_ja.launch import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import mask_rates
@@ -95,26 +96,28 @@ def test_refusals_are_one_line_before_anything(flags, words, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "engine", "installed"),
+    ("flags", "engine", "lock"),
     [
-        ([], "", ""),
-        (["--engine=pjrt"], "--engine=pjrt", " tf-2.15.lock"),
-        (["--accelerator_type=v4-8"], "", " tf-2.15.lock"),
-        (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", ""),
-        (
-            ["--accelerator_type=v5litepod-8", "--zones=us-west4-a", "--runtime_version=other"],
-            "",
-            " newer.lock",
-        ),
+        ([], "", "image"),
+        (["--engine=pjrt"], "--engine=pjrt", "machine"),
+        (["--accelerator_type=v4-8"], "", "machine"),
+        (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", "image"),
+        (["--accelerator_type=v5e-8", "--runtime_version=other"], "", "machine"),
     ],
 )
-def test_the_vm_gets_the_engine_and_what_it_needs(flags, engine, installed):
+def test_the_vm_gets_the_engine_and_its_environment(flags, engine, lock):
     _, requests = dry_run(*flags)
     script = json.dumps([*requests.values()])
     (pretrain,) = {*re.findall(r"PRETRAIN_FLAGS=\((.*?)\)", script)}
     assert [word for word in pretrain.split() if "engine" in word] == engine.split()
-    (locks,) = {*re.findall(r"LOCKS=(.*?) +#", script)}
-    assert locks.strip("'") == f"needed.lock{installed}"
+    assert {*re.findall(r"LOCK=(\S+) +#", script)} == {f"{lock}.lock"}
+
+
+def test_a_lock_of_versions_that_were_not_tested_is_refused(monkeypatch, capsys):
+    monkeypatch.setitem(environment.PACKAGES, "libtpu", "0.0.52")
+    status, _ = support.run(["launch", "--dry_run"])
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert status == 2 and "installs libtpu 0.0.42.1, and" in line and "priced with 0.0.52" in line
 
 
 def test_a_machine_without_a_price_needs_a_bound(root):

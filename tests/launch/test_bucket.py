@@ -1,7 +1,9 @@
 """The supervisor's files and the start-up script's copies on gs://."""
 
 import hashlib
+import io
 import json
+import zipfile
 from dataclasses import replace
 
 import pytest
@@ -113,6 +115,21 @@ def test_who_writes_to_the_bucket_does_not_choose_the_code_of_the_machine(
         startup.store(run, *settings, False)
     later = startup.with_package(run, b"a later version")
     assert startup.store(run, *settings, True) == later == read_run(bucket, "run-1")
+
+
+def test_a_package_without_the_lock_of_todays_script_is_refused(bucket, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("bigbird_ja/launch/locks/needed.lock", "")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(startup, "build_package", packed.getvalue)
+        old = startup.store(run, *settings, False)
+    with pytest.raises(BadInput, match="earlier version, without the image.lock.*update_package"):
+        startup.store(run, *settings, False)
+    assert read_run(bucket, "run-1") == old
+    assert startup.store(run, *settings, True) != old
 
 
 def test_which_names_a_run_may_have():

@@ -117,27 +117,6 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_pat
     assert (tmp_path / "vm/package/bigbird_ja/accelerators/prices.yaml").exists()
 
 
-def test_only_what_the_image_lacks_is_installed_by_hash_and_nothing_that_is_there_is_replaced(
-    tmp_path, package
-):
-    """With a pip that logs how it is called, and what it is to install."""
-    python, wanted = f"{tmp_path}/bin/python3", tmp_path / "vm/lacking.txt"
-    write_tool(
-        python,
-        f'case "$*" in\n*pip*) echo "$*" >{tmp_path}/calls ;;\n'
-        f'*) exec {sys.executable} "$@" ;;\nesac',
-    )
-    script = fill(run_of(vm_python=python, engine="pjrt", **package), installs=True)
-    process = start(tmp_path, script, "install")
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    (call,) = calls(tmp_path)
-    assert "--require-hashes --only-binary :all:" in call and call.endswith(str(wanted))
-    lock = tmp_path / "vm/package/bigbird_ja/launch/locks/needed.lock"
-    _, needed, beside = wanted.read_text("utf-8").partition(lock.read_text("utf-8").strip())
-    assert needed and not re.search("(?m)^(tensorflow|jax|numpy|protobuf)", beside)
-
-
 def training(root, hosts, trainer, reporter, others="", **environ):
     """The script where it trains, with a Python that runs one line of bash for the trainer, and
     another for what reports the end."""
@@ -147,7 +126,7 @@ def training(root, hosts, trainer, reporter, others="", **environ):
     return start(root, script, "train", **environ)
 
 
-FITS = {"BASH_FUNC_ulimit%%": "() { :; }", "IMAGE": "1"}
+FITS = {"BASH_FUNC_ulimit%%": "() { :; }"}
 NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
 
 
@@ -158,7 +137,7 @@ NO_MEMORY = FITS | {"BASH_FUNC_ulimit%%": "() { return 1; }"}
         ("accel0 accel1", NO_MEMORY, 65534),
         ("vfio/0 vfio/vfio", FITS, 65534),
         ("vfio/0 vfio/vfio", NO_MEMORY, 0),
-        ("accel0", {}, 0),  # TensorFlow lies where root alone finds it
+        ("accel0", {"TENSORFLOW": "1"}, 0),  # lies where only root finds it
         ("", FITS, 0),
     ],
 )
@@ -177,7 +156,7 @@ def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, 
         opened = "".join(f"; echo >>{root}/{device} && echo opens" for device in files[2:])
         trainer = f"""(echo $EUID; kill -0 $PPID && echo kills{opened}
             echo x >{root}/vm/startup.sh && echo writes) >{root}/seen 2>/dev/null"""
-        image = "*importlib*) echo jax==${IMAGE-$EUID} ;;\n"
+        image = "*importlib*) exit ${TENSORFLOW-0} ;;\n"
         assert training(root, 1, trainer, "true", image, **machine).wait(60) == 0
         seen, log = ((root / name).read_text("utf-8") for name in ("seen", "vm/training.log"))
         assert ("as root" in log) == (not user)

@@ -1,0 +1,148 @@
+"""An empty directory stands for a rented machine: `launch`'s own script installs and trains."""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+
+from bigbird_ja.launch import startup
+from testkit import ROOT
+
+LOCKS = ROOT / "bigbird_ja/launch/locks"
+PATH = "/usr/bin:/bin"
+# How this machine reaches a package index.
+_NETWORK = re.compile(r"(?i)(pip|uv|ssl|(https?|all|no)_proxy)($|_)")
+_NOT_PACKED = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "ensurepip"}
+
+
+def python():
+    """Find the Python of the image: one with pip that is not this environment's."""
+    for name in (shutil.which("python3", path=PATH), f"{sys.base_prefix}/bin/python3"):
+        if (
+            name
+            and subprocess.run([name, "-m", "pip", "--version"], capture_output=True).returncode
+            == 0
+        ):
+            return name
+    return None
+
+
+def archive_python(folder):
+    """Pack this machine's own Python as uv's CPython, and list it as `cpython.json` does."""
+    version, base = f"python{sys.version_info[0]}.{sys.version_info[1]}", Path(sys.base_prefix)
+    library = Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME") or "")
+
+    def without(entry):
+        parts = Path(entry.name).parts
+        is_left_out = _NOT_PACKED & {*parts} or any(part.startswith("config-") for part in parts)
+        return None if is_left_out else entry
+
+    packed = folder / "cpython.tar.gz"
+    with tarfile.open(packed, "w:gz", compresslevel=1) as archive:
+        archive.add((base / "bin" / version).resolve(), f"python/bin/{version}")
+        archive.add(sysconfig.get_path("stdlib"), f"python/lib/{version}", filter=without)
+        if library.is_file():
+            archive.add(library.resolve(), f"python/lib/{library.name}")
+    (entry,) = json.loads((LOCKS / "cpython.json").read_text(encoding="utf-8")).values()
+    entry |= {"url": packed.as_uri(), "patch": sys.version_info[2]}
+    entry["sha256"] = hashlib.sha256(packed.read_bytes()).hexdigest()
+    return write_list(folder / "cpython.json", entry)
+
+
+def write_list(path, entry):
+    """Write a list of one CPython for uv."""
+    version = f"{entry['major']}.{entry['minor']}.{entry['patch']}"
+    path.write_text(json.dumps({f"cpython-{version}-linux-x86_64-gnu": entry}), encoding="utf-8")
+    return path
+
+
+def uv_cache():
+    """Name the folder in which uv keeps packages, for all who call it on this machine."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.environ.get("UV_CACHE_DIR") or f"{caches}/uv"
+
+
+class Machine:
+    """An empty disk, an empty HOME and a minimal PATH.
+
+    Args:
+        root: an empty folder.
+        script: the start-up script.
+        cpython: list of CPythons, in place of that in the package.
+        installed: a machine whose installation this one shares.
+    """
+
+    def __init__(self, root, script, cpython, installed=None):
+        self.root, self.disk = root, root / "disk"
+        for name in ("disk", "home", "dev", "tmp"):
+            (root / name).mkdir(parents=True)
+        for name in ("package", "venv") if installed else ():
+            (self.disk / name).symlink_to(installed.disk / name)
+        (root / "script").write_text(script, encoding="utf-8")
+        self.environ = {
+            "HOME": f"{root}/home",
+            "PATH": PATH,
+            "TMPDIR": f"{root}/tmp",
+            "BIGBIRD_JA_VM_DIR": str(self.disk),
+            "BIGBIRD_JA_VM_RUN_DIR": f"{root}/tmp",
+            "BIGBIRD_JA_DEVICE_DIR": f"{root}/dev",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+        self._install = {
+            **{name: text for name, text in os.environ.items() if _NETWORK.match(name)},
+            "UV_CACHE_DIR": uv_cache(),
+            "UV_PYTHON_DOWNLOADS_JSON_URL": str(cpython),
+        }
+        self._process = None
+
+    def install(self):
+        """Run the script's own installation; the fake bucket is not in its way to the index."""
+        words = ["bash", str(self.root / "script"), "install"]
+        environ = {**self.environ, **self._install}
+        return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=900)
+
+    def boot(self, **environ):
+        """Boot the machine."""
+        self._process = subprocess.Popen(
+            ["bash", str(self.root / "script")],
+            env={**self.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def has_ended(self):
+        """Tell whether the trainer has ended and reported."""
+        return (self.disk / "ended").exists()
+
+    def terminate(self):
+        """Send what a preemption sends; the script passes it on and ends by itself."""
+        self._process.terminate()
+        return self._process.wait(timeout=120)
+
+    def close(self):
+        """Kill what is left."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def log(self):
+        """Read the log of installing and training."""
+        path = self.disk / "training.log"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def emulation(metadata_url, storage_url):
+    """Describe the machine to `launch`: a CPU without a service manager."""
+    terms = {"metadata": metadata_url, "storage": storage_url, "poll": 1.0}
+    return startup.Emulation("cpu", "none", True, metadata_url, terms)

@@ -1,0 +1,150 @@
+"""The lock of a rented machine is executed: the script that `launch` sends installs it and trains,
+on one host and on two."""
+
+import contextlib
+import json
+from dataclasses import replace
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.launch import LaunchedRun, startup
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from testkit import killing, pods, rented
+from testkit.fakes.tpu import FakeTpu
+from tests.launch.support import wait_until
+
+pytestmark = pytest.mark.timeout(1500)
+
+STEPS, FIRST = 400, 20
+PATIENCE = 300.0  # for Python, TensorFlow and the compiler to start, on a machine with other work
+
+
+@pytest.fixture(scope="module")
+def cpython(tmp_path_factory):
+    return rented.archive_python(tmp_path_factory.mktemp("cpython"))
+
+
+@pytest.fixture(scope="module")
+def metadata_server(tmp_path_factory):
+    with FakeTpu(str(tmp_path_factory.mktemp("service"))) as service:
+        yield service.url
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, fake_gcs):
+    """A bucket with a data set; this process finds it too."""
+    config, data = killing.write_inputs(tmp_path_factory.mktemp("inputs"))
+    fake_gcs.create_bucket("rented")
+    for path in data.iterdir():
+        fake_gcs.put(f"gs://rented/data/{path.name}", path.read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("notes")))
+        for key, text in fake_gcs.env.items():
+            if key.startswith(("STORAGE_", "BIGBIRD_")):
+                patch.setenv(key, text)
+        yield str(config)
+
+
+@pytest.fixture(scope="module")
+def launched(place, fake_gcs, metadata_server):
+    """`launched(name, accelerator_type)`: the run and script that `launch` stores and sends."""
+
+    def launched(name, accelerator_type):
+        sets = [f"training.num_train_steps={STEPS}", "checkpoints.save_every_steps=20"]
+        config, overrides = resolve_config(place, sets)
+        data = manifest_lib.load("gs://rented/data")
+        run = LaunchedRun("gs://rented", name, f"id-{name}", "p", "gs://rented/data")
+        run = replace(run, accelerator_type=accelerator_type, vm_python=rented.python())
+        run = startup.store(run, fit_to_data(config, data, overrides, "d"), data, False)
+        vm = rented.emulation(metadata_server, fake_gcs.url)
+        return run, startup.metadata(run, vm, "z", 1, 7200.0)["startup-script"]
+
+    return launched
+
+
+@pytest.fixture(scope="module")
+def machine_of(tmp_path_factory, cpython):
+    """`machine_of(script, ...)`: a machine; what it runs is killed at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def machine_of(script, installed=None, cpython=cpython):
+            machine = rented.Machine(tmp_path_factory.mktemp("vm"), script, cpython, installed)
+            stack.callback(machine.close)
+            return machine
+
+        yield machine_of
+
+
+@pytest.fixture(scope="module")
+def installed(launched, machine_of):
+    """A run, and a machine on which the script has installed everything for it."""
+    run, script = launched("one-host", "v5e-8")
+    machine = machine_of(script)
+    done = machine.install()
+    if done.returncode and "onnection" in done.stderr:
+        pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return run, machine
+
+
+def steps(run):
+    return CheckpointStore(run.model_dir).steps()
+
+
+def has_reported(run, status):
+    """Whether the machine has told the supervisor that training ended so."""
+    path = run.supervisor("exit.json")
+    return storage.exists(path) and json.loads(storage.read_bytes(path))["status"] == status
+
+
+def check_finished(run):
+    assert steps(run)[-1] == STEPS
+    lines = [line["step"] for line in run_log.read_metrics(run.model_dir)]
+    assert lines == list(range(4, STEPS + 1, 4))
+    kinds = [event["event"] for event in run_log.read_events(run.model_dir)]
+    assert [kind for kind in kinds if kind != "saved"] == [
+        "started",
+        "interrupted",
+        "resumed",
+        "finished",
+    ]
+
+
+def test_a_machine_installs_trains_is_preempted_and_finishes(installed, fake_gcs):
+    run, machine = installed
+    machine.boot(**fake_gcs.env, **pods.environ(1))
+    wait_until(lambda: steps(run) or machine.has_ended(), PATIENCE)
+    assert not machine.has_ended(), machine.log()
+    assert machine.terminate() == 0
+    assert has_reported(run, 75), machine.log()
+    assert FIRST <= steps(run)[-1] < STEPS
+    machine.boot(**fake_gcs.env, **pods.environ(1))
+    wait_until(machine.has_ended, PATIENCE)
+    wait_until(lambda: has_reported(run, 0) or not has_reported(run, 75))
+    assert has_reported(run, 0), machine.log()
+    check_finished(run)
+
+
+def test_two_hosts_train_as_one_are_preempted_and_finish(installed, launched, machine_of, fake_gcs):
+    run, script = launched("two-hosts", "v4-16")
+    hosts = [machine_of(script, installed[1]) for _ in range(2)]
+
+    def boot():
+        address = pods.free_address()
+        for index, host in enumerate(hosts):
+            host.boot(**fake_gcs.env, **pods.place(address, 2, index))
+
+    boot()
+    wait_until(lambda: steps(run) or any(host.has_ended() for host in hosts), PATIENCE)
+    logs = [host.log() for host in hosts]
+    assert not any(host.has_ended() for host in hosts), logs
+    assert [host.terminate() for host in hosts] == [0, 0]
+    assert FIRST <= steps(run)[-1] < STEPS
+    boot()
+    wait_until(lambda: all(host.has_ended() for host in hosts), PATIENCE)
+    wait_until(lambda: has_reported(run, 0))
+    check_finished(run)
