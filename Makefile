@@ -9,12 +9,14 @@ STAMP := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
 # TensorFlow 2.15, the last with TPUEstimator, has an environment of its own; so has what Kaggle's image ships.
 OTHERS := .venv-estimator .venv-kaggle
+# The other Pythons that are promised, with the same lock.
+PYTHONS := .venv-3.12 .venv-3.13
 # Two at a time, as most tests wait for TensorFlow in one thread; a file's tests share what they train.
 # In the order of tests/conftest.py: what takes longest begins first.
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-.PHONY: help install install-all demo test test-estimator test-kaggle test-nightly locks lint types audit mutants docs site clean \
+.PHONY: help install install-all demo test test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly locks lint types audit mutants docs site clean \
 	probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults \
 	bench-bad-input bench-leaks bench-clock bench-engine bench-startup $(addprefix bench-,$(LEARN))
@@ -38,6 +40,10 @@ $(OTHERS:=/.installed): .venv-%/.installed: requirements/%.lock pyproject.toml s
 	@scripts/make_venv.sh $* .venv-$*
 	@touch $@
 
+$(PYTHONS:=/.installed): .venv-%/.installed: requirements/main.lock pyproject.toml scripts/make_venv.sh
+	@scripts/make_venv.sh main-$* .venv-$*
+	@touch $@
+
 locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
 	@UV=$(BIN)/uv scripts/make_locks.sh $(UPGRADE)
 
@@ -52,6 +58,9 @@ test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differ
 
 test-kaggle: .venv-kaggle/.installed ## what differs between versions, with what Kaggle's TPU image ships
 	@.venv-kaggle/bin/python -m pytest $(WORKERS) -m "both and not nightly" $(PYTEST)
+
+test-python-3.12 test-python-3.13: test-python-%: .venv-%/.installed ## the engine and the checkpoints, on another Python that is promised
+	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not nightly" $(PYTEST) tests/train tests/test_releases.py
 
 test-nightly: $(ALL) ## what is long and rare, then every other environment (hours)
 	@$(BIN)/python -m pytest $(WORKERS) -m nightly
@@ -133,4 +142,4 @@ site: $(STAMP) ## build site/, the pages with a search in both languages; a link
 	@$(SITE)
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) $(OTHERS) mutants build dist out site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OTHERS) $(PYTHONS) mutants build dist out site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ from tests.launch.support import wait_until
 
 pytestmark = pytest.mark.timeout(1500)
 
-STEPS, FIRST = 400, 20
+STEPS, FIRST = 300, 20
 PATIENCE = 300.0  # for Python, TensorFlow and the compiler to start, on a machine with other work
 
 
@@ -53,12 +53,12 @@ def place(tmp_path_factory, fake_gcs):
 def launched(place, fake_gcs, metadata_server):
     """`launched(name, accelerator_type)`: the run and script that `launch` stores and sends."""
 
-    def launched(name, accelerator_type):
+    def launched(name, accelerator_type, **more):
         sets = [f"training.num_train_steps={STEPS}", "checkpoints.save_every_steps=20"]
         config, overrides = resolve_config(place, sets)
         data = manifest_lib.load("gs://rented/data")
         run = LaunchedRun("gs://rented", name, f"id-{name}", "p", "gs://rented/data")
-        run = replace(run, accelerator_type=accelerator_type, vm_python=rented.python())
+        run = replace(run, accelerator_type=accelerator_type, vm_python=rented.python(), **more)
         run = startup.store(run, fit_to_data(config, data, overrides, "d"), data, False)
         vm = rented.emulation(metadata_server, fake_gcs.url)
         return run, startup.metadata(run, vm, "z", 1, 7200.0)["startup-script"]
@@ -91,6 +91,21 @@ def installed(launched, machine_of):
     return run, machine
 
 
+@pytest.mark.parametrize("wrong", ["cpython", "package"])
+def test_a_wrong_checksum_ends_the_installation(wrong, launched, machine_of, cpython, monkeypatch):
+    if wrong == "cpython":
+        (entry,) = json.loads(cpython.read_text(encoding="utf-8")).values()
+        cpython = rented.write_list(cpython.parent / "wrong.json", {**entry, "sha256": "0" * 64})
+    else:
+        packed = rented.with_lock(startup.build_package(), {"six": ("1.17.0", "0" * 64)})
+        monkeypatch.setattr(startup, "build_package", lambda: packed)
+    _, script = launched(f"wrong-{wrong}", "v5e-8")
+    machine = machine_of(script, cpython=cpython)
+    done = machine.install()
+    assert done.returncode != 0 and "ash mismatch" in done.stderr, done.stderr
+    assert not (machine.disk / "package/.sha256").exists()
+
+
 def steps(run):
     return CheckpointStore(run.model_dir).steps()
 
@@ -104,7 +119,7 @@ def has_reported(run, status):
 def check_finished(run):
     assert steps(run)[-1] == STEPS
     lines = [line["step"] for line in run_log.read_metrics(run.model_dir)]
-    assert lines == list(range(4, STEPS + 1, 4))
+    assert lines == sorted({*lines}) and lines[-1] == STEPS
     kinds = [event["event"] for event in run_log.read_events(run.model_dir)]
     assert [kind for kind in kinds if kind != "saved"] == [
         "started",
