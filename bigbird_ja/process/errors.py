@@ -150,7 +150,7 @@ _RULES = [_Rule(*rule) for rule in (
 
 # Packages that pip does not install with ours: some machines bring their own, or few need them.
 INSTALL = {
-    "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] beside a jax for TPU or GPU",
+    "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] beside Colab's jax",
     "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
     "jax": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
     "jaxlib": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
