@@ -75,6 +75,14 @@ def test_no_command_at_all_is_refused_in_json_too(words):
     assert ended.status == 2 and ended.json["reason"] == "bad_input"
 
 
+def test_a_python_that_is_too_old_is_refused_in_one_line():
+    code = "import runpy, sys; sys.version_info = (3, 9, 18); sys.argv = ['x', 'plan', '--json'];"
+    start = "runpy.run_module('bigbird_ja', run_name='__main__')"
+    ended = run(sys.executable, "-c", f"{code} {start}")
+    assert (ended.status, ended.json["reason"]) == (2, "bad_input")
+    assert ended.stderr == "bigbird-ja: Python 3.9 is too old: use Python 3.11, 3.12 or 3.13\n"
+
+
 def test_what_is_on_standard_output_with_json_and_without():
     ended = run_module("testkit.any_command", "work", "--json")
     assert ended.json == {"reason": "finished", "count": 3}

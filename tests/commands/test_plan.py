@@ -1,9 +1,11 @@
 """`plan` as a command."""
 
 import functools
+import json
 
 import pytest
 
+from bigbird_ja.accelerators import environment
 from tests.launch.support import write_manifest
 
 
@@ -39,7 +41,26 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     assert [line for line in ended.stderr.splitlines() if len(line) > 79] == []
     notes = " ".join(ended.stderr.split())
     assert notes.count("limits: kaggle.com/docs/tpu") == 1, "a note stands once"
-    assert len(ended.stderr.rpartition("\n\n")[2].splitlines()) <= 6
+    assert len(ended.stderr.rpartition("\n\n")[2].splitlines()) <= 7
+
+
+def test_the_compiler_of_the_rates_is_named_and_another_than_rented_machines_have_warned_of(
+    plan, tmp_path
+):
+    ours = environment.describe(environment.COMPILER)
+    ended = plan("--config=base-4096")
+    assert ended.json["compiler"] == ours and f"compiled with {ours}" in ended.stderr
+    assert "warning" not in ended.stderr
+    for versions, said in (
+        ({"jax": "0.10.2", "libtpu": "0.0.52"}, "jax 0.10.2, libtpu 0.0.52"),
+        ({}, "jax unknown, libtpu unknown"),
+    ):
+        path = tmp_path / "preflight.json"
+        path.write_text(json.dumps({"chips": [], "versions": versions}), encoding="utf-8")
+        ended = plan("--config=base-4096", f"--preflight={path}")
+        assert ended.json["compiler"] == said
+        warning = f"warning: {path}: compiled with {said}; machines that `launch` rents have {ours}"
+        assert warning in ended.stderr
 
 
 def test_with_data(plan, tmp_path):

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from bigbird_ja.accelerators import environment
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.plan import load_results
 from bigbird_ja.preflight import compile as compile_lib
@@ -115,6 +116,10 @@ def test_a_slice_is_compiled_with_its_sums(preflight):
         results["collective_cycles"], abs=1
     )
     assert results["alias_bytes"] > 0.9 * results["output_bytes"]
+    versions = ended.json["versions"]
+    assert f"Compiled with {environment.describe(versions)}." in ended.stderr
+    is_rented = environment.COMPILER.items() <= versions.items()
+    assert ("machines that `launch` rents have" in ended.stderr) != is_rented
     for messages in ("v5e:2x2, 4 devices", "tokens/s together", "links between devices"):
         assert messages in ended.stderr
 
