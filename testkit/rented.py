@@ -25,16 +25,39 @@ _NETWORK = re.compile(r"(?i)(pip|uv|ssl|(https?|all|no)_proxy)($|_)")
 _NOT_PACKED = {"site-packages", "dist-packages", "test", "tests", "__pycache__", "ensurepip"}
 
 
-def python():
-    """Find the Python of the image: one with pip that is not this environment's."""
-    for name in (shutil.which("python3", path=PATH), f"{sys.base_prefix}/bin/python3"):
-        if (
-            name
-            and subprocess.run([name, "-m", "pip", "--version"], capture_output=True).returncode
-            == 0
-        ):
-            return name
+def python(version=""):
+    """Find a Python that stands for the image's, with pip: the system's, or one of a version.
+
+    Returns:
+        Its path; None where there is none.
+    """
+    pyenv = os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")
+    names = [shutil.which("python3", path=PATH), f"{sys.base_prefix}/bin/python3"]
+    if version:
+        names = [
+            shutil.which(f"python{version}"),
+            *Path(pyenv).glob(f"versions/{version}.*/bin/python"),
+        ]
+    for name in filter(None, names):
+        done = subprocess.run([name, "-m", "pip", "--version"], capture_output=True)
+        if done.returncode == 0:
+            return str(name)
     return None
+
+
+def install(folder, python, *packages):
+    """Install what an image has for its Python; return the folder of packages."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    words = [uv, "pip", "install", "--quiet", "--python", python, "--target", folder, *packages]
+    subprocess.run(words, check=True)
+    return folder
+
+
+def listing(folder):
+    """List files with size and time, but for what Python compiles when it imports, and for the
+    certificates to which a network may add its own."""
+    files = [path for path in folder.rglob("*") if path.suffix not in (".pyc", ".pem")]
+    return {path: path.stat()[6:9:2] for path in files if path.is_file()}
 
 
 def archive_python(folder):
@@ -103,14 +126,18 @@ class Machine:
         script: the start-up script.
         cpython: list of CPythons, in place of that in the package.
         installed: a machine whose installation this one shares.
+        packages: folder with the packages of the image's Python, of 3.10.
     """
 
-    def __init__(self, root, script, cpython, installed=None):
+    def __init__(self, root, script, cpython, installed=None, packages=None):
         self.root, self.disk = root, root / "disk"
         for name in ("disk", "home", "dev", "tmp"):
             (root / name).mkdir(parents=True)
         for name in ("package", "venv") if installed else ():
             (self.disk / name).symlink_to(installed.disk / name)
+        if packages:  # where every environment over that Python finds them
+            (root / "home/.local/lib/python3.10").mkdir(parents=True)
+            (root / "home/.local/lib/python3.10/site-packages").symlink_to(packages)
         (root / "script").write_text(script, encoding="utf-8")
         self.environ = {
             "HOME": f"{root}/home",

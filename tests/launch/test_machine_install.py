@@ -58,7 +58,9 @@ def launched(place, fake_gcs, metadata_server):
         config, overrides = resolve_config(place, sets)
         data = manifest_lib.load("gs://rented/data")
         run = LaunchedRun("gs://rented", name, f"id-{name}", "p", "gs://rented/data")
-        run = replace(run, accelerator_type=accelerator_type, vm_python=rented.python(), **more)
+        run = replace(
+            run, accelerator_type=accelerator_type, **{"vm_python": rented.python(), **more}
+        )
         run = startup.store(run, fit_to_data(config, data, overrides, "d"), data, False)
         vm = rented.emulation(metadata_server, fake_gcs.url)
         return run, startup.metadata(run, vm, "z", 1, 7200.0)["startup-script"]
@@ -71,8 +73,9 @@ def machine_of(tmp_path_factory, cpython):
     """`machine_of(script, ...)`: a machine; what it runs is killed at the end."""
     with contextlib.ExitStack() as stack:
 
-        def machine_of(script, installed=None, cpython=cpython):
-            machine = rented.Machine(tmp_path_factory.mktemp("vm"), script, cpython, installed)
+        def machine_of(script, installed=None, cpython=cpython, packages=None):
+            root = tmp_path_factory.mktemp("vm")
+            machine = rented.Machine(root, script, cpython, installed, packages)
             stack.callback(machine.close)
             return machine
 
@@ -163,3 +166,25 @@ def test_two_hosts_train_as_one_are_preempted_and_finish(installed, launched, ma
     wait_until(lambda: all(host.has_ended() for host in hosts), PATIENCE)
     wait_until(lambda: has_reported(run, 0))
     check_finished(run)
+
+
+def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
+    launched, machine_of, tmp_path, fake_gcs
+):
+    """On Python 3.10, whose packages stay as they are; the lock's lie over them."""
+    python = rented.python("3.10")
+    if python is None:
+        pytest.skip("no Python 3.10 with pip stands for the image's")
+    image = rented.install(tmp_path / "image", python, "tensorflow==2.15.1", "protobuf==3.20.3")
+    before = rented.listing(image)
+    run, script = launched("estimator", "v3-8", vm_python=python)
+    assert "--engine" not in script.partition("PRETRAIN_FLAGS=")[2].splitlines()[0]
+    machine = machine_of(script, packages=image)
+    done = machine.install()
+    assert done.returncode == 0, done.stderr
+    machine.boot(**fake_gcs.env)
+    wait_until(machine.has_ended, PATIENCE)
+    wait_until(lambda: has_reported(run, 0))
+    assert "engine: estimator" in machine.log()
+    assert steps(run)[-1] == STEPS
+    assert rented.listing(image) == before
