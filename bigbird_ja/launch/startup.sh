@@ -60,6 +60,7 @@ install() {
   rm -rf -- "$WORK_DIR"/{package,uv,venv}
   "$PYTHON" -m zipfile --extract "$zip_file" "$WORK_DIR/package"
   if [[ -n "$LOCK" ]]; then
+    "$PYTHON" -m pip --version || install_pip
     "$PYTHON" -m pip install --quiet --no-input --disable-pip-version-check --target "$WORK_DIR/uv" \
       --require-hashes --only-binary :all: --requirement "$locks/uv.lock"
     # TPUEstimator needs the image's TensorFlow, which is built for its TPU driver, and its Python.
@@ -71,6 +72,11 @@ install() {
       --only-binary :all: --requirement "$locks/$LOCK"
   fi
   printf '%s\n' "$PACKAGE_SHA256" >"$WORK_DIR/package/.sha256"
+}
+
+install_pip() { # plain images of Ubuntu have none; at boot they may be updating themselves
+  apt-get -q update
+  apt-get -qy -o DPkg::Lock::Timeout=600 install --no-install-recommends python3-pip
 }
 
 # Hands the TPU's devices to a user of the trainer's own, and sets as_user to what runs a command as

@@ -116,6 +116,22 @@ def test_systemd_starts_the_watcher_before_and_training_after_installing(tmp_pat
     assert (tmp_path / "vm/package/bigbird_ja/accelerators/prices.yaml").exists()
 
 
+def test_an_image_without_pip_gets_it_from_its_distribution(tmp_path, package):
+    """With stand-ins for Python's pip and for apt-get, which log how they are called."""
+    python = f"{tmp_path}/bin/python3"
+    write_tool(
+        python,
+        f'case "$*" in\n*"-m pip --version") test -e {tmp_path}/calls ;;\n'
+        f'*"-m pip"*) echo "pip ${{*: -1}}" >>{tmp_path}/calls; exit 1 ;;\n'
+        f'*) exec {sys.executable} "$@" ;;\nesac',
+    )
+    write_tool(f"{tmp_path}/bin/apt-get", f'echo "apt ${{*: -1}}" >>{tmp_path}/calls')
+    script = fill(run_of(vm_python=python, **package), installs=True)
+    assert start(tmp_path, script, "install").wait(120) != 0  # this pip installs no uv
+    lock = f"{tmp_path}/vm/package/bigbird_ja/launch/locks/uv.lock"
+    assert calls(tmp_path) == ["apt update", "apt python3-pip", f"pip {lock}"]
+
+
 def training(root, hosts, trainer, reporter, others="", **environ):
     """The script where it trains, with a Python that runs one line of bash for the trainer, and
     another for what reports the end."""
