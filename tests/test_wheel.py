@@ -36,6 +36,8 @@ def test_presets_go_by_name_in_an_empty_folder(tmp_path):
     flags = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
     done = command_line.run_module("pip", "install", source, "--target", site, *flags)
     assert done.status == 0, done.stderr
+    locks = {path.name for path in (ROOT / "bigbird_ja/launch/locks").iterdir()}
+    assert {path.name for path in (site / "bigbird_ja/launch/locks").iterdir()} == locks
 
     def run(*command):
         environ = {"PYTHONPATH": str(site), "HOME": str(folder)}

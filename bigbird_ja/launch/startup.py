@@ -160,17 +160,18 @@ def _store_package(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
 
 
 def _check_installable(package: str, name: str) -> None:
-    """Refuse an earlier version's package that today's start-up script cannot install.
+    """Refuse a stored package that today's start-up script cannot install.
 
     Raises:
-        BadInput: it has no lock of that name.
+        BadInput: it is damaged, or of an earlier version that has no lock of that name.
     """
-    with zipfile.ZipFile(io.BytesIO(storage.read_bytes(package))) as archive:
-        if f"bigbird_ja/launch/locks/{name}" not in archive.namelist():
-            raise BadInput(
-                f"{package} is of an earlier version, without the {name} that a machine installs"
-                " today: --update_package gives the run the installed code"
-            )
+    content, fault = storage.read_bytes(package), ""
+    if hashlib.sha256(content).hexdigest() not in package:
+        fault = "is damaged"
+    elif f"locks/{name}" not in "".join(zipfile.ZipFile(io.BytesIO(content)).namelist()):
+        fault = f"is of an earlier version, without the {name} that a machine installs today"
+    if fault:
+        raise BadInput(f"{package} {fault}: --update_package gives the run the installed code")
 
 
 # --- the start-up script --------------------------------------------------------------------------

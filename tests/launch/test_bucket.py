@@ -117,7 +117,7 @@ def test_who_writes_to_the_bucket_does_not_choose_the_code_of_the_machine(
     assert startup.store(run, *settings, True) == later == read_run(bucket, "run-1")
 
 
-def test_a_package_without_the_lock_of_todays_script_is_refused(bucket, tmp_path, monkeypatch):
+def test_a_package_that_todays_script_cannot_install_is_refused(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
     packed = io.BytesIO()
@@ -129,6 +129,9 @@ def test_a_package_without_the_lock_of_todays_script_is_refused(bucket, tmp_path
     with pytest.raises(BadInput, match="of an earlier version"):
         startup.store(run, *settings, False)
     assert read_run(bucket, "run-1") == old
+    storage.write_bytes(old.package, b"cut off")
+    with pytest.raises(BadInput, match="is damaged: --update_package"):
+        startup.store(run, *settings, False)
     assert startup.store(run, *settings, True) != old
 
 
