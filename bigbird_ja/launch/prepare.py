@@ -152,7 +152,7 @@ def _price(
             cost.
     """
     for zone in zones:
-        table.check_zone(zone, flags["accelerator_type"])
+        table.check_zone(zone, flags["accelerator_type"], flags["pricing"])
     try:
         return table.per_hour(flags["accelerator_type"], flags["pricing"], zones), []
     except BadInput as error:
