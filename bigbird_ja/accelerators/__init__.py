@@ -40,6 +40,7 @@ _GIB = 1 << 30
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none
+_MUCH_DEARER = 1.5
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -304,28 +305,26 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return max(priced)
 
     def usual_zones(
-        self,
-        accelerator: str,
-        pricing: str,
-        near: str = "",
-        service: str = "",
-        most: int = USUAL_ZONES,
+        self, accelerator: str, pricing: str, near: str = "", service: str = ""
     ) -> tuple[str, ...]:
         """Choose zones if the user names none: offered, near the bucket, then cheapest first.
 
-        Traffic from another continent costs more than the difference between zones.
+        Zones of other continents are left out where there are others, since traffic costs more than
+        the difference between zones; and those much dearer than the first, since a budget counts
+        the dearest.
 
         Args:
             accelerator: such as `v5e-8`.
             pricing: on_demand, spot or flex-start.
             near: region of the bucket; "" for the United States.
             service: `compute` or `tpu`; "" for both.
-            most: maximum number of zones.
         """
         offers = self.by_zone(accelerator, pricing, service)
-        priced = [zone for zone, price in offers if price is not None]
-        zones = priced or [zone for zone, _ in offers]
-        return tuple(sorted(zones, key=lambda zone: rentals_lib.order(zone, near))[:most])
+        priced = {zone: price for zone, price in offers if price is not None}
+        zones = list(priced) or [zone for zone, _ in offers]
+        zones = rentals_lib.near(zones, near)
+        limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
+        return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
     def check_zone(self, zone: str, accelerator: str, pricing: str, service: str = "") -> None:
         """Check that a zone offers a machine, as far as the table knows.

@@ -52,12 +52,14 @@ def matching(
     ]
 
 
-def order(zone: str, near: str) -> tuple[bool, bool]:
-    """Make a sort key that puts zones of a region first, then those of its continent.
+def near(zones: Iterable[str], region: str) -> list[str]:
+    """List the zones of a region, then the others of its continent; all, if it has none.
 
     Args:
-        zone: such as `us-central1-b`.
-        near: a region; "" for the United States, where docs/cloud-setup.md puts the bucket.
+        zones: such as `us-central1-b`, in the order of preference.
+        region: such as `us-central1`; "" for the United States, where docs/cloud-setup.md puts the
+            bucket.
     """
-    continent = (near or "us-").partition("-")[0]
-    return (bool(near) and zone.rpartition("-")[0] != near, zone.partition("-")[0] != continent)
+    continent = (region or "us-").partition("-")[0]
+    there = [zone for zone in zones if zone.partition("-")[0] == continent] or [*zones]
+    return sorted(there, key=lambda zone: zone.rpartition("-")[0] != region)

@@ -21,6 +21,9 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     counts as READY for as long as it may live.
     """
     has_machine = state.phase in _MACHINE_PHASES
+    # In line: what waits has no machine, and its life has not begun.
+    waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
+    lived = 0.0 if waits else seen.elapsed
     is_unseen = state.zone in seen.unlisted and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
     # A machine that was requested before nobody watched may have been READY and gone since.
@@ -39,7 +42,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
         billed_seconds=state.billed_seconds + billed,
         cost_usd=state.cost_usd + billed / 3600 * run.usd_per_hour,
         billing=now_billing,
-        machine_seconds=state.machine_seconds + seen.elapsed if has_machine else 0.0,
+        machine_seconds=state.machine_seconds + lived if has_machine else 0.0,
         trouble_seconds=_trouble(state, seen, run),
         phase_seconds=state.phase_seconds + seen.watched,
         backoff_seconds=max(0.0, state.backoff_seconds - seen.elapsed),
