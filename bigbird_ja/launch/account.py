@@ -21,14 +21,14 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     counts as READY for as long as it may live.
     """
     has_machine = state.phase in _MACHINE_PHASES
-    # In line: what waits has no machine, and its life has not begun.
+    # What waits in line was no machine until now: it has not lived, and was not billed.
     waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
     lived = 0.0 if waits else seen.elapsed
     is_unseen = state.zone in seen.unlisted and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
     # A machine that was requested before nobody watched may have been READY and gone since.
     is_gap = seen.resumed or seen.elapsed > seen.watched
-    was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR)
+    was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR and not waits)
     billed = seen.elapsed if was_billing or now_billing else 0.0
     if is_gap and was_billing and not now_billing:
         billed = min(billed, _unwatched(state, seen))

@@ -3,7 +3,7 @@
 from bigbird_ja import accelerators
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
-_QUOTAS = "https://console.cloud.google.com/iam-admin/quotas?project={project}&service={service}"
+_QUOTAS = "https://console.cloud.google.com/iam-admin/quotas"
 _FAMILIES = {"v5e": "CT5LP", "v5p": "CT5P", "v6e": "CT6E", "v7x": "TPU7X"}
 TRC = (
     "Compute Engine bills this machine: grants of the TPU Research Cloud (TRC) are quota of the"
@@ -48,7 +48,6 @@ def advise(
         else ("tpu", "roles/tpu.admin")
     )
     if fault.kind is Kind.QUOTA:
-        page = _QUOTAS.format(project=project, service=f"{api}.googleapis.com")
         name = quota_name(accelerator_type, service, pricing) if accelerator_type else "TPU"
         default = ""
         if service == "tpu" and what.startswith(("v5", "v6e")) and pricing != "on_demand":
@@ -60,8 +59,8 @@ def advise(
         )
         return (
             f"project {project} has no quota for {what} in {zone} ({answer}): ask for more of"
-            f" {name}, on {page}{default}; delete dead TPUs that still hold it (`bigbird-ja down`),"
-            f" or name other --zones{other}"
+            f" {name}, on {_QUOTAS} (service {api}.googleapis.com){default}; delete dead TPUs that"
+            f" still hold it (`bigbird-ja down`), or name other --zones{other}"
         )
     if fault.is_switched_off:
         api = "compute" if "compute" in lowered else api

@@ -237,8 +237,10 @@ def became_ready(view: View) -> Decision:
 def wait_for_creation(view: View) -> Decision:
     """Wait for a TPU that was requested, then remove it and ask elsewhere."""
     state = view.state
-    is_queued = view.tpu is not None and view.tpu.presence is Presence.WAITING
-    if state.phase_seconds <= (QUEUE_TIMEOUT if is_queued else CREATE_TIMEOUT):
+    waits = view.tpu is not None and view.tpu.presence is Presence.WAITING
+    # Seconds in line are none of the machine's: it has its own time to come up after them.
+    made_for = min(state.phase_seconds, state.machine_seconds)
+    if state.phase_seconds <= QUEUE_TIMEOUT if waits else made_for <= CREATE_TIMEOUT:
         return wait(view)
     fields = {**_where(state), "seconds": round(state.phase_seconds)}
     state = enter(state, Phase.REMOVING, is_made=False)

@@ -268,7 +268,7 @@ def test_what_gcloud_prints_is_a_fault_of_the_service(tmp_path, monkeypatch, tex
 def test_a_refusal_for_want_of_quota_names_it_and_the_page(kind, service, pricing, words):
     fault = ServiceFault(Kind.QUOTA, "Quota limit 'X' has been exceeded. Limit: 0")
     text = advise(fault, "my-project", "us-central1-a", kind, service, pricing)
-    for word in (*words, fault.message, "console.cloud.google.com/iam-admin/quotas?project=my-"):
+    for word in (*words, fault.message, "console.cloud.google.com/iam-admin/quotas (service "):
         assert word in text
     assert "\n" not in text and ("--service tpu" in text) == (kind == "v6e-8")
 
