@@ -41,6 +41,7 @@ class FakeTpu(Service):
         self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
         self.images = {zone: [*IMAGES] for zone in ZONES}
         self.durations = []  # of flex-start, seconds
+        self.paths = []  # of all requests
 
     # --- what tests do and ask ---------------------------------------------------------------
 
@@ -77,6 +78,7 @@ class FakeTpu(Service):
         path, _, query = path.removeprefix("/v2/").partition("?")
         parts = path.split("/")
         self.requests.append(f"{method} {parts[-1] if method == 'POST' else parts[-2]}")
+        self.paths.append(path)
         with self._lock:
             nodes = {name: machine.resource for name, machine in self._machines.items()}
             match method, parts:

@@ -195,6 +195,14 @@ def test_quota_that_only_a_request_shows_leads_to_the_other_service(tmp_path, fa
     assert any("TPUS_PER_TPU_FAMILY" in error for error in errors)
 
 
+@pytest.mark.parametrize("version", ["3.10.12", "3.12.3"])
+def test_an_image_has_a_python_of_its_own(tmp_path, version):
+    with FakeTpu(f"{tmp_path}/vms", {}) as fake:
+        fake.image_python = version
+        fake.boot("python3 --version").wait()
+        assert Path(f"{fake.work_dir}/vm-0/console.log").read_text() == f"Python {version}\n"
+
+
 # --- flex-start -----------------------------------------------------------------------------------
 
 

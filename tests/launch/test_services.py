@@ -156,11 +156,23 @@ def test_a_server_that_hangs_does_not_hang_the_caller(answers):
     assert caught.value.kind is Kind.UNAVAILABLE
 
 
-def test_waiting_and_failed_queues(fake_tpu, tpus):
+def test_every_state_of_a_queue(fake_tpu, tpus):
     fake_tpu.script.append("queued_waiting")
     tpus.create(QUEUED, ZONE, 1, {}, 3600.0)
-    assert [tpu.presence for tpu in tpus.list(ZONE)] == [Presence.WAITING]
     (queued,) = fake_tpu.queued.values()
+    for state, presence in (
+        ("WAITING_FOR_RESOURCES", Presence.WAITING),
+        ("ACCEPTED", Presence.WAITING),
+        ("CREATING", Presence.WAITING),
+        ("PROVISIONING", Presence.PENDING),
+        ("ACTIVE", Presence.GONE),  # and its node is not there any more
+        ("SUSPENDING", Presence.GONE),
+        ("SUSPENDED", Presence.GONE),
+        ("DELETING", Presence.DELETING),
+        ("WHAT_IS_NEW", Presence.GONE),
+    ):
+        queued["state"] = {"state": state}
+        assert [tpu.presence for tpu in tpus.list(ZONE)] == [presence], state
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list(ZONE)
@@ -168,6 +180,13 @@ def test_waiting_and_failed_queues(fake_tpu, tpus):
     assert tpu.fault is not None and tpu.fault.kind is Kind.QUOTA
     finished(tpus, tpus.delete(tpu))
     assert fake_tpu.queued_names() == []
+
+
+def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
+    """Else one that becomes ACTIVE between the two lists would show no node, as if it were lost."""
+    tpus.list(ZONE)
+    order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
+    assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
 
 
 def test_what_the_service_leaves_out_is_empty():
