@@ -55,6 +55,8 @@ class Bounds:
     target_step: int = 600  # a step a second; far beyond `polls` the budget ends the run
     polls: float = 6.0  # that --max_cost pays for
     processes: int = 2
+    service: str = "tpu"
+    queued: bool = False
 
     @cached_property
     def run(self):
@@ -68,6 +70,8 @@ class Bounds:
             lease=4 * POLL,
             max_seconds=2 * self.polls * POLL,
             max_usd=self.polls * POLL / 3600,
+            service=self.service,
+            queued=self.queued,
         )
 
 
@@ -187,6 +191,7 @@ class _Turn:
     def _choose(self, name, arguments):
         """How the act goes, by the script; notes how else it might."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
+        words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
         words += ["fails", "late"] if name not in ("stop", "steady") else []
         words += ["asleep"] if name in _SLEEPS else []
         self.offered.append(("ok", *words) if self._system.faults else ("ok",))
@@ -294,6 +299,7 @@ def begin(bounds):
     """The first state: the first supervisor runs, and nothing is rented."""
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
     cloud = Cloud(trainer, lease=bounds.run.lease, ended_patience=POLL, run=bounds.run)
+    cloud.service, cloud.queue_seconds = bounds.service, POLL if bounds.queued else 0.0
     cloud.state = RunState()  # as `launch` stores it
     processes = [Process("A", 0.0, "runs"), Process("B", -5 * 3600.0)][: bounds.processes]
     return System(bounds, cloud, processes, bounds.faults)

@@ -74,7 +74,7 @@ class History:
 
     Args:
         seed: decides everything.
-        service: `tpu` or `compute`.
+        service: `tpu`, `compute`, or `queue`: the first one's, with waiting in line.
     """
 
     def __init__(self, seed, service):
@@ -92,6 +92,7 @@ class History:
             poll=POLL,
             max_seconds=rng.choice([None, rng.uniform(0.1, 60) * DAY]),
             max_usd=rng.choice([None, rng.uniform(1, 2000)]),
+            queued=service == "queue",
         )
         word = rng.uniform(0, 0.5)
         script = [rng.choice(WORDS) if rng.random() < word else "ok" for _ in range(60)]
@@ -100,12 +101,14 @@ class History:
             TrainerModel(target, 1.0),
             lambda ready: rng.expovariate(1 / mean),
             fast=True,
-            service=service,
+            service=service.replace("queue", "tpu"),
             script=script,
             interfere=self._interfere,
             run=self.record,
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )
+        line = random.Random(f"{service}/{seed}/line")
+        self.cloud.queue_seconds = line.choice([0.0, 600.0, line.expovariate(1 / (4 * HOUR))])
         # A listing that shows nothing, for seconds or for ten minutes, once or now and then.
         first, length = rng.expovariate(1 / DAY), rng.choice([20.0, 600.0, HOUR])
         period = rng.choice([math.inf, rng.uniform(1, 48) * HOUR])

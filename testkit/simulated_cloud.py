@@ -51,6 +51,8 @@ class Node:
     is_mute: bool = False  # killed between the last checkpoint and the last heartbeat
     frozen_at: float = math.inf  # the trainer hangs from here on
     exit_status: int | None = None  # the trainer ends so, as soon as it has started
+    in_line_until: float = 0.0  # a queued resource waits for capacity; math.inf: for ever
+    fault: ServiceFault | None = None  # of a queued resource that has FAILED
 
     @property
     def ends_at(self):
@@ -72,6 +74,7 @@ class SimulatedCloud:
     trainer: TrainerModel
     lifetime: Lifetime = lambda ready: math.inf
     create_seconds: float = 120.0
+    queue_seconds: float = 0.0  # that a queued resource waits for capacity
     delete_seconds: float = 30.0
     fast: bool = False
     service: str = "tpu"  # compute: the cloud itself deletes at the limit, and what it preempts
@@ -84,7 +87,8 @@ class SimulatedCloud:
     interfere: Callable[[str, str], None] = lambda act, zone: None
     wake: Sequence[float] = ()  # virtual times at which `interfere` changes its mind
     # Scripted answers, used up in order: "stockout", "quota", "permission", "internal", "slow",
-    # "stuck" (never READY), "lost" (the reply is lost, the TPU comes), "freeze", "exit:71", ...
+    # "stuck" (never READY), "lost" (the reply is lost, the TPU comes), "freeze", "exit:71",
+    # "queue_failed" (a queued resource that ends as FAILED, for want of quota), ...
     script: list[str] = field(default_factory=list)
     delete_script: list[str] = field(default_factory=list)
 
@@ -150,6 +154,7 @@ class SimulatedCloud:
         """When something happens to a machine by itself; and when its lease is to be renewed."""
         for node in self.nodes:
             yield from (node.deleted_at, node.ready_at, node.dies_at, self._goes_at(node))
+            yield node.in_line_until
             yield from (self._finish_time(node), node.ready_at + self.trainer.restart_seconds)
             yield max(node.renewed_at, node.ready_at) + self.lease / 4
 
@@ -157,8 +162,10 @@ class SimulatedCloud:
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
         of the old service stays listed, unbilled)."""
         ready = node.ready_at
+        # The watcher counts from the request, and of what was in line from the boot.
+        before = 0.0 if self.run.queued else min(ready - node.created, CREATION_SECONDS)
         ends = min(
-            ready + node.limit - min(ready - node.created, CREATION_SECONDS),
+            ready + node.limit - before,
             max(node.renewed_at, ready) + self.lease,
             node.frozen_at + self.silence,
             self._finish_time(node) + self.ended_patience,
@@ -247,13 +254,19 @@ class SimulatedCloud:
         return START + self.now
 
     def _as_tpu(self, node):
-        presence, state = Presence.READY, "READY"
+        queued, fault = self.run.queued, None
+        presence, state = Presence.READY, "ACTIVE/READY" if queued else "READY"
         if node.deleted_at < math.inf:
             presence, state = Presence.DELETING, "DELETING"
+        elif node.fault is not None and node.in_line_until <= self.now:
+            presence, state, fault = Presence.GONE, "FAILED", node.fault
         elif node.dies_at <= self.now:
-            presence, state = Presence.GONE, "PREEMPTED"
+            gone = "SUSPENDING" if self.now < node.dies_at + 60 else "SUSPENDED"
+            presence, state = Presence.GONE, gone if queued else "PREEMPTED"
+        elif node.in_line_until > self.now:
+            presence, state = Presence.WAITING, "WAITING_FOR_RESOURCES"
         elif node.ready_at > self.now:
-            presence, state = Presence.PENDING, "CREATING"
+            presence, state = Presence.PENDING, "PROVISIONING" if queued else "CREATING"
         return Tpu(
             self.run.name,
             node.zone,
@@ -262,6 +275,8 @@ class SimulatedCloud:
             labels=node.labels,
             created=START + node.created,
             run_dir=self.run.run_dir,
+            is_queued=queued,
+            fault=fault,
         )
 
     def create(self, run, zone, attempt, metadata, limit):
@@ -276,17 +291,25 @@ class SimulatedCloud:
         self._add_node(run, zone, attempt, word, limit)
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
-        return self._operation(self.create_seconds, None)
+        # The operation of a queued resource is over once it stands in line.
+        return self._operation(1.0 if run.queued else self.create_seconds, None)
 
     def _add_node(self, run, zone, attempt, word, limit):
         self.creations += 1
         self.rented_finished += self.saved_step >= self.trainer.target_step
-        delay = {"slow": 900.0, "stuck": math.inf}.get(word, self.create_seconds)
-        ready = self.now + delay
+        never = word in ("stuck", "queue_failed")
+        delay = {"slow": 900.0}.get(word, math.inf if never else self.create_seconds)
+        waits = self.queue_seconds if run.queued else 0.0
+        ready = self.now + waits + delay
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
         labels = labels_of(run, attempt)
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
         node.limit = limit
+        node.in_line_until = math.inf if run.queued and word == "stuck" else self.now + waits
+        if word == "queue_failed":
+            node.fault = ServiceFault(Kind.QUOTA, "scripted: Quota limit in the queue")
+        if run.pricing == "flex-start":  # the cloud takes it at its limit, and it stays listed
+            node.dies_at = min(node.dies_at, ready + limit)
         if word == "freeze":
             node.frozen_at = ready + self.trainer.restart_seconds + 300.0
         if word == "mute":

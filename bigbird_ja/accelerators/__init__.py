@@ -1,6 +1,7 @@
 """Hold the facts of TPUs: chips as the compiler knows them, slices as they are rented, prices.
 
-Nothing here asks the network; `prices.yaml` is the dated table of prices by chip, zone and pricing.
+Nothing here asks the network; `prices.yaml` is the dated table of prices by chip, zone and pricing,
+and of the services that rent each chip (`rentals.py`).
 
 A `Chip` describes the device that one compiled program runs on. On v2, v3 and v7x that is a core
 (a chip has two). On v4 the offline topology also compiles for one core, but the TPU's runtimes join
@@ -29,6 +30,8 @@ import msgspec
 from msgspec import Meta
 
 from bigbird_ja import storage
+from bigbird_ja.accelerators import rentals as rentals_lib
+from bigbird_ja.accelerators.rentals import Page, Rental
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
@@ -37,6 +40,7 @@ _GIB = 1 << 30
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none
+_MUCH_DEARER = 1.5
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -230,6 +234,8 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     as_of: datetime.date
     source: str = ""
     chips: dict[str, list[Offer]] = {}
+    pages: dict[str, Page] = {}
+    rentals: dict[str, list[Rental]] = {}  # by chip, the preferred service first
     free: dict[str, Free] = {}  # by who lends it
 
     def offers(self, chip: str) -> dict[str, Offer]:
@@ -239,22 +245,48 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
         return by_zone
 
-    def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
-        """List zones with the price of the whole slice there, cheapest first, unknown prices last.
+    def rented(self, accelerator: str, pricing: str, service: str = "") -> list[Rental]:
+        """List who rents a machine out and where, the preferred service first.
 
         Args:
             accelerator: such as `v5e-8`.
-            pricing: on_demand or spot.
+            pricing: on_demand, spot or flex-start.
+            service: `compute` or `tpu`; "" for both.
 
         Raises:
             BadInput: no such machine.
         """
         machine = find(accelerator)
-        offers: list[tuple[str, float | None]] = []
-        for zone, offer in self.offers(machine.chip).items():
-            price = offer.on_demand if pricing == "on_demand" else offer.spot
-            is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
-            offers.append((zone, price * machine.chips if price is not None and is_sold else None))
+        known = self.rentals.get(machine.chip, [])
+        return rentals_lib.matching(known, machine.chips, pricing, service)
+
+    def price(self, accelerator: str, pricing: str, zone: str) -> float | None:
+        """Return US dollars per hour of the whole slice in a zone; None if no price is known.
+
+        Flex-start counts at the on-demand price, from which Google grants a discount.
+        """
+        machine = find(accelerator)
+        offer = self.offers(machine.chip).get(zone, Offer())
+        price = offer.spot if pricing == "spot" else offer.on_demand
+        is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
+        return price * machine.chips if price is not None and is_sold else None
+
+    def by_zone(
+        self, accelerator: str, pricing: str, service: str = ""
+    ) -> list[tuple[str, float | None]]:
+        """List the zones that offer a machine with its price, cheapest first, unknown prices last.
+
+        Args:
+            accelerator: such as `v5e-8`.
+            pricing: on_demand, spot or flex-start.
+            service: `compute` or `tpu`; "" for both.
+
+        Raises:
+            BadInput: no such machine.
+        """
+        found = self.rented(accelerator, pricing, service)
+        zones = dict.fromkeys(zone for one in found for zone in one.zones)
+        offers = [(zone, self.price(accelerator, pricing, zone)) for zone in zones]
         return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
 
     def per_hour(self, accelerator: str, pricing: str, zones: Sequence[str]) -> float:
@@ -263,7 +295,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Raises:
             BadInput: no such machine, or one of the zones has no price of it.
         """
-        prices = [price for zone, price in self.by_zone(accelerator, pricing) if zone in zones]
+        prices = [self.price(accelerator, pricing, zone) for zone in zones]
         priced = [price for price in prices if price is not None]
         if not priced or len(priced) < len(prices):
             raise BadInput(
@@ -272,30 +304,43 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
         return max(priced)
 
-    def usual_zones(self, accelerator: str, pricing: str) -> tuple[str, ...]:
-        """Choose zones where the user names none: the cheapest in the US first.
+    def usual_zones(
+        self, accelerator: str, pricing: str, near: str = "", service: str = ""
+    ) -> tuple[str, ...]:
+        """Choose zones if the user names none: offered, near the bucket, then cheapest first.
 
-        There docs/cloud-setup.md puts the bucket; traffic from another continent costs more than
-        the difference between zones.
+        Zones of other continents are left out where there are others, since traffic costs more than
+        the difference between zones; and those much dearer than the first, since a budget counts
+        the dearest.
+
+        Args:
+            accelerator: such as `v5e-8`.
+            pricing: on_demand, spot or flex-start.
+            near: region of the bucket; "" for the United States.
+            service: `compute` or `tpu`; "" for both.
         """
-        offers = self.by_zone(accelerator, pricing)
-        priced = [zone for zone, price in offers if price is not None]
-        zones = priced or [zone for zone, _ in offers]
-        return tuple(sorted(zones, key=lambda zone: not zone.startswith("us-"))[:USUAL_ZONES])
+        offers = self.by_zone(accelerator, pricing, service)
+        priced = {zone: price for zone, price in offers if price is not None}
+        zones = list(priced) or [zone for zone, _ in offers]
+        zones = rentals_lib.near(zones, near)
+        limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
+        return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
-    def check_zone(self, zone: str, accelerator: str) -> None:
-        """Check that a zone is in the table for that machine.
+    def check_zone(self, zone: str, accelerator: str, pricing: str, service: str = "") -> None:
+        """Check that a zone offers a machine, as far as the table knows.
 
         Raises:
-            BadInput: it is not; the message names the nearest that are.
+            BadInput: it does not; the message names the nearest zones that do.
         """
-        known = list(self.offers(find(accelerator).chip))
+        found = self.rented(accelerator, pricing, service)
+        known = list(dict.fromkeys(zone for one in found for zone in one.zones))
         if zone not in known:
             near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
+            days = [self.pages[one.zones_by].as_of for one in found if one.zones_by in self.pages]
             raise BadInput(
-                f"zone {zone!r}: {accelerator} is not offered there, by the prices of"
-                f" {self.as_of}; the nearest: {near} (of {len(known)}); add newer ones in a file"
-                " for --price_file"
+                f"zone {zone!r}: {accelerator} is not offered there, by the table of"
+                f" {max(days, default=self.as_of)}; the nearest: {near} (of {len(known)}); add"
+                " newer ones in a file for --price_file"
             )
 
     def age_days(self, today: datetime.date) -> int:
@@ -335,9 +380,12 @@ def load_prices(override_path: str | None = None) -> Prices:
             find(free.machine)
         except BadInput as error:
             raise BadInput(f"{override_path}: free.{name}.machine: {error}") from error
-    if unknown := [chip for chip in own.chips if chip not in CHIPS]:
-        raise BadInput(f"{override_path}: chips.{unknown[0]}: one of {', '.join(CHIPS)}")
+    for key in ("chips", "rentals"):
+        if unknown := [chip for chip in getattr(own, key) if chip not in CHIPS]:
+            raise BadInput(f"{override_path}: {key}.{unknown[0]}: one of {', '.join(CHIPS)}")
     changed = {name: getattr(own, name) for name in values}
     changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
+    changed["rentals"] = {c: [*own.rentals.get(c, ()), *prices.rentals.get(c, ())] for c in CHIPS}
+    changed["pages"] = {**prices.pages, **own.pages}
     changed["free"] = {**prices.free, **own.free}
     return msgspec.structs.replace(prices, **changed)

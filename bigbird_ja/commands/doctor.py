@@ -3,10 +3,10 @@
   bigbird-ja doctor
   bigbird-ja doctor --project MY-PROJECT --json
 
-Looks for packages, engines and the devices that they train on, memory and disk, Google credentials,
-project and quotas. Exits with 0 if this machine can train, else with 2; what only `launch` needs
-does not count. Writes nothing without --measure. Takes ten seconds, most of them to import
-TensorFlow and jax.
+Looks for packages, engines and the devices that they train on, memory and disk, and Google
+credentials. Asks both services which TPUs they offer the project, in which zones, by which quota.
+Exits with 0 if this machine can train, else with 2; what only `launch` needs does not count. Writes
+nothing without --measure. Takes ten seconds, most of them to import TensorFlow and jax.
 """
 
 import importlib.metadata
@@ -25,7 +25,7 @@ from typing import Any
 from bigbird_ja import __version__, storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process.children import bigbird_ja
-from bigbird_ja.process.console import human_bytes
+from bigbird_ja.process.console import human_bytes, table
 from bigbird_ja.process.errors import INSTALL, BadInput, CommandError, require
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings import requested_data
@@ -35,7 +35,6 @@ from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
 
 EXAMPLE = "bigbird-ja doctor"
-_CONSOLE = "the console's page IAM & Admin > Quotas lists them all"
 _PARAGRAPH = textwrap.TextWrapper(
     79, subsequent_indent=" " * 22, break_long_words=False, break_on_hyphens=False
 )
@@ -80,13 +79,15 @@ def run(args: Args) -> dict[str, Any]:
     if args.measure:
         return measure(args.work_dir, args.measure_config)
     checks = []
-    for check in itertools.chain(_packages(), _room(), _engines(), _cloud(args.project)):
+    offers: list[dict[str, Any]] = []
+    for check in itertools.chain(_packages(), _room(), _engines(), _cloud(args.project, offers)):
         checks.append(check)
         advice = f": {check.advice}" if check.advice and not check.is_well else ""
         text = f"{'ok' if check.is_well else '--'}  {check.name:<17} {check.observed}{advice}"
         print(_PARAGRAPH.fill(text), flush=True)
     able = [c for c in checks if c.name.startswith("engine") and c.is_well]
     results = {"can_train": bool(able), "checks": [asdict(check) for check in checks]}
+    results |= {"offers": offers} if offers else {}
     if not able:
         raise BadInput("this machine cannot train: see the lines on engines", results)
     print(f"this machine can train: {able[0].observed}")
@@ -132,29 +133,36 @@ def _engines() -> Iterator[Check]:
     yield Check("engine estimator", is_there, observed, INSTALL["tensorflow_estimator"])
 
 
-def _cloud(project: str | None) -> Iterator[Check]:
-    """Checks credentials, project and the quotas of TPUs that Compute Engine lists by region."""
-    from bigbird_ja.launch import compute, rest
+def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
+    """Check credentials and project, and ask both services what they offer the project.
+
+    Args:
+        project: id of the Google Cloud project; None for that of the credentials.
+        rows: gets one for each machine and service.
+    """
+    from bigbird_ja.accelerators import load_prices
+    from bigbird_ja.launch import backends, offers, rest
+    from bigbird_ja.launch.advice import advise
 
     try:
         project = project or rest.credentials()[1]
-        regions = list(compute.regions(project)) if project else []
+        offered, faults = offers.make_rows(project, load_prices()) if project else ([], [])
     except BadInput as error:
         yield Check("credentials", False, str(error))
         return
-    except rest.ServiceFault as fault:
-        yield Check("project", False, f"{project}", rest.advice(fault, str(project), "-", "a TPU"))
-        return
     yield Check("credentials", True, "found")
     yield Check("project", bool(project), project or "none is set", "give --project")
-    quotas = [
-        f"{region['name']} {quota['metric']} {quota['usage']:g} of {quota['limit']:g}"
-        for region in regions
-        for quota in region.get("quotas", ())
-        if "TPU" in quota["metric"] and quota["limit"]
+    rows += [asdict(row) for row in offered]
+    for text in dict.fromkeys(advise(fault, str(project), "-") for fault in faults):
+        yield Check("offers", False, "a list can't be read, the package's table serves", text)
+    if not project:
+        return
+    cells = [
+        (row.accelerator_type, backends.NAMES[row.service], zone, why or "offered", row.quota)
+        for row in offered
+        for zone, why in row.zones.items()
     ]
-    if project:
-        yield Check("quota", bool(quotas), "; ".join(quotas) or "none is listed here", _CONSOLE)
+    print(table(cells, ("type", "service", "zone", "", "quota")))
 
 
 # --- --measure: each part is a command in a process of its own, as one at a time may use a TPU ----

@@ -7,9 +7,10 @@ Reads the config and the data set's manifest. Writes BUCKET/NAME/model (checkpoi
 events: see `pretrain`) and BUCKET/NAME/supervisor. Stays in the foreground until the run is
 finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same command
 again: it adopts the machine. A TPU that nobody watches deletes itself after --lease_hours; none
-lives longer than --max_hours and --max_cost allow. v2 to v4 are rented from the Cloud TPU API, v5e
-and later from Compute Engine; slices of several hosts up to v5e. --dry_run needs no credentials, no
-project and no data, and takes a second. docs/cloud-setup.md leads from an empty project to here.
+lives longer than --max_hours and --max_cost allow. Before anything is created it asks the services
+which zones offer the machine (`doctor --project` shows the answers). --dry_run needs no
+credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an empty
+project to here.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import resolve
 from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
+from bigbird_ja.launch.outcomes import lacks_quota
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import Stop, World, service_clock
 from bigbird_ja.process import errors, signals, streams
@@ -72,11 +74,18 @@ def _define_what(flags: Flags) -> None:
     )
     flags.choice("engine", ("auto", "estimator", "pjrt"), engine)
     flags.choice(
-        "pricing",
-        ("spot", "on_demand"),
-        "Spot TPUs are preempted, and cost less: `plan` has both prices.",
+        "service",
+        ("auto", "compute", "tpu"),
+        "Service that rents the TPU: Compute Engine (v5p, v6e, v7x) or the Cloud TPU API (all but"
+        " v7x; the one where TRC grants count). auto: the first of them that offers it.",
     )
-    flags.switch("queued", "Asks through a queued resource, which waits for capacity in line.")
+    flags.choice(
+        "pricing",
+        ("spot", "on_demand", "flex-start"),
+        "Spot TPUs are preempted, and cost less: `plan` has both prices. flex-start: v5e and v6e"
+        " from a queue, deleted by the cloud after --max_hours; needs gcloud.",
+    )
+    flags.switch("queued", "Requests a queued resource of the Cloud TPU API, which waits in line.")
     flags.switch(
         "dry_run", "Prints what would be rented, with --json each request for it; no more."
     )
@@ -115,22 +124,31 @@ def run(args: Args) -> dict[str, Any]:
     startup.check_lock()
     config, overrides = resolve(args)
     vm, table = startup.emulation(), load_prices(args.price_file)
-    run, warnings = prepare.make_record(args.flag_values_dict(), config, vm, table)
+    flags = args.flag_values_dict()
+    run, warnings = prepare.make_record(flags, config, vm, table)
     for warning in (*warnings, *config_warnings(config)):
         log(f"warning: {warning}")
-    service = backends.service_of(run.accelerator_type)
-    engine = backends.engine_on(run.accelerator_type, run.engine)
-    log(f"{run.accelerator_type}: rented from {backends.NAMES[service]}, engine {engine}")
+    log(backends.describe(run))
     if args.dry_run:
         return {**prepare.dry_run(run, vm, table), "warnings": warnings}
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)
-    for warning in prepare.region_warnings(run):
-        log(f"warning: {warning}")
-    tpus = backends.MODULES[service].connect(run.project)
-    prepare.check_name_is_free(run, tpus)
-    state = _supervise(args, run, config, data, vm, tpus)
-    return _result(run, state) if state else {"name": run.name, "state": "detached"}
+    rentals = [] if prepare.has_machine(run) else prepare.find_rentals(flags, table)
+    while True:
+        if rentals:
+            run, notes, rentals = prepare.settle(run, flags, table, rentals)
+            for note in (*notes, backends.describe(run)):
+                log(note)
+        for warning in prepare.region_warnings(run):
+            log(f"warning: {warning}")
+        tpus = backends.MODULES[run.service].connect(run.project)
+        prepare.check_name_is_free(run, tpus)
+        state = _supervise(args, run, config, data, vm, tpus)
+        if state is None:
+            return {"name": run.name, "state": "detached"}
+        if not (rentals and lacks_quota(state, run)):
+            return _result(run, state)
+        log(f"{state.ending_message}: trying the other service")
 
 
 def _supervise(

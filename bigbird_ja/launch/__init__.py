@@ -33,8 +33,9 @@ class LaunchedRun:
     accelerator_type: str = "v3-8"
     runtime_version: str = ""  # the image, by the name that its service uses
     zones: tuple[str, ...] = ()
-    pricing: str = "spot"  # spot | on_demand
-    queued: bool = False
+    service: str = "tpu"  # tpu | compute: rents the machines
+    pricing: str = "spot"  # spot | on_demand | flex-start
+    queued: bool = False  # a queued resource holds the machine
     service_account: str | None = None
     network: str | None = None
     subnetwork: str | None = None

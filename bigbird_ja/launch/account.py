@@ -21,11 +21,14 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
     counts as READY for as long as it may live.
     """
     has_machine = state.phase in _MACHINE_PHASES
+    # What waits in line was no machine until now: it has not lived, and was not billed.
+    waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
+    lived = 0.0 if waits else seen.elapsed
     is_unseen = state.zone in seen.unlisted and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
     # A machine that was requested before nobody watched may have been READY and gone since.
     is_gap = seen.resumed or seen.elapsed > seen.watched
-    was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR)
+    was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR and not waits)
     billed = seen.elapsed if was_billing or now_billing else 0.0
     if is_gap and was_billing and not now_billing:
         billed = min(billed, _unwatched(state, seen))
@@ -39,7 +42,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
         billed_seconds=state.billed_seconds + billed,
         cost_usd=state.cost_usd + billed / 3600 * run.usd_per_hour,
         billing=now_billing,
-        machine_seconds=state.machine_seconds + seen.elapsed if has_machine else 0.0,
+        machine_seconds=state.machine_seconds + lived if has_machine else 0.0,
         trouble_seconds=_trouble(state, seen, run),
         phase_seconds=state.phase_seconds + seen.watched,
         backoff_seconds=max(0.0, state.backoff_seconds - seen.elapsed),

@@ -4,9 +4,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import generation_of
-from bigbird_ja.launch import Presence, Tpu, Tpus, check_still_there, compute, tpu_api
-from bigbird_ja.launch.rest import Kind, ServiceFault, advice
+from bigbird_ja.accelerators import CHIPS, Prices, Rental, generation_of
+from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja.launch import LaunchedRun, Presence, Tpu, Tpus, check_still_there, compute, tpu_api
+from bigbird_ja.launch.advice import advise, quota_name
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import ABSENT_LOOKS
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, StorageError
@@ -15,21 +17,63 @@ MODULES = {"tpu": tpu_api, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
 
 
-def service_of(accelerator_type: str) -> str:
-    """Choose `compute` for v5e and later, `tpu` for v2 to v4 and for v5e of several hosts.
+def find_rentals(
+    table: Prices, accelerator_type: str, service: str, pricing: str, queued: bool
+) -> list[Rental]:
+    """List the services that may rent a machine, by the package's table, the preferred one first.
 
-    Neither service sees what the other rents.
+    Args:
+        table: of the rentals of each chip.
+        accelerator_type: such as `v5litepod-8`.
+        service: `compute`, `tpu` or `auto`.
+        pricing: spot, on_demand or flex-start.
+        queued: whether a queue is to be used.
+
+    Raises:
+        BadInput: not a TPU type, a size that does not exist, or no service rents it that way.
     """
-    machine = accelerators.find(accelerator_type)
-    is_node = machine.chip not in compute.MACHINE_TYPES or (
-        machine.chip == "v5e" and machine.hosts > 1
-    )
-    return "tpu" if is_node else "compute"
+    try:
+        machine = accelerators.find(accelerator_type)
+    except BadInput as error:
+        raise BadInput(f"--accelerator_type: {error}") from error
+    known = compute.MACHINE_TYPES.get(machine.chip, {})
+    if known and machine.hosts == 1 and machine.chips not in known:
+        sizes = ", ".join(accelerators.of_chips(machine.chip, chips).name for chips in known)
+        raise BadInput(
+            f"--accelerator_type {accelerator_type}: machines of one host have the sizes {sizes}"
+        )
+    rented: dict[str, Rental] = {}
+    for one in table.rented(accelerator_type, pricing):
+        rented.setdefault(one.service, one)
+    if not rented and pricing == FLEX_START:
+        chips = [chip for chip in CHIPS if table.rented(f"{chip}-8", pricing)]
+        raise BadInput(
+            f"--pricing {pricing}: not offered for {accelerator_type}, only for {', '.join(chips)}"
+        )
+    if not rented:
+        raise BadInput(
+            f"--accelerator_type {accelerator_type}: no service rents slices of several hosts of"
+            f" {machine.chip}: start `pretrain` on a slice of your own (docs/pods.md)"
+        )
+    wanted = "tpu" if queued and service == "auto" else service
+    if queued and wanted == "compute":
+        raise BadInput("--queued: Compute Engine has no queue: leave --service out, or --queued")
+    if wanted not in ("auto", *rented):
+        other = next(iter(rented.values()))
+        flag = "--queued" if queued else f"--service {service}"
+        raise BadInput(
+            f"{flag}: {NAMES[wanted]} does not rent {accelerator_type}, but {NAMES[other.service]}"
+            f" does ({other.documented_by} on cloud.google.com): leave {flag} out"
+        )
+    found = [one for name, one in rented.items() if wanted in ("auto", name)]
+    return [one for one in found if one.service in emulated()] or found
 
 
-def image(accelerator_type: str) -> str:
-    """Name the image that such a machine boots."""
-    return MODULES[service_of(accelerator_type)].image(accelerator_type)
+def image(rental: Rental, accelerator_type: str, engine: str) -> str:
+    """Name the image that a machine boots."""
+    if engine_on(accelerator_type, engine) == "estimator":
+        return tpu_api.ESTIMATOR_IMAGE
+    return f"{compute.IMAGES}/{rental.image}" if rental.service == "compute" else rental.image
 
 
 def engine_on(accelerator_type: str, engine: str) -> str:
@@ -39,52 +83,52 @@ def engine_on(accelerator_type: str, engine: str) -> str:
     return engine
 
 
-def check_rentable(accelerator_type: str, engine: str = "auto", queued: bool = False) -> list[str]:
-    """Refuse what cannot work, before anything is created.
+def check_engine(accelerator_type: str, engine: str = "auto") -> list[str]:
+    """Refuse a machine that the engine is known to fail on, before anything is created.
 
     Args:
-        accelerator_type: as the Cloud TPU API names it, such as `v3-8`.
+        accelerator_type: such as `v3-8`.
         engine: as `pretrain --engine`.
-        queued: whether a queue is to be used.
 
     Returns:
         Warnings to show.
 
     Raises:
-        BadInput: not a TPU type, a size that there is not, a slice of several hosts for the engine
-            of one, a generation that the engine is known to fail on, or no queue there.
+        BadInput: a slice of several hosts for the engine of one, or a generation that the engine
+            fails on.
     """
-    try:
-        machine = accelerators.find(accelerator_type)
-    except BadInput as error:
-        raise BadInput(f"--accelerator_type: {error}") from error
-    if service_of(accelerator_type) == "compute":
-        compute.machine_type(accelerator_type)
-        if queued:
-            raise BadInput(
-                f"--queued: Compute Engine, which rents {accelerator_type}, has no queue: leave it"
-                " out, and name several --zones"
-            )
-    generation = generation_of(accelerator_type)
-    if engine_on(accelerator_type, engine) == "pjrt":
-        hosts = f", of a slice of {machine.hosts} hosts (docs/pods.md)" if machine.hosts > 1 else ""
-        return [
-            f"{accelerator_type}: trained by JAX's runtime{hosts}, which no run of ours has used on"
-            " a TPU yet: watch its first hour"
-        ]
-    if generation >= 5:
+    machine, generation = accelerators.find(accelerator_type), generation_of(accelerator_type)
+    chosen = engine_on(accelerator_type, engine)
+    if chosen == "estimator" and generation >= 5:
         raise BadInput(
             f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
             " (tensorflow/tensorflow#90807, open): use --engine auto"
         )
-    if machine.hosts > 1:
+    if chosen == "estimator" and machine.hosts > 1:
         raise BadInput(
             f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one:"
             " use --engine pjrt, or an -8 type"
         )
-    if generation < 4:
-        return []
-    return [f"{accelerator_type}: TPUEstimator on v4 is unproven; v2-8 and v3-8 are known"]
+    hosts = f", of a slice of {machine.hosts} hosts (docs/pods.md)" if machine.hosts > 1 else ""
+    engines = {"pjrt": "JAX's runtime", "estimator": "TPUEstimator"}
+    return [
+        f"{accelerator_type}: trained by {engines[chosen]}{hosts}; no run of ours has used a rented"
+        " TPU yet: watch its first hour"
+    ]
+
+
+def describe(run: LaunchedRun) -> str:
+    """Name the service of a run, its quota and its engine."""
+    quota = quota_name(run.accelerator_type, run.service, run.pricing)
+    engine = engine_on(run.accelerator_type, run.engine)
+    return (
+        f"{run.accelerator_type}: rented from {NAMES[run.service]} (quota {quota}), engine {engine}"
+    )
+
+
+def emulated() -> list[str]:
+    """List the services for which an emulator stands, in tests; empty outside of them."""
+    return [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
 
 
 def connect_all(project: str) -> dict[str, Tpus]:
@@ -93,8 +137,7 @@ def connect_all(project: str) -> dict[str, Tpus]:
     Raises:
         BadInput: no credentials.
     """
-    emulated = [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
-    return {name: MODULES[name].connect(project) for name in emulated or MODULES}
+    return {name: MODULES[name].connect(project) for name in emulated() or MODULES}
 
 
 def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], float]:
@@ -133,7 +176,7 @@ def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], fl
             text = f"some zones did not answer ({first.message}); machines may remain there"
             results = {"tpus": [tpu.to_json() for tpu in tpus]}
             raise StorageError(f"{text}: try again", results=results) from first
-        raise BadInput(advice(first, project, "-", "TPUs")) from first
+        raise BadInput(advise(first, project, "-")) from first
     return tpus, now
 
 

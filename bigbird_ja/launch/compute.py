@@ -1,4 +1,4 @@
-"""Rents VMs of one host from Compute Engine (v5e and later): a TPU VM is a VM there.
+"""Rents VMs of one host from Compute Engine (v5p, v6e, v7x): a TPU VM is a VM there.
 
 `maxRunDuration` with `instanceTerminationAction=DELETE` is the lease that needs nobody: the VM is
 deleted when it is over, whatever has become of the supervisor, the VM's disk or its watcher.
@@ -8,13 +8,14 @@ it; no run of ours has rented one yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import datetime
+from collections.abc import Mapping
+
+import msgspec
 
 from bigbird_ja import accelerators, launch
 from bigbird_ja.launch import LaunchedRun, Presence, Tpu, rest
 from bigbird_ja.launch.rest import Json
-from bigbird_ja.process.errors import BadInput
 
 API = "https://compute.googleapis.com/compute/v1"
 EMULATOR_VARIABLE = "BIGBIRD_JA_COMPUTE_EMULATOR_HOST"
@@ -23,7 +24,8 @@ TYPE_LABEL = "bigbird-ja-type"
 SHORTEST_SECONDS = 30  # Compute Engine takes no shorter maxRunDuration
 BOOT_DISK_GB = 100
 
-# Chips of one VM -> machine type.
+# Chips of one VM -> machine type. Those of v5e are in the catalogue, and refused: "not allowed to
+# use the machine type" (users' reports of 2026); runs that 0.1.0 launched have them.
 MACHINE_TYPES: dict[str, dict[int, str]] = {
     "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
     "v5p": {4: "ct5p-hightpu-4t"},
@@ -31,11 +33,8 @@ MACHINE_TYPES: dict[str, dict[int, str]] = {
     "v7x": {4: "tpu7x-standard-4t"},
 }
 # Ubuntu with the TPU's drivers and neither TensorFlow nor jax (assumed; --runtime_version names
-# another one).
+# another one); the families are in accelerators/prices.yaml.
 IMAGES = "projects/ubuntu-os-accelerator-images/global/images/family"
-_FAMILIES = {"v7x": "ubuntu-accelerator-2204-amd64-tpu-tpu7x"}
-_FAMILY = "ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e"
-
 _PRESENCE = {  # any other status counts as gone
     **dict.fromkeys(("PROVISIONING", "STAGING", "PENDING", "REPAIRING"), Presence.PENDING),
     "RUNNING": Presence.READY,
@@ -59,27 +58,57 @@ _CODES = {
 }
 
 
+class _Item(rest.Answer, frozen=True):
+    key: str
+    value: str = ""
+
+
+class _Metadata(rest.Answer, frozen=True):
+    items: tuple[_Item, ...] = ()
+
+
+class _Instance(rest.Answer, frozen=True):
+    name: str
+    zone: str
+    status: str
+    machine_type: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: _Metadata = _Metadata()
+    creation_timestamp: datetime.datetime | None = None
+
+
+class _Instances(rest.Page, frozen=True):
+    items: tuple[_Instance, ...] = ()
+
+
+class _Scope(rest.Answer, frozen=True):
+    instances: tuple[_Instance, ...] = ()
+
+
+class _Scopes(rest.Page, frozen=True):
+    items: dict[str, _Scope] = msgspec.field(default_factory=dict)
+    unreachables: tuple[str, ...] = ()
+
+
+class _Error(rest.Answer, frozen=True):
+    code: str = ""
+    message: str = ""
+
+
+class _Errors(rest.Answer, frozen=True):
+    errors: tuple[_Error, ...] = ()
+
+
+class _Operation(rest.Answer, frozen=True):
+    name: str = ""
+    status: str = ""
+    error: _Errors = _Errors()
+
+
 def machine_type(accelerator_type: str) -> str:
-    """Name the VM that such a TPU is.
-
-    Raises:
-        BadInput: a size that there is not, or a slice of several hosts.
-    """
+    """Name the VM that such a TPU is; `backends.find_rentals` has checked its size."""
     machine = accelerators.find(accelerator_type)
-    known = MACHINE_TYPES[machine.chip]
-    if machine.chips not in known:
-        sizes = ", ".join(accelerators.of_chips(machine.chip, chips).name for chips in known)
-        raise BadInput(
-            f"--accelerator_type {accelerator_type}: `launch` rents machines of the sizes {sizes},"
-            " and slices of several hosts up to v5e alone (v5e-32): or start `pretrain` on a slice"
-            " of your own (docs/pods.md)"
-        )
-    return known[machine.chips]
-
-
-def image(accelerator_type: str) -> str:
-    """Name the image that such a machine boots."""
-    return f"{IMAGES}/{_FAMILIES.get(accelerators.find(accelerator_type).chip, _FAMILY)}"
+    return MACHINE_TYPES[machine.chip][machine.chips]
 
 
 def creation(
@@ -127,18 +156,6 @@ def connect(project: str) -> ComputeEngine:
     return ComputeEngine(project, rest.connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE))
 
 
-def regions(project: str) -> Iterator[Json]:
-    """List the project's regions, each with its `quotas` (`metric`, `limit`, `usage`).
-
-    Raises:
-        BadInput: no credentials.
-        ServiceFault: refused, or no answer.
-    """
-    client = rest.connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE)
-    for page in client.pages("regions"):
-        yield from page.get("items", ())
-
-
 class ComputeEngine:
     """The VMs of a project.
 
@@ -158,15 +175,14 @@ class ComputeEngine:
         """
         query = {"filter": f"labels.{launch.RUN_LABEL}:*"}
         if zone != "-":
-            pages = self._rest.pages(f"zones/{zone}/instances", query)
-            return [self._tpu(one) for page in pages for one in page.get("items", [])]
+            pages = self._rest.pages(f"zones/{zone}/instances", _Instances, query)
+            return [self._tpu(one) for page in pages for one in page.items]
         tpus: list[Tpu] = []
         missed: list[str] = []
         query["returnPartialSuccess"] = "true"
-        for page in self._rest.pages("aggregated/instances", query):
-            scopes = page.get("items", {}).values()
-            tpus += [self._tpu(one) for scope in scopes for one in scope.get("instances", [])]
-            missed += page.get("unreachables", [])
+        for page in self._rest.pages("aggregated/instances", _Scopes, query):
+            tpus += [self._tpu(one) for scope in page.items.values() for one in scope.instances]
+            missed += page.unreachables
         rest.check_all_answered(missed, tpus)
         return tpus
 
@@ -175,19 +191,19 @@ class ComputeEngine:
     ) -> str:
         """Ask for a VM, which the cloud itself deletes at its limit."""
         body = creation(run, zone, attempt, metadata, limit)
-        operation = self._rest.call("POST", f"zones/{zone}/instances", body)
-        return f"zones/{zone}/operations/{operation['name']}"
+        operation = self._rest.call("POST", f"zones/{zone}/instances", _Operation, body)
+        return f"zones/{zone}/operations/{operation.name}"
 
     def find(self, zone: str, name: str) -> Tpu | None:
         """Look a name up in a zone, whoever made it."""
-        instance = self._rest.find(f"zones/{zone}/instances/{name}")
+        instance = self._rest.find(f"zones/{zone}/instances/{name}", _Instance)
         return self._tpu(instance) if instance else None
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
         path = launch.check_still_there(self, tpu).resource.split("/", 2)[2]
-        operation = self._rest.call("DELETE", path)
-        return f"zones/{tpu.zone}/operations/{operation['name']}"
+        operation = self._rest.call("DELETE", path, _Operation)
+        return f"zones/{tpu.zone}/operations/{operation.name}"
 
     def time(self) -> float:
         """Return UNIX seconds by the service's clock."""
@@ -195,32 +211,30 @@ class ComputeEngine:
 
     def operation(self, name: str) -> launch.Operation:
         """Look at an operation, without waiting."""
-        operation = self._rest.call("GET", name)
-        is_done = operation.get("status") == "DONE"
-        errors = operation.get("error", {}).get("errors", [])
+        operation = self._rest.call("GET", name, _Operation)
+        is_done, errors = operation.status == "DONE", operation.error.errors
         return launch.Operation(is_done, _fault(errors[0]) if is_done and errors else None)
 
-    def _tpu(self, one: Json) -> Tpu:
-        items = one.get("metadata", {}).get("items", [])
-        labels, zone = one.get("labels", {}), one["zone"].rsplit("/")[-1]
+    def _tpu(self, one: _Instance) -> Tpu:
+        zone = one.zone.rsplit("/")[-1]
+        run_dirs = [item.value for item in one.metadata.items if item.key == launch.RUN_DIR_KEY]
         return Tpu(
-            one["name"],
+            one.name,
             zone,
-            _PRESENCE.get(one["status"], Presence.GONE),
-            one["status"],
-            accelerator_type=labels.get(TYPE_LABEL, one["machineType"].rsplit("/")[-1]),
-            labels=labels,
-            created=rest.seconds_of(one.get("creationTimestamp", "")),
-            resource=f"projects/{self._project}/zones/{zone}/instances/{one['name']}",
-            run_dir=next((i.get("value", "") for i in items if i["key"] == launch.RUN_DIR_KEY), ""),
+            _PRESENCE.get(one.status, Presence.GONE),
+            one.status,
+            accelerator_type=one.labels.get(TYPE_LABEL, one.machine_type.rsplit("/")[-1]),
+            labels=one.labels,
+            created=rest.seconds_of(one.creation_timestamp),
+            resource=f"projects/{self._project}/zones/{zone}/instances/{one.name}",
+            run_dir=run_dirs[0] if run_dirs else "",
             service="compute",
         )
 
 
-def _fault(error: Mapping[str, Any]) -> rest.ServiceFault:
+def _fault(error: _Error) -> rest.ServiceFault:
     """Translate an error of an operation, which names its kind by a code in capitals."""
-    code = str(error.get("code", ""))
-    message = str(error.get("message") or code)
-    if code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
+    message = error.message or error.code
+    if error.code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
         message = f"Quota: {message}"
-    return rest.fault_of_status(_CODES.get(code, 13), message)
+    return rest.fault_of_status(_CODES.get(error.code, 13), message)

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from bigbird_ja.launch import LaunchedRun, Presence
 from bigbird_ja.launch.account import longest_life
-from bigbird_ja.launch.rest import Kind, ServiceFault, advice
+from bigbird_ja.launch.advice import advise
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import CREATE_TIMEOUT, Decision, Ending, Event, Phase, RunState, View
 
 # Patience in seconds, and counts: the same for every run.
@@ -105,7 +106,7 @@ def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> D
         name = "creation_refused"
     event = Event(name, {**_where(state), "error": fault.message})
     if name == "creation_refused":
-        message = advice(fault, run.project, state.zone, run.accelerator_type)
+        message = _advice(fault, state.zone, run)
         ended = end_run(state, Ending.GAVE_UP, "bad_input", message)
         return replace(ended, events=(event, *ended.events))
     # Unclear: it exists already, or the service has trouble of its own. That is waited out, for
@@ -118,8 +119,18 @@ def _strike(state: RunState, fault: ServiceFault, run: LaunchedRun) -> RunState:
     count = state.strikes.get(state.zone, 0) + 1
     struck = dict(state.struck_zones)
     if count >= (QUOTA_STRIKES if state.zone in state.ready_zones else 1):
-        struck[state.zone] = advice(fault, run.project, state.zone, run.accelerator_type)
+        struck[state.zone] = _advice(fault, state.zone, run)
     return replace(state, strikes={**state.strikes, state.zone: count}, struck_zones=struck)
+
+
+def _advice(fault: ServiceFault, zone: str, run: LaunchedRun) -> str:
+    return advise(fault, run.project, zone, run.accelerator_type, run.service, run.pricing)
+
+
+def lacks_quota(state: RunState, run: LaunchedRun) -> bool:
+    """Tell whether a run has ended because no zone has ever had quota for it."""
+    is_struck = all(zone in state.struck_zones for zone in run.zones)
+    return state.ending is Ending.GAVE_UP and is_struck and not state.ready_zones
 
 
 def pause_before_next(state: RunState, run: LaunchedRun) -> RunState:
@@ -143,7 +154,7 @@ def wait(view: View, most: float = math.inf) -> Decision:
 def refused(view: View) -> Decision:
     """End at once: nothing is there that would have to be deleted."""
     run, zone = view.run, view.run.zones[0]
-    text = advice(view.seen.unlisted[zone], run.project, zone, run.accelerator_type)
+    text = _advice(view.seen.unlisted[zone], zone, run)
     ended = end_run(view.state, Ending.GAVE_UP, "bad_input", text)
     return Decision(enter(ended.state, Phase.ENDED))
 
@@ -226,8 +237,10 @@ def became_ready(view: View) -> Decision:
 def wait_for_creation(view: View) -> Decision:
     """Wait for a TPU that was requested, then remove it and ask elsewhere."""
     state = view.state
-    is_queued = view.tpu is not None and view.tpu.presence is Presence.WAITING
-    if state.phase_seconds <= (QUEUE_TIMEOUT if is_queued else CREATE_TIMEOUT):
+    waits = view.tpu is not None and view.tpu.presence is Presence.WAITING
+    # Seconds in line are none of the machine's: it has its own time to come up after them.
+    made_for = min(state.phase_seconds, state.machine_seconds)
+    if state.phase_seconds <= QUEUE_TIMEOUT if waits else made_for <= CREATE_TIMEOUT:
         return wait(view)
     fields = {**_where(state), "seconds": round(state.phase_seconds)}
     state = enter(state, Phase.REMOVING, is_made=False)

@@ -9,14 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import accelerators, storage
-from bigbird_ja.accelerators import Prices
+from bigbird_ja.accelerators import USUAL_ZONES, Prices, Rental
+from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
-from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup
+from bigbird_ja.launch import LaunchedRun, Tpus, backends, flex_start, offers, startup
 from bigbird_ja.launch.account import longest_life
-from bigbird_ja.launch.files import read_run
+from bigbird_ja.launch.advice import TRC, advise
+from bigbird_ja.launch.files import RunFiles, read_run
+from bigbird_ja.launch.offers import Offers, Wanted
 from bigbird_ja.launch.rest import ServiceFault
-from bigbird_ja.launch.state import RunState
+from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.settings import Data
@@ -25,14 +28,14 @@ from bigbird_ja.settings.schema import Config
 
 # Flags that are stored on a bucket and sent to a machine under their own names.
 _STORED = (
-    *("project", "engine", "pricing", "queued", "service_account"),
+    *("project", "engine", "pricing", "service_account"),
     *("network", "subnetwork", "external_ip", "vm_python"),
 )
 _DEFAULT_ACCOUNT = (
     "without --service_account the machine has the project's default account, which may do far"
     " more: give it one that has roles/storage.objectUser on the bucket and may delete the machine:"
-    " roles/tpu.admin, or roles/compute.instanceAdmin.v1 for v5e and later (docs/cloud-setup.md has"
-    " a narrower one)"
+    " roles/tpu.admin, or roles/compute.instanceAdmin.v1 if Compute Engine rents it"
+    " (docs/cloud-setup.md has a narrower one)"
 )
 
 
@@ -58,13 +61,24 @@ def make_record(
     Raises:
         BadInput: something missing, unknown, or known not to work.
     """
-    kind = flags["accelerator_type"]
-    warnings = backends.check_rentable(kind, flags["engine"], flags["queued"])
+    kind, pricing = flags["accelerator_type"], flags["pricing"]
+    rental, is_real = find_rentals(flags, table)[0], not flags["dry_run"]
+    if pricing == FLEX_START:
+        flex_start.check(flags["max_hours"], needs_gcloud=is_real)
+    warnings = backends.check_engine(kind, flags["engine"])
     warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
-    zones = tuple(flags["zones"]) or table.usual_zones(kind, flags["pricing"])
-    usd, price_warnings = _price(flags, table, zones)
-    before = None if flags["dry_run"] else _original(bucket, name)
+    before = _original(bucket, name) if is_real else None
+    image, service = backends.image(rental, kind, flags["engine"]), str(rental.service)
+    if before is not None and has_machine(before):
+        _check_service(before, rental, flags)
+        service, image = before.service, before.runtime_version
+    zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, service=service)
+    for zone in zones if flags["dry_run"] else ():  # else the service itself is asked
+        table.check_zone(zone, kind, pricing, service)
+    # A zone without a price may not be offered at all, which `settle` finds out.
+    priced = [zone for zone in zones if table.price(kind, pricing, zone) is not None]
+    usd, price_warnings = _price(flags, table, (is_real and priced) or zones)
     most = flags["max_hours"]
     run = LaunchedRun(
         bucket,
@@ -73,7 +87,9 @@ def make_record(
         data_dir=data_dir,
         target_step=config.training.num_train_steps,
         accelerator_type=kind,
-        runtime_version=flags["runtime_version"] or backends.image(kind),
+        runtime_version=flags["runtime_version"] or image,
+        service=service,
+        queued=flags["queued"] or pricing == FLEX_START,
         zones=zones,
         usd_per_hour=usd,
         max_seconds=None if most is None else most * 3600,
@@ -82,7 +98,131 @@ def make_record(
         lease=flags["lease_hours"] * 3600,
         **{flag: flags[flag] for flag in _STORED},
     )
+    warnings += [TRC] if service == "compute" else []
     return replace(run, project=run.project or "MY-PROJECT"), [*warnings, *price_warnings]
+
+
+def find_rentals(flags: Mapping[str, Any], table: Prices) -> list[Rental]:
+    """List the services that the flags allow, by the table; see `backends.find_rentals`."""
+    names = ("accelerator_type", "service", "pricing", "queued")
+    return backends.find_rentals(table, *(flags[name] for name in names))
+
+
+def has_machine(run: LaunchedRun) -> bool:
+    """Tell whether a run that was launched before may have a machine now."""
+    state = RunFiles(run).load_state() or RunState()
+    return bool(state.attempt) and (state.phase is not Phase.ENDED or state.billing)
+
+
+def _check_service(before: LaunchedRun, rental: Rental, flags: Mapping[str, Any]) -> None:
+    """Refuse another service for a run that may have a machine: two would train it.
+
+    Raises:
+        BadInput: the flags ask for another service.
+    """
+    is_asked = flags["service"] != "auto" or flags["queued"] or flags["pricing"] == FLEX_START
+    if is_asked and rental.service != before.service:
+        raise BadInput(
+            f"{before.run_dir} may have a machine of {backends.NAMES[before.service]}: leave"
+            " --service out, or delete that one first (`bigbird-ja down`)"
+        )
+
+
+# --- what the project is offered ------------------------------------------------------------------
+
+
+def settle(
+    run: LaunchedRun, flags: Mapping[str, Any], table: Prices, rentals: Sequence[Rental]
+) -> tuple[LaunchedRun, list[str], list[Rental]]:
+    """Choose the service and the zones that offer the machine, by the services' own lists.
+
+    Args:
+        run: the record, with the table's choice of both.
+        flags: of `launch`, by name.
+        table: serves where a list can't be read.
+        rentals: services that may rent it, the preferred one first.
+
+    Returns:
+        The record, lines to show, and the services that remain to be tried.
+
+    Raises:
+        BadInput: nobody offers the machine in these zones; the message has those that do.
+    """
+    kind, pricing = run.accelerator_type, run.pricing
+    notes: list[str] = []
+    refusals: list[str] = []
+    for number, rental in enumerate(rentals):
+        name = backends.NAMES[rental.service]
+        image = flags["runtime_version"] or backends.image(rental, kind, run.engine)
+        wanted = offers.wanted(rental, kind, image, pricing)
+        known = [zone for zone, _ in table.by_zone(kind, pricing, rental.service)]
+        zones = flags["zones"] or [*dict.fromkeys((*run.zones, *known))]
+        answered = offers.ask(rental.service, run.project, zones, [wanted])
+        notes += _unread(answered, table, rental)
+        off = next((fault for fault in answered.faults if fault.is_switched_off), None)
+        if off is not None:
+            refusals.append(advise(off, run.project, "-", kind, rental.service))
+            continue
+        lacking = {zone: _lack(answered, zone, wanted, rental) for zone in zones}
+        asked = flags["zones"] or run.zones
+        notes += [f"{zone} is left out: {lacking[zone]}" for zone in asked if lacking.get(zone)]
+        kept = [zone for zone in zones if not lacking[zone]]
+        if kept:
+            if refusals:
+                notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
+            if rental.service == "compute" and run.service != "compute":
+                notes.append(TRC)
+            usual = [zone for zone in kept if zone in run.zones]  # else those that are dearer
+            kept = kept if flags["zones"] else (usual or kept)[:USUAL_ZONES]
+            usd, _ = _price(flags, table, kept)
+            run = replace(run, service=rental.service, runtime_version=image)
+            left = [] if flags["runtime_version"] else rentals[number + 1 :]
+            return replace(run, zones=tuple(kept), usd_per_hour=usd), notes, [*left]
+        refusals.append(f"{name}: {'; '.join(dict.fromkeys(lacking.values()))}")
+    if read_run(run.bucket, run.name) is not None:  # it goes on, by what was launched
+        return run, [*notes, *refusals], []
+    where = ", ".join(flags["zones"] or run.zones)
+    raise BadInput(
+        f"--accelerator_type {kind}: not to be had in {where} ({'; '.join(refusals)}): zones that"
+        f" offer it: {_elsewhere(run, flags, rentals)}"
+    )
+
+
+_GIVEN_UP = (
+    "Its run time is limited by the machine's own watcher then, and not by the cloud: look at it"
+    " now and then, or use --pricing flex-start"
+)
+
+
+def _unread(answered: Offers, table: Prices, rental: Rental) -> list[str]:
+    """Describe in a line the lists that can't be read."""
+    faults = [fault for fault in answered.faults if not fault.is_switched_off]
+    if not faults:
+        return []
+    day = table.pages[rental.zones_by].as_of if rental.zones_by in table.pages else table.as_of
+    return [
+        f"not all lists of {backends.NAMES[rental.service]} can be read ({faults[0].message}): the"
+        f" package's table of {day} serves in their place"
+    ]
+
+
+def _lack(answered: Offers, zone: str, wanted: Wanted, rental: Rental) -> str:
+    if zone not in answered.types and zone not in rental.zones:
+        return "not in the package's table, and its list can't be read"
+    return answered.lacks(zone, wanted)
+
+
+def _elsewhere(run: LaunchedRun, flags: Mapping[str, Any], rentals: Sequence[Rental]) -> str:
+    """List all zones that offer the machine, by service, for an error."""
+    texts = []
+    for rental in rentals:
+        image = flags["runtime_version"] or backends.image(rental, run.accelerator_type, run.engine)
+        wanted = offers.wanted(rental, run.accelerator_type, image, run.pricing)
+        answered = offers.ask(rental.service, run.project, (), [wanted])
+        zones = [z for z in sorted(answered.types) if not answered.lacks(z, wanted)]
+        zones = zones if answered.types else [*rental.zones]
+        texts += [f"{backends.NAMES[rental.service]}: {', '.join(zones)}"] if zones else []
+    return "; ".join(texts) or "none"
 
 
 def _original(bucket: str, name: str) -> LaunchedRun | None:
@@ -148,11 +288,8 @@ def _price(
     """Look up US dollars per hour in the dearest of the zones, so that no budget is passed.
 
     Raises:
-        BadInput: a zone does not offer the type, or no price is known and nothing else bounds the
-            cost.
+        BadInput: no price is known and nothing else bounds the cost.
     """
-    for zone in zones:
-        table.check_zone(zone, flags["accelerator_type"])
     try:
         return table.per_hour(flags["accelerator_type"], flags["pricing"], zones), []
     except BadInput as error:
@@ -249,14 +386,19 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
         run: with the path of its package.
         vm: what it is rented as, or emulated by.
     """
-    limit, name = longest_life(RunState(), run), backends.service_of(run.accelerator_type)
+    limit, name = longest_life(RunState(), run), run.service
     kind = "QueuedResource" if run.queued else "Node"
     methods = {"tpu": (f"Create{kind}", f"Delete{kind}")}
     create, delete = methods.get(name, ("instances.insert", "instances.delete"))
     requests = []
     for zone in run.zones:
         metadata = startup.metadata(run, vm, zone, 1, limit)
-        body = backends.MODULES[name].creation(run, zone, 1, metadata, limit)
+        body: Any = backends.MODULES[name].creation(run, zone, 1, metadata, limit)
+        if run.pricing == FLEX_START:
+            create, body = (
+                "gcloud",
+                flex_start.arguments(run, zone, 1, {key: key for key in metadata}, limit),
+            )
         request = {"project": run.project, "zone": zone, "body": body}
         requests.append({"method": create, "request": request})
     deletion = {"project": run.project, "zone": run.zones[0], "name": run.name}

@@ -8,17 +8,39 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
 
 CALL_SECONDS = 30.0  # one request
 RETRY_SECONDS = 60.0  # all requests of one call
 CLOCK_SECONDS = 3600.0  # our own clock is trusted so long after the service's last answer
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 Json = dict[str, Any]
+T = TypeVar("T")
+
+
+class Answer(msgspec.Struct, rename="camel", frozen=True):
+    """Base of the declared types of answers; what the service leaves out has its default."""
+
+
+class Page(Answer, frozen=True):
+    """Base of one page of a listing."""
+
+    next_page_token: str = ""
+
+
+P = TypeVar("P", bound=Page)
+
+
+class Status(Answer, frozen=True):
+    """A failure, as google.rpc.Status."""
+
+    code: int = 13
+    message: str = ""
 
 
 class Kind(Enum):
@@ -116,47 +138,6 @@ def fault_of_answer(status: int, body: Any) -> ServiceFault:
     return fault_of_status(code, str(error.get("message") or f"HTTP status {status}"))
 
 
-def advice(fault: ServiceFault, project: str, zone: str, accelerator_type: str) -> str:
-    """Say in one line what happened, and what the person can do about it."""
-    answer = f'the service answered: "{fault.message}"'
-    lowered = fault.message.lower()
-    if fault.kind is Kind.QUOTA:
-        return (
-            f"project {project} has no quota for {accelerator_type} in {zone} ({answer}): ask for"
-            " more on the console's IAM & Admin > Quotas page (service tpu.googleapis.com, for v5e"
-            " and later compute.googleapis.com; spot and preemptible have a quota of their own),"
-            " delete dead TPUs that still hold it (`bigbird-ja down`), or name other zones with"
-            " --zones"
-        )
-    if fault.is_switched_off:
-        name, api = ("Compute Engine", "compute") if "compute" in lowered else ("Cloud TPU", "tpu")
-        return (
-            f"the {name} API is off in project {project} ({answer}):"
-            f" gcloud services enable {api}.googleapis.com --project={project}"
-        )
-    if fault.kind is Kind.PERMISSION and ("actas" in lowered or "service account" in lowered):
-        return (
-            f"you may not run as the TPU's service account ({answer}): grant yourself"
-            " roles/iam.serviceAccountUser on it (docs/cloud-setup.md has the command)"
-        )
-    if fault.kind is Kind.PERMISSION and "credentials" in lowered:
-        return (
-            f"no valid Google credentials ({answer}): run `gcloud auth application-default login`"
-        )
-    if fault.kind is Kind.PERMISSION:
-        return (
-            f"not allowed in project {project}, zone {zone} ({answer}): grant roles/tpu.admin"
-            " (v5e and later: roles/compute.instanceAdmin.v1) to the account that runs `launch`"
-            " (docs/cloud-setup.md has the commands), and check the names of project and zone"
-        )
-    if fault.kind is Kind.BAD_REQUEST:
-        return (
-            f"the service does not take the request for {accelerator_type} in {zone} ({answer}):"
-            " check --accelerator_type, --zones, --runtime_version and --network"
-        )
-    return f"{fault.kind.value} in {zone}: {answer}"
-
-
 class Rest:
     """Signed requests below `base`, each with a timeout and bounded retries.
 
@@ -178,14 +159,19 @@ class Rest:
         self._clock: tuple[float, float] | None = None  # the service's UNIX seconds, ours then
 
     def call(
-        self, method: str, path: str, body: Json | None = None, query: Mapping[str, str] = {}
-    ) -> Json:
-        """Call the service; return the answer's JSON.
+        self,
+        method: str,
+        path: str,
+        kind: type[T],
+        body: Json | None = None,
+        query: Mapping[str, str] = {},
+    ) -> T:
+        """Call the service; return the answer as an object of a declared type.
 
         While the service is unavailable it is asked again.
 
         Raises:
-            ServiceFault: refused, or no answer in time.
+            ServiceFault: refused, no answer in time, or an answer of another form.
         """
         from google.api_core.exceptions import RetryError
         from google.api_core.retry import Retry
@@ -197,11 +183,17 @@ class Rest:
             timeout=self._retry_seconds,
         )
         try:
-            return retry(self._request)(method, path, body, query)
+            content = retry(self._request)(method, path, body, query)
         except RetryError as error:
             raise error.cause from None
+        try:
+            return decode.decode_json(content or b"{}", kind, path)
+        except BadInput as error:
+            raise ServiceFault(Kind.INTERNAL, f"an answer of another form: {error}") from error
 
-    def _request(self, method: str, path: str, body: Json | None, query: Mapping[str, str]) -> Json:
+    def _request(
+        self, method: str, path: str, body: Json | None, query: Mapping[str, str]
+    ) -> bytes:
         from google.auth import exceptions
 
         url, seconds = f"{self._base}/{path}", self._call_seconds
@@ -221,35 +213,32 @@ class Rest:
         with contextlib.suppress(TypeError, ValueError):
             date = email.utils.parsedate_to_datetime(answer.headers.get("Date", ""))
             self._clock = (date.timestamp(), time.monotonic())
-        values: Any = {}
-        try:
-            values = answer.json() if answer.content else {}
-        except ValueError as error:
-            if answer.status_code < 400:
-                raise ServiceFault(Kind.INTERNAL, f"{path}: no JSON: {error}") from error
         if answer.status_code >= 400:
+            values: Any = {}
+            with contextlib.suppress(ValueError, RecursionError):
+                values = msgspec.json.decode(answer.content)
             raise fault_of_answer(answer.status_code, values)
-        return dict(values)
+        return bytes(answer.content)
 
-    def find(self, path: str) -> Json | None:
+    def find(self, path: str, kind: type[T]) -> T | None:
         """Get one resource by its full name; None where there is none."""
         try:
-            return self.call("GET", path)
+            return self.call("GET", path, kind)
         except ServiceFault as fault:
             if fault.kind is Kind.NOT_FOUND:
                 return None
             raise
 
-    def pages(self, path: str, query: Mapping[str, str] = {}) -> Iterator[Json]:
+    def pages(self, path: str, kind: type[P], query: Mapping[str, str] = {}) -> Iterator[P]:
         """Iterate over all pages of a listing."""
         token = ""
         while True:
             more = {"pageToken": token} if token else {}
-            page = self.call("GET", path, query={**query, **more})
+            page = self.call("GET", path, kind, query={**query, **more})
             yield page
-            token = page.get("nextPageToken", "")
-            if not token:
+            if page.next_page_token in ("", token):
                 return
+            token = page.next_page_token
 
     def now(self) -> float:
         """Return UNIX seconds by the service's clock: this machine's may be wrong by hours.
@@ -262,12 +251,13 @@ class Rest:
         return self._clock[0] + time.monotonic() - self._clock[1]
 
 
-def connect_rest(api: str, emulator_variable: str) -> Rest:
+def connect_rest(api: str, emulator_variable: str, retry_seconds: float = RETRY_SECONDS) -> Rest:
     """Connect with the user's own credentials, or with an emulator on this machine without any.
 
     Args:
         api: the service's address.
         emulator_variable: of the environment: HOST:PORT of an emulator, for tests.
+        retry_seconds: maximum for one call with its retries.
 
     Raises:
         BadInput: no credentials, with how to get them; or the emulator is not on this machine.
@@ -277,11 +267,11 @@ def connect_rest(api: str, emulator_variable: str) -> Rest:
 
     host = os.environ.get(emulator_variable)
     if not host:
-        return Rest(api, AuthorizedSession(credentials()[0]))
+        return Rest(api, AuthorizedSession(credentials()[0]), retry_seconds=retry_seconds)
     if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
         raise BadInput(f"{emulator_variable}: must be an address of this machine")
     base = re.sub("^https://[^/]*", f"http://{host}", api)
-    return Rest(base, AuthorizedSession(AnonymousCredentials()))
+    return Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds=retry_seconds)
 
 
 def credentials() -> tuple[Any, str | None]:
@@ -301,6 +291,6 @@ def credentials() -> tuple[Any, str | None]:
         ) from error
 
 
-def seconds_of(timestamp: str) -> float:
-    """Convert an RFC 3339 time stamp to UNIX seconds; 0 where there is none."""
-    return msgspec.convert(timestamp, datetime.datetime).timestamp() if timestamp else 0.0
+def seconds_of(time: datetime.datetime | None) -> float:
+    """Convert a time stamp to UNIX seconds; 0 where there is none."""
+    return time.timestamp() if time else 0.0

@@ -22,7 +22,7 @@ import bigbird_ja
 from bigbird_ja import storage
 from bigbird_ja.accelerators import environment
 from bigbird_ja.launch import RUN_DIR_KEY, LaunchedRun, watcher
-from bigbird_ja.launch.backends import MODULES, engine_on, service_of
+from bigbird_ja.launch.backends import MODULES, engine_on
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
 from bigbird_ja.process.errors import BadInput
@@ -207,7 +207,7 @@ def metadata(
         limit: seconds that the machine may live at most.
         requested: UNIX seconds of the request; 0: its life begins when it boots.
     """
-    service = MODULES[service_of(run.accelerator_type)]
+    service = MODULES[run.service]
     terms = watcher.Terms(
         attempt=attempt,
         limit=limit,
@@ -215,7 +215,7 @@ def metadata(
         supervisor_dir=storage.join(run.run_dir, "supervisor"),
         model_dir=run.model_dir,
         delete=[service.delete_address(vm.api, run, zone)],
-        requested=requested,
+        requested=0.0 if run.queued else requested,  # waiting in line is no part of its life
         hosts=run.hosts,
         **vm.terms,
     )

@@ -1,4 +1,4 @@
-"""Rents from the Cloud TPU API: v2 to v4, and slices of v5e, as nodes or through queued resources.
+"""Rents from the Cloud TPU API, as nodes or through queued resources: all chips but v7x.
 
 A slice of several hosts is one node, with all hosts or none.
 """
@@ -6,22 +6,26 @@ A slice of several hosts is one node, with all hosts or none.
 # For `TpuNodes.list`: where `make mutants` repeats its methods, `list[Tpu]` would be it.
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
+
+import msgspec
 
 from bigbird_ja import accelerators, launch
-from bigbird_ja.launch import LaunchedRun, Presence, Tpu, rest
+from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja.launch import LaunchedRun, Presence, Tpu, flex_start, rest
 from bigbird_ja.launch.rest import Json
 
 API = "https://tpu.googleapis.com/v2"
 EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
 
 # TF 2.15 is the last with tf.estimator; `-se` is the stream-executor runtime, the one that v2 and
-# v3 are documented with.
-RUNTIME_VERSION = "tpu-vm-tf-2.15.0-se"
-V5E_RUNTIME_VERSION = "v2-alpha-tpuv5-lite"  # it brings no TensorFlow
+# v3 are documented with. Images for the engine pjrt: accelerators/prices.yaml.
+ESTIMATOR_IMAGE = "tpu-vm-tf-2.15.0-se"
 
-# Any other state of a node or queue counts as gone.
+# Any other state of a node or queue counts as gone: a SUSPENDED queue has lost its node for good.
 _PRESENCE = {
     "READY": Presence.READY,
     "DELETING": Presence.DELETING,
@@ -33,17 +37,66 @@ _PRESENCE = {
 _QUEUE_PRESENCE = {
     "STATE_UNSPECIFIED": Presence.PENDING,
     "CREATING": Presence.WAITING,
-    "ACCEPTED": Presence.WAITING,
+    "ACCEPTED": Presence.WAITING,  # until 2024, in place of the next one
     "WAITING_FOR_RESOURCES": Presence.WAITING,
     "PROVISIONING": Presence.PENDING,
     "DELETING": Presence.DELETING,
 }
 
 
-def image(accelerator_type: str) -> str:
-    """Name the image that a TPU of this type boots."""
-    is_v5e = accelerators.generation_of(accelerator_type) == 5
-    return V5E_RUNTIME_VERSION if is_v5e else RUNTIME_VERSION
+_Name = Annotated[str, msgspec.Meta(pattern="^projects/[^/]+/locations/[^/]+/[^/]+/[^/]+$")]
+
+
+class _Requested(rest.Answer, frozen=True):
+    accelerator_type: str = ""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class _Node(_Requested, kw_only=True, frozen=True):
+    name: _Name
+    state: str = "STATE_UNSPECIFIED"
+    create_time: datetime.datetime | None = None
+
+
+class _Nodes(rest.Page, frozen=True):
+    nodes: tuple[_Node, ...] = ()
+    unreachable: tuple[str, ...] = ()
+
+
+class _Failure(rest.Answer, frozen=True):
+    error: rest.Status = rest.Status()
+
+
+class _QueueState(rest.Answer, frozen=True):
+    state: str = "STATE_UNSPECIFIED"
+    failed_data: _Failure = _Failure()
+
+
+class _Spec(rest.Answer, frozen=True):
+    node: _Requested = _Requested()
+
+
+class _Specs(rest.Answer, frozen=True):
+    node_spec: tuple[_Spec, ...] = ()
+
+
+class _Queued(rest.Answer, frozen=True):
+    name: _Name
+    state: _QueueState = _QueueState()
+    tpu: _Specs = _Specs()
+    create_time: datetime.datetime | None = None
+
+
+class _QueuedResources(rest.Page, frozen=True):
+    queued_resources: tuple[_Queued, ...] = ()
+    unreachable: tuple[str, ...] = ()
+
+
+class _Operation(rest.Answer, frozen=True):
+    name: str = ""
+    done: bool = False
+    error: rest.Status | None = None
 
 
 def creation(
@@ -101,33 +154,34 @@ class TpuNodes:
             ServiceFault: as all methods; `listed` is what could be listed where only a part could.
         """
         parent = f"projects/{self._project}/locations/{zone}"
-        missed: list[str] = []
-        resources: dict[str, list[Json]] = {"nodes": [], "queuedResources": []}
-        for kind, listed in resources.items():
-            for page in self._rest.pages(f"{parent}/{kind}"):
-                listed += page.get(kind, [])
-                missed += page.get("unreachable", [])
-        tpus = {(tpu.zone, tpu.name): tpu for tpu in map(_of_node, resources["nodes"])}
-        for queued in resources["queuedResources"]:
-            zone, name = _zone_and_id(queued)
+        # The queue first: a node of a queued resource that has become ACTIVE is in the later list.
+        queues = [*self._rest.pages(f"{parent}/queuedResources", _QueuedResources)]
+        nodes = [*self._rest.pages(f"{parent}/nodes", _Nodes)]
+        tpus = {(tpu.zone, tpu.name): tpu for page in nodes for tpu in map(_of_node, page.nodes)}
+        for queued in [one for page in queues for one in page.queued_resources]:
+            zone, name = _zone_and_id(queued.name)
             tpus[zone, name] = _of_queued(queued, tpus.get((zone, name)))
+        missed = [name for page in queues for name in page.unreachable]
+        missed += [name for page in nodes for name in page.unreachable]
         rest.check_all_answered(missed, [*tpus.values()])
         return [*tpus.values()]
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Ask for a TPU; the API knows no limit, which the machine's watcher keeps."""
+        """Ask for a TPU; only flex-start has a limit in the cloud, else the watcher keeps it."""
+        if run.pricing == FLEX_START:
+            return flex_start.create(run, zone, attempt, metadata, limit)
         body = creation(run, zone, attempt, metadata, limit)
         parent = f"projects/{self._project}/locations/{zone}"
         kind, key = ("queuedResources", "queuedResourceId") if run.queued else ("nodes", "nodeId")
-        return str(self._rest.call("POST", f"{parent}/{kind}", body, {key: run.name})["name"])
+        return self._rest.call("POST", f"{parent}/{kind}", _Operation, body, {key: run.name}).name
 
     def find(self, zone: str, name: str) -> Tpu | None:
         """Look a name up in a zone, whoever made it."""
         parent = f"projects/{self._project}/locations/{zone}"
-        node = self._rest.find(f"{parent}/nodes/{name}")
-        queued = self._rest.find(f"{parent}/queuedResources/{name}")
+        queued = self._rest.find(f"{parent}/queuedResources/{name}", _Queued)
+        node = self._rest.find(f"{parent}/nodes/{name}", _Node)
         tpu = _of_node(node) if node else None
         return _of_queued(queued, tpu) if queued else tpu
 
@@ -136,7 +190,7 @@ class TpuNodes:
         current = launch.check_still_there(self, tpu)
         # force: without it the service refuses while the queued resource still has nodes
         query = {"force": "true"} if current.is_queued else {}
-        return str(self._rest.call("DELETE", current.resource, query=query)["name"])
+        return self._rest.call("DELETE", current.resource, _Operation, query=query).name
 
     def time(self) -> float:
         """Return UNIX seconds by the service's clock."""
@@ -144,10 +198,10 @@ class TpuNodes:
 
     def operation(self, name: str) -> launch.Operation:
         """Look at an operation, without waiting."""
-        operation, fault = self._rest.call("GET", name), None
-        if error := operation.get("error"):
-            fault = rest.fault_of_status(error.get("code", 13), error.get("message", ""))
-        return launch.Operation(bool(operation.get("done")), fault)
+        operation, fault = self._rest.call("GET", name, _Operation), None
+        if operation.error is not None:
+            fault = rest.fault_of_status(operation.error.code, operation.error.message)
+        return launch.Operation(operation.done, fault)
 
 
 def connect(project: str) -> TpuNodes:
@@ -159,47 +213,46 @@ def connect(project: str) -> TpuNodes:
     return TpuNodes(project, rest.connect_rest(API, EMULATOR_VARIABLE))
 
 
-def _zone_and_id(resource: Json) -> tuple[str, str]:
+def _zone_and_id(name: str) -> tuple[str, str]:
     """Split `projects/P/locations/ZONE/nodes/ID`."""
-    parts = resource["name"].split("/")
+    parts = name.split("/")
     return parts[3], parts[-1]
 
 
-def _of_node(node: Json) -> Tpu:
-    zone, name = _zone_and_id(node)
-    state = node.get("state", "STATE_UNSPECIFIED")
-    return Tpu(
-        name,
-        zone,
-        _PRESENCE.get(state, Presence.GONE),
-        state,
-        accelerator_type=node.get("acceleratorType", ""),
-        labels=node.get("labels", {}),
-        created=rest.seconds_of(node.get("createTime", "")),
-        resource=node["name"],
-        run_dir=node.get("metadata", {}).get(launch.RUN_DIR_KEY, ""),
-    )
+def _of_node(node: _Node) -> Tpu:
+    return _tpu(node.name, node, node.state, _PRESENCE.get(node.state, Presence.GONE), node)
 
 
-def _of_queued(resource: Json, node: Tpu | None) -> Tpu:
+def _of_queued(queued: _Queued, node: Tpu | None) -> Tpu:
     """Join a queued resource with the node that it holds, if it has one already."""
-    status = resource.get("state", {})
-    state, fault = status.get("state", "STATE_UNSPECIFIED"), None
+    state, fault = queued.state.state, None
     if state == "FAILED":
-        error = status.get("failedData", {}).get("error", {})
-        message = error.get("message") or "the queued resource failed"
-        fault = rest.fault_of_status(error.get("code", 13), message)
+        error = queued.state.failed_data.error
+        message = error.message or "the queued resource failed"
+        fault = rest.fault_of_status(error.code, message)
     presence = _QUEUE_PRESENCE.get(state, Presence.GONE)
     if state == "ACTIVE":
         presence = node.presence if node else Presence.GONE
-    specs = resource.get("tpu", {}).get("nodeSpec", [])
-    place = {"name": resource["name"], "createTime": resource.get("createTime", "")}
-    requested = _of_node({**(specs[0].get("node", {}) if specs else {}), **place})
-    return replace(
-        requested,
-        presence=presence,
-        state=f"{state}/{node.state}" if node else state,
-        created=node.created if node and node.created else requested.created,
-        fault=fault,
-        is_queued=True,
+    specs = queued.tpu.node_spec
+    requested = specs[0].node if specs else _Requested()
+    joined = f"{state}/{node.state}" if node else state
+    tpu = _tpu(queued.name, requested, joined, presence, queued)
+    created = node.created if node and node.created else tpu.created
+    return replace(tpu, created=created, fault=fault, is_queued=True)
+
+
+def _tpu(
+    resource: str, one: _Requested, state: str, presence: Presence, made: _Node | _Queued
+) -> Tpu:
+    zone, name = _zone_and_id(resource)
+    return Tpu(
+        name,
+        zone,
+        presence,
+        state,
+        accelerator_type=one.accelerator_type,
+        labels=one.labels,
+        created=rest.seconds_of(made.create_time),
+        resource=resource,
+        run_dir=one.metadata.get(launch.RUN_DIR_KEY, ""),
     )

@@ -4,13 +4,19 @@ Assumed, from Google's pages: texts of errors.
 That the service ends a VM by itself at its limit is simulated in `testkit.simulated_cloud`.
 """
 
-from testkit.fakes.service import FakeMachine, Service, error, kill, lookup, now
+from testkit.fakes.service import ZONES, FakeMachine, Service, error, kill, lookup, now
 
 ERRORS = {
     "stockout": ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources."),
-    "quota": ("QUOTA_EXCEEDED", "Quota 'TPU_LITE_PODSLICE_V5' exceeded. Limit: 0.0 in region."),
+    "quota": ("QUOTA_EXCEEDED", "Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region."),
+    "not_allowed": (
+        "UNSUPPORTED_OPERATION",
+        "This user agent is not allowed to use the machine type.",
+    ),
     "internal": ("INTERNAL_ERROR", "Internal error."),
 }
+
+TYPES = ("ct5p-hightpu-4t", "ct6e-standard-8t", "tpu7x-standard-4t", "ct5lp-hightpu-8t")
 
 Key = tuple[str, str]  # zone, name
 
@@ -24,6 +30,12 @@ class FakeCompute(Service):
         super().__init__(work_dir, environ, keep_disk)
         self.vms = {}
         self.created = []  # what was asked for
+        self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
+        self.images = [
+            "ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e",
+            "ubuntu-accelerator-2204-amd64-tpu-tpu7x",
+        ]
+        self.quotas = [{"metric": "PREEMPTIBLE_TPU_PODSLICE_V5P", "limit": 8.0, "usage": 4.0}]
 
     # --- what tests do and ask ---------------------------------------------------------------
 
@@ -68,13 +80,23 @@ class FakeCompute(Service):
 
     def answer(self, method, path, body):
         """Answer one request."""
-        parts = path.partition("?")[0].strip("/").split("/")[4:]  # below the project
+        path, _, query = path.partition("?")
+        parts = path.strip("/").split("/")[4:]  # below the project
         self.requests.append(f"{method} {'/'.join(parts)}")
         with self._lock:
             match method, parts:
-                case _, ["regions"]:
-                    quota = {"metric": "PREEMPTIBLE_TPU_LITE_PODSLICE_V5", "limit": 8, "usage": 4}
-                    return 200, {"items": [{"name": "us-central1", "quotas": [quota]}]}
+                case "GET", ["regions", name]:
+                    listing = {"name": name, "quotas": self.quotas}
+                    return self.refusal([self.unread.get("regions", "")]) or (200, listing)
+                case "GET", ["aggregated", "machineTypes"]:
+                    scopes = {
+                        f"zones/{zone}": {"machineTypes": [{"name": one} for one in names]}
+                        for zone, names in self.types.items()
+                    }
+                    return self.offer("machineTypes", query, scopes, "items")
+                case "GET", ["global", "images", "family", name]:
+                    there = {"name": f"{name}-v20261101"} if name in self.images else None
+                    return self.refusal([self.unread.get("images", "")]) or lookup(there, name)
                 case _, [*_, "operations", name]:
                     return lookup(self._operations.get(name), name)
                 case "GET", ["aggregated", "instances"]:

@@ -11,13 +11,19 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 TOKEN = "token-of-the-vm"
+ZONES = (
+    *("us-central1-a", "us-central1-b", "us-central1-c", "us-central2-b", "us-east1-d"),
+    *("us-east5-a", "us-west4-a", "europe-west4-a"),
+)
 Answer = tuple[int, Any]
 REFUSALS = {
     "permission": (403, "PERMISSION_DENIED", "Permission denied on the resource"),
@@ -58,7 +64,9 @@ class Service:
         self.delete_script = []
         self.list_script = []
         self.http_script = []  # statuses for what machines ask of themselves
+        self.unread = {}  # lists of what is offered that are refused, by name: a key of REFUSALS
         self.requests = []
+        self.image_python = ""  # such as 3.10.12: what `python3` of the image says it is
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
@@ -85,6 +93,23 @@ class Service:
         code, status, message = REFUSALS[script.pop(0)]
         return code, error(code, message, status)
 
+    def offer(self, kind, query, items, key=""):
+        """A page of a list of what is offered, two items long, or its refusal.
+
+        Args:
+            kind: name of the list.
+            query: of the request.
+            items: the whole list, or values by key.
+            key: of the items in the answer.
+        """
+        if refused := self.refusal([self.unread.get(kind, "")]):
+            return refused
+        start = int(parse_qs(query).get("pageToken", ["0"])[0])
+        pairs = [*items.items()] if isinstance(items, dict) else [*items]
+        page = pairs[start : start + 2]
+        answer = {key or kind: dict(page) if isinstance(items, dict) else page}
+        return 200, {**answer, **({"nextPageToken": str(start + 2)} if pairs[start + 2 :] else {})}
+
     def operation(self, work=None, **values):
         """An operation that is over; or, with work in the background, that is once this is done."""
         name = f"{self.operation_prefix}{len(self._operations)}"
@@ -108,6 +133,14 @@ class Service:
         Path(directory, "startup-script").write_text(script, "utf-8")
         disk = os.path.join(self.work_dir if self._keep_disk else directory, "disk")
         folders = {"BIGBIRD_JA_VM_DIR": disk, "BIGBIRD_JA_VM_RUN_DIR": directory}
+        if self.image_python:
+            image = Path(directory, "image")
+            image.mkdir()
+            answer = f"[[ $1 == -V || $1 == --version ]] && exec echo Python {self.image_python}"
+            text = f'#!/bin/bash\n{answer}\nexec {sys.executable} "$@"\n'
+            Path(image, "python3").write_text(text, "utf-8")
+            Path(image, "python3").chmod(0o755)
+            folders["PATH"] = f"{image}:{self._environ.get('PATH', os.defpath)}"
         with open(f"{directory}/console.log", "wb") as output:
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
             how = {"env": {**self._environ, **folders}, "start_new_session": True, **streams}

@@ -4,13 +4,26 @@ The text of a stock-out is the one that people have reported of the real service
 NOT_FOUND texts are assumed.
 """
 
+import threading
 from urllib.parse import parse_qs
 
-from testkit.fakes.service import FakeMachine, Service, error, kill, lookup, now
+from testkit.fakes.service import ZONES, FakeMachine, Service, error, kill, lookup, now
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
     " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x0123456789abcdef]"
+)
+SERVING = (
+    "Quota limit 'TPUV5sLitepodServingPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded."
+    " Limit: 0 in zone {zone}."
+)
+TYPES = (
+    *("v2-8", "v3-8", "v4-8", "v5litepod-1", "v5litepod-8", "v5litepod-16", "v5litepod-32"),
+    *("v5p-8", "v6e-8", "v6e-32"),
+)
+IMAGES = (
+    *("tpu-vm-tf-2.15.0-se", "tpu-ubuntu2204-base", "v2-alpha-tpuv5-lite", "v2-alpha-tpuv5"),
+    "v2-alpha-tpuv6e",
 )
 
 
@@ -25,6 +38,10 @@ class FakeTpu(Service):
         self.queued = {}
         self.unreachable = []  # locations that a listing leaves out
         self.created = []
+        self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
+        self.images = {zone: [*IMAGES] for zone in ZONES}
+        self.durations = []  # of flex-start, seconds
+        self.paths = []  # of all requests
 
     # --- what tests do and ask ---------------------------------------------------------------
 
@@ -61,6 +78,7 @@ class FakeTpu(Service):
         path, _, query = path.removeprefix("/v2/").partition("?")
         parts = path.split("/")
         self.requests.append(f"{method} {parts[-1] if method == 'POST' else parts[-2]}")
+        self.paths.append(path)
         with self._lock:
             nodes = {name: machine.resource for name, machine in self._machines.items()}
             match method, parts:
@@ -69,6 +87,15 @@ class FakeTpu(Service):
                     return self.refusal(self.list_script) or (200, listing)
                 case "GET", [*_, "queuedResources"]:
                     return 200, {"queuedResources": _inside(path, self.queued)}
+                case "GET", ["projects", _, "locations"]:
+                    listing = [{"locationId": zone} for zone in self.types]
+                    return self.offer("locations", query, listing)
+                case "GET", [_, _, _, zone, "acceleratorTypes"]:
+                    listing = [{"type": one} for one in self.types.get(zone, [])]
+                    return self.offer("acceleratorTypes", query, listing)
+                case "GET", [_, _, _, zone, "runtimeVersions"]:
+                    listing = [{"version": one} for one in self.images.get(zone, [])]
+                    return self.offer("runtimeVersions", query, listing)
                 case "GET", _:
                     return lookup({**nodes, **self.queued, **self._operations}.get(path), path)
                 case "POST", [*_, "nodes"]:
@@ -91,7 +118,23 @@ class FakeTpu(Service):
             return 409, error(409, f"{name} already exists", "ALREADY_EXISTS")
         spec = body["tpu"]["nodeSpec"][0]
         queued = {**body, "name": name, "createTime": now(), "state": {"state": "ACTIVE"}}
-        return self._create(f"{spec['parent']}/nodes/{spec['nodeId']}", spec["node"], queued)
+        node = f"{spec['parent']}/nodes/{spec['nodeId']}"
+        answer = self._create(node, spec["node"], queued)
+        if answer[0] == 200 and "maxRunDuration" in body:
+            self.durations.append(float(body["maxRunDuration"].rstrip("s")))
+            timer = threading.Timer(self.durations[-1], self.suspend, [name, node])
+            timer.daemon = True
+            timer.start()
+        return answer
+
+    def suspend(self, name, node):
+        """Ends a queued resource as the service does at the end of its run time."""
+        machine = self._machines.get(node)
+        kill(machine.process if machine else None, 0.2)
+        with self._lock:
+            self._machines.pop(node, None)
+            if name in self.queued:
+                self.queued[name]["state"] = {"state": "SUSPENDED"}
 
     def _create(self, name, node, queued):
         refused = self.refusal(self.script)
@@ -103,6 +146,10 @@ class FakeTpu(Service):
         if word == "stockout":
             message = STOCKOUT.format(zone=name.split("/")[3])
             return self.operation(error={"code": 8, "message": message})
+        if word == "serving_quota":
+            return self.operation(
+                error={"code": 8, "message": SERVING.format(zone=name.split("/")[3])}
+            )
         if word == "internal":
             return self.operation(error={"code": 13, "message": "an internal error occurred"})
         if queued is not None:

@@ -64,7 +64,7 @@ def test_links_that_nobody_timed_count_by_their_rate_on_paper():
 
 
 def test_the_built_in_table_has_every_chip_and_makes_sense():
-    assert set(TABLE.chips) == set(CHIPS)
+    assert {*TABLE.chips, "v7x"} == set(TABLE.rentals) == set(CHIPS)
     for chip in CHIPS:
         for zone, offer in TABLE.offers(chip).items():
             assert zone.count("-") == 2, zone
@@ -98,12 +98,40 @@ def test_an_unknown_price_is_refused(name, zones):
         TABLE.per_hour(name, "spot", zones)
 
 
-def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent():
-    assert TABLE.usual_zones("v6e-8", "spot")[0] == "us-central1-b"
-    central = tuple(f"us-central1-{letter}" for letter in "abf")
-    assert TABLE.usual_zones("v3-8", "spot") == (*central, "europe-west4-a")  # us-east1-d: no spot
+def test_usual_zones_are_offered_near_the_bucket_and_cheap():
+    """A price is no offer: us-central1-a and us-west1-c have prices of v6e, and none of it."""
+    zones = ("us-central1-b", "us-east1-d")  # us-east5 is twice as dear
+    assert TABLE.usual_zones("v6e-8", "spot") == zones
+    assert TABLE.usual_zones("v6e-8", "spot", near="asia-northeast1") == ("asia-northeast1-b",)
+    assert TABLE.usual_zones("v6e-8", "spot", near="europe-west1") == ("europe-west4-a",)
+    assert TABLE.usual_zones("v6e-8", "spot", near="us-east1")[0] == "us-east1-d"
+    assert TABLE.usual_zones("v3-8", "spot") == ("us-central1-a", "us-central1-b")
+    assert TABLE.usual_zones("v3-8", "spot", near="asia-east1") == (
+        *("us-central1-a", "us-central1-b", "europe-west4-a"),
+    )
     assert len(TABLE.usual_zones("v5e-8", "on_demand")) == USUAL_ZONES
     assert TABLE.usual_zones("v4-8", "spot") == ("us-central2-b",)
+    assert TABLE.usual_zones("v5e-8", "flex-start") == ("us-west4-a",)
+    assert TABLE.usual_zones("v3-32", "spot") == (
+        "europe-west4-a",
+    )  # slices have zones of their own
+
+
+@pytest.mark.parametrize(
+    ("name", "services"),
+    [("v3-8", "tpu"), ("v5e-8", "tpu"), ("v5e-32", "tpu"), ("v6e-32", "tpu")]
+    + [("v5p-8", "compute tpu"), ("v6e-8", "compute tpu"), ("v7x-8", "compute"), ("v7x-64", "")],
+)
+def test_each_chip_is_rented_by_the_documented_service(name, services):
+    found = TABLE.rented(name, "spot")
+    assert [one.service for one in found] == services.split()
+    assert all(one.documented_by.startswith("tpu/docs/") for one in found)
+
+
+def test_each_row_of_rentals_names_a_dated_page():
+    for chip in CHIPS:
+        for row in TABLE.rentals[chip]:
+            assert TABLE.pages[row.zones_by].as_of >= datetime.date(2026, 11, 26)
 
 
 def test_prices_can_be_overridden_in_part(tmp_path):
@@ -125,6 +153,7 @@ def test_prices_can_be_overridden_in_part(tmp_path):
         ("as_of: 2026-01-02\nchips: {v3: [{spto: 1}]}", "unknown key 'spto'"),
         ("as_of: 2026-01-02\nchips: {v3: [{spot: -1}]}", "spot: expected a number >= 0"),
         ("as_of: 2026-01-02\nchips: {v9: [{spot: 1}]}", "chips.v9: one of v2, v3"),
+        ("as_of: 2026-01-02\nrentals: {v9: []}", "rentals.v9: one of v2, v3"),
         ("as_of: 2026-01-02\nfree: {me: {machine: v5e-7}}", "free.me.machine: 'v5e-7'"),
     ],
 )

@@ -20,13 +20,19 @@ def named(ended):
 
 def test_a_machine_that_can_train_and_what_the_cloud_says(tmp_path):
     with FakeCompute(str(tmp_path)) as service:
+        service.types["us-central1-a"] = []
         emulator = {compute.EMULATOR_VARIABLE: service.address}
         ended = run_cli("doctor", "--project=my-project", "--json", env=emulator)
     checks = named(ended)
     assert ended.status == 0 and ended.json["can_train"]
     assert "cpu" in checks["engine pjrt"]["observed"].lower() and checks["tensorflow"]["is_well"]
-    quota = "us-central1 PREEMPTIBLE_TPU_LITE_PODSLICE_V5 4 of 8"
-    assert checks["quota"]["observed"] == quota and checks["project"]["observed"] == "my-project"
+    assert checks["project"]["observed"] == "my-project"
+    offered = {row["accelerator_type"]: row for row in ended.json["offers"]}
+    assert offered["v5p-8"]["quota"] == "PREEMPTIBLE_TPU_PODSLICE_V5P 4 of 8"
+    assert offered["v5p-8"]["zones"]["us-central1-a"].endswith("does not offer ct5p-hightpu-4t")
+    assert offered["v6e-8"]["zones"]["us-central1-b"] == ""
+    (line,) = [one for one in ended.stderr.splitlines() if one.startswith("v7x-8 ")][:1]
+    assert "Compute Engine" in line and "us-central1-c" in line and "offered" in line
 
 
 def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(

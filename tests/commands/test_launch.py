@@ -49,7 +49,8 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     assert result["cost"]["usd_per_hour"] > 0
     (warning,) = [text for text in result["warnings"] if "--service_account" in text]
     assert "roles/storage.objectUser" in warning and "roles/tpu.admin" in warning
-    assert dry_run("--service_account=a@p.iam.gserviceaccount.com")[0]["warnings"] == []
+    (warning,) = dry_run("--service_account=a@p.iam.gserviceaccount.com")[0]["warnings"]
+    assert "no run of ours has used a rented TPU" in warning
     _, requests = dry_run("--queued")
     assert requests.keys() == {"CreateQueuedResource", "DeleteQueuedResource"}
     queued = requests["CreateQueuedResource"]["body"]
@@ -71,8 +72,14 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--accelerator_type=v3-32"], "estimator engine uses one"),
         (["--accelerator_type=v3-9x"], "did you mean 'v3-8'"),
         (["--accelerator_type=v6e-2", "--zones=us-east5-b"], "sizes v6e-1, v6e-4, v6e-8"),
-        (["--accelerator_type=v6e-32", "--zones=us-east5-b"], "docs/pods.md"),
-        (["--accelerator_type=v6e-8", "--zones=us-east5-b", "--queued"], "has no queue"),
+        (["--accelerator_type=v5e-2"], "sizes v5e-1, v5e-4, v5e-8"),
+        (["--accelerator_type=v7x-64"], "docs/pods.md"),
+        (["--accelerator_type=v7x-8", "--queued"], "the Cloud TPU API does not rent v7x-8"),
+        (["--accelerator_type=v5e-8", "--service=compute"], "Compute Engine does not rent v5e-8"),
+        (["--accelerator_type=v6e-32", "--service=compute"], "does not rent v6e-32"),
+        (["--accelerator_type=v6e-8", "--service=compute", "--queued"], "has no queue"),
+        (["--accelerator_type=v3-8", "--pricing=flex-start"], "only for v5e, v6e"),
+        (["--accelerator_type=v6e-8", "--pricing=flex-start"], "give --max_hours, at most 168"),
         (["--name=Bad_Name"], "lower-case"),
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
@@ -102,7 +109,11 @@ def test_refusals_are_one_line_before_anything(flags, words, capsys):
         (["--engine=pjrt"], "--engine=pjrt", "machine"),
         (["--accelerator_type=v4-8"], "", "machine"),
         (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", "image"),
-        (["--accelerator_type=v5e-8", "--runtime_version=other"], "", "machine"),
+        (
+            ["--accelerator_type=v5litepod-8", "--zones=us-west4-a", "--runtime_version=other"],
+            "",
+            "machine",
+        ),
     ],
 )
 def test_the_vm_gets_the_engine_and_its_environment(flags, engine, lock):
@@ -139,6 +150,9 @@ def test_an_api_that_is_off_is_reported_before_renting(root, fake_tpu):
     assert status == 2
     assert "gcloud services enable tpu.googleapis.com" in result["error"]
     assert fake_tpu.created == []
+    fake_tpu.unread["locations"] = "disabled"
+    status, result = support.run(support.command(f"{root}/other"), fake_tpu)
+    assert status == 2 and result["error"].count("gcloud services enable tpu.googleapis.com") == 1
 
 
 @pytest.mark.parametrize("labels", [{}, {RUN_LABEL: "run-1", ID_LABEL: "other"}])

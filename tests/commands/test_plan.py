@@ -27,8 +27,10 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     }
     assert all(row["hours"] > 0 for row in rows.values())
     assert rows["v3-8", "spot"]["cost_usd"] > 0 and rows["v3-8", "spot"]["zone"]
-    assert ended.json["cheapest"] == rows["v6e-8", "spot"]
-    assert ended.stderr.startswith("cheapest: v6e-8 spot, ") and "103.5 epochs" in ended.stderr
+    assert ended.json["cheapest"] == rows["v5e-8", "spot"]
+    assert (
+        ended.stderr.startswith("cheapest: v5litepod-8 spot, ") and "103.5 epochs" in ended.stderr
+    )
     # A machine has one line: its rate, when it is done, what it costs by both pricings and where,
     # each with its interval.
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v3-8 ")]

@@ -133,6 +133,12 @@ def vm_of(name, run_id="", kind="v3-8", **more):
     return LaunchedRun("gs://b", name, run_id, "p", accelerator_type=kind, **more)
 
 
+def install_gcloud(folder):
+    """Puts the fake `gcloud` into a folder for PATH."""
+    write_tool(f"{folder}/gcloud", f'exec {sys.executable} -m testkit.fakes.gcloud "$@"')
+    return f"{folder}:{os.environ['PATH']}"
+
+
 def make_run(bucket, name, **state):
     """A run of 1,000 steps on a bucket, whose supervisor has left this state."""
     run = LaunchedRun(bucket, name, f"id-{name}", target_step=1000, usd_per_hour=2.4)

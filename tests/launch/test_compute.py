@@ -3,44 +3,18 @@
 import os
 from dataclasses import replace
 
-import pytest
-
-from bigbird_ja import accelerators
-from bigbird_ja.launch import backends, compute
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.launch import compute
 from testkit.fakes.compute import FakeCompute
 from tests.launch import support
 
 ZONE = "us-central1-b"
-VM = support.vm_of("run-1", "id-1", "v5litepod-8", runtime_version=compute.image("v5litepod-8"))
-
-
-def test_a_machine_of_one_host_is_rented_from_compute_engine():
-    machines = {"v5litepod-1": "ct5lp-hightpu-1t", "v5p-8": "ct5p-hightpu-4t"}
-    machines |= {"v6e-8": "ct6e-standard-8t", "tpu7x-8": "tpu7x-standard-4t"}
-    for name, machine in machines.items():
-        assert compute.machine_type(name) == machine
-        assert backends.service_of(name) == "compute"
-        assert len(backends.check_rentable(name)) == 1
-
-
-@pytest.mark.parametrize("name", ["v5e-16", "v4-32", "v2-32"])
-def test_slices_of_several_hosts_are_rented_from_the_cloud_tpu_api(name):
-    assert accelerators.find(name).hosts > 1 and backends.service_of(name) == "tpu"
-    (warning,) = backends.check_rentable(name, "pjrt")
-    assert "slice of" in warning
-
-
-@pytest.mark.parametrize("name", ["v5p-16", "v6e-32", "v7x-64"])
-def test_later_slices_are_refused_with_what_serves(name):
-    with pytest.raises(BadInput, match=rf"{name}: `launch` rents .*slices.*pods.md") as refusal:
-        backends.check_rentable(name)
-    assert "\n" not in str(refusal.value)
+FAMILY = f"{compute.IMAGES}/ubuntu-accelerator-2204-amd64-tpu-v5e-v5p-v6e"
+VM = support.vm_of("run-1", "id-1", "v6e-8", service="compute", runtime_version=FAMILY)
 
 
 def test_a_request_states_when_the_machine_ends():
     body = compute.creation(VM, ZONE, 1, {"startup-script": "true"}, 7200.9)
-    assert body["machineType"].endswith(f"zones/{ZONE}/machineTypes/ct5lp-hightpu-8t")
+    assert body["machineType"].endswith(f"zones/{ZONE}/machineTypes/ct6e-standard-8t")
     assert body["scheduling"] == {
         "automaticRestart": False,
         "instanceTerminationAction": "DELETE",

@@ -23,12 +23,22 @@ def _rents_for_longer_than_it_stored(self):
 @pytest.mark.parametrize(
     ("bounds", "states"),
     [
-        (Bounds(ticks=8), 10_000),
-        (Bounds(ticks=9, target_step=ENDLESS), 20_000),
+        (Bounds(ticks=7), 5_000),
+        (Bounds(ticks=5, service="compute"), 3_000),
+        (Bounds(ticks=5, queued=True), 3_000),
+        (Bounds(ticks=6, target_step=ENDLESS), 3_000),
         (replace(UNENDING, ticks=14), 3_000),
+        (replace(UNENDING, ticks=14, queued=True), 3_000),
+        pytest.param(Bounds(ticks=9), 20_000, marks=pytest.mark.nightly),
+        pytest.param(Bounds(ticks=9, target_step=ENDLESS), 20_000, marks=pytest.mark.nightly),
+        pytest.param(Bounds(ticks=9, queued=True), 20_000, marks=pytest.mark.nightly),
+        pytest.param(Bounds(ticks=9, service="compute"), 20_000, marks=pytest.mark.nightly),
         pytest.param(Bounds(faults=2, ticks=3), 100_000, marks=pytest.mark.nightly),
     ],
-    ids=["finishes", "budget ends it", "long", "two faults"],
+    ids=[
+        *("finishes", "compute", "queue", "budget ends it", "long", "long queue"),
+        *("finishes, longer", "budget, longer", "queue, longer", "compute, longer", "two faults"),
+    ],
 )
 def test_every_invariant_holds_in_every_state(bounds, states):
     found = explore(bounds)

@@ -7,10 +7,10 @@ import pytest
 
 from testkit.histories import History, Verdict
 
-SEEDS = int(os.environ.get("BIGBIRD_JA_HISTORIES", "15"))  # `make bench-leaks` has more
+SEEDS = int(os.environ.get("BIGBIRD_JA_HISTORIES", "10"))  # `make bench-leaks` has more
 
 
-@pytest.mark.parametrize("service", ["tpu", "compute"])
+@pytest.mark.parametrize("service", ["tpu", "compute", "queue"])
 @pytest.mark.parametrize("seeds", [SEEDS, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_nothing_is_left_and_no_limit_is_passed(service, seeds):
     for seed in range(seeds):

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from unittest import mock
 
+import msgspec
 import pytest
 from google.auth.exceptions import RefreshError
 
@@ -19,6 +20,7 @@ from bigbird_ja.launch import (
     rest,
     tpu_api,
 )
+from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.tpu_api import TpuNodes
 from bigbird_ja.process.errors import BadInput
@@ -31,7 +33,7 @@ from tests.launch.support import finished
 ZONE = "us-central1-b"
 NODE = support.vm_of("run-1", "id-1", runtime_version="tpu-vm-tf-2.15.0-se")
 QUEUED = replace(NODE, queued=True)
-VM = replace(NODE, accelerator_type="v5litepod-8")
+VM = replace(NODE, accelerator_type="v6e-8", service="compute")
 METADATA = {"startup-script": "true", RUN_DIR_KEY: "gs://b/run-1"}
 
 
@@ -114,7 +116,6 @@ def test_requests_state_what_is_rented():
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
     address = tpu_api.delete_address("", QUEUED, "z")  # which the watcher deletes
     assert address.endswith("/projects/p/locations/z/queuedResources/run-1?force=true")
-    assert tpu_api.image("v5e-16") == tpu_api.V5E_RUNTIME_VERSION
     v5e = support.vm_of("run-1", kind="v5e-16")
     assert tpu_api.creation(v5e, ZONE, 1, {}, 1.0)["acceleratorType"] == "v5litepod-16"
 
@@ -155,11 +156,23 @@ def test_a_server_that_hangs_does_not_hang_the_caller(answers):
     assert caught.value.kind is Kind.UNAVAILABLE
 
 
-def test_waiting_and_failed_queues(fake_tpu, tpus):
+def test_every_state_of_a_queue(fake_tpu, tpus):
     fake_tpu.script.append("queued_waiting")
     tpus.create(QUEUED, ZONE, 1, {}, 3600.0)
-    assert [tpu.presence for tpu in tpus.list(ZONE)] == [Presence.WAITING]
     (queued,) = fake_tpu.queued.values()
+    for state, presence in (
+        ("WAITING_FOR_RESOURCES", Presence.WAITING),
+        ("ACCEPTED", Presence.WAITING),
+        ("CREATING", Presence.WAITING),
+        ("PROVISIONING", Presence.PENDING),
+        ("ACTIVE", Presence.GONE),  # and its node is not there any more
+        ("SUSPENDING", Presence.GONE),
+        ("SUSPENDED", Presence.GONE),
+        ("DELETING", Presence.DELETING),
+        ("WHAT_IS_NEW", Presence.GONE),
+    ):
+        queued["state"] = {"state": state}
+        assert [tpu.presence for tpu in tpus.list(ZONE)] == [presence], state
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list(ZONE)
@@ -169,20 +182,25 @@ def test_waiting_and_failed_queues(fake_tpu, tpus):
     assert fake_tpu.queued_names() == []
 
 
+def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
+    """Else one that becomes ACTIVE between the two lists would show no node, as if it were lost."""
+    tpus.list(ZONE)
+    order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
+    assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
+
+
 def test_what_the_service_leaves_out_is_empty():
     """As its JSON does with every field that has its default."""
     place = f"projects/p/locations/{ZONE}"
 
     class Bare:
-        def find(self, path):
+        def find(self, path, kind):
             failed = {"state": {"state": "FAILED"}} if "Resources" in path else {}
-            return {"name": path, **failed}
+            return msgspec.convert({"name": path, **failed}, kind)
 
-        def call(self, verb, name):
-            return {
-                "done": True,
-                "error": {"code": 8, "message": "Quota"} if name == "o" else {"a": 1},
-            }
+        def call(self, verb, name, kind):
+            error = {"code": 8, "message": "Quota"} if name == "o" else {"a": 1}
+            return msgspec.convert({"done": True, "error": error}, kind)
 
     service = TpuNodes("p", Bare())  # type: ignore[arg-type]
     tpu = service.find(ZONE, "n")
@@ -221,8 +239,8 @@ def test_credentials_that_are_refused():
     session = mock.Mock()
     session.request.side_effect = RefreshError("x")
     with pytest.raises(ServiceFault) as caught:
-        rest.Rest("http://127.0.0.1", session).call("GET", "x")
-    text = rest.advice(caught.value, "p", ZONE, "v3-8")
+        rest.Rest("http://127.0.0.1", session).call("GET", "x", rest.Answer)
+    text = advise(caught.value, "p", ZONE, "v3-8")
     assert "application-default login" in text
 
 
@@ -247,7 +265,7 @@ def test_what_a_refusal_means(status, body, kind):
 
 def test_advice_has_what_to_do():
     message = "The caller does not have permission actAs on service account x"
-    text = rest.advice(rest.fault_of_status(7, message), "my-project", ZONE, "v3-8")
+    text = advise(rest.fault_of_status(7, message), "my-project", ZONE, "v3-8")
     assert "serviceAccountUser" in text and message in text and "\n" not in text
 
 

@@ -103,7 +103,9 @@ def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted():
 
 def test_a_creation_that_takes_too_long_is_followed_while_what_it_may_make_is_removed():
     state = RunState(Phase.CREATING, zone="zone-a", attempt=1, phase_seconds=1300.0)
-    state = replace(state, operation="o", operation_kind="create", absences=ABSENT_LOOKS)
+    state = replace(
+        state, machine_seconds=1300.0, operation="o", operation_kind="create", absences=ABSENT_LOOKS
+    )
     decision = decide(state, Observation(5.0, 5.0, 0.0, operation=Operation(done=False)), RECORD)
     assert (decision.state.phase, decision.state.operation) == (Phase.REMOVING, "o")
 
@@ -165,3 +167,44 @@ def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_bee
     after = accrue(state, seen, RECORD)
     assert after.billed_seconds == billed and after.cost_usd == billed / 3600 * 2.4
     assert (after.elapsed_seconds, after.billing, after.absences) == (360_000.0, False, 1)
+
+
+@pytest.mark.parametrize("hours", [0.5, 5.0])
+def test_waiting_in_line_uses_up_no_life_of_the_machine(hours):
+    """A budget of eleven hours, and ten of training; and twenty minutes to come up after it."""
+    record = replace(RECORD, queued=True, max_usd=11 * 2.4, poll=300.0)
+    cloud = SimulatedCloud(TRAINER, run=record, queue_seconds=hours * 3600)
+    naps = iter([hours / 2 * 3600])  # nobody watches for a while
+
+    def sleep(seconds):
+        cloud.sleep(next(naps, seconds) if cloud.now > 600 else seconds)
+
+    state = run(cloud, record, sleep=sleep)
+    assert (state.ending, cloud.creations, state.leases_over) == (Ending.FINISHED, 1, 0)
+    assert state.billed_seconds == pytest.approx(cloud.rented_seconds, abs=300)
+
+
+def test_a_queue_that_fails_or_never_moves_gives_its_place_to_the_next_zone():
+    record = replace(RECORD, queued=True, poll=300.0)
+    script = ["queue_failed", "stuck"]
+    lives = lifetimes(math.inf, math.inf, 9.0)
+    cloud = SimulatedCloud(TRAINER, lives, run=record, script=script)
+    state = run(cloud, record)
+    assert (state.ending, cloud.creations) == (Ending.FINISHED, 4)
+    assert names(cloud).count("no_quota") == names(cloud).count("create_timeout") == 1
+    (preempted,) = [one for one in cloud.events if one["event"] == "preempted"]
+    assert preempted["state"].startswith("SUSPEND") and cloud.nodes == []
+
+
+def test_flex_start_ends_by_the_cloud_at_its_limit_and_what_stays_listed_is_removed():
+    record = replace(RECORD, queued=True, pricing="flex-start", max_seconds=5 * 3600.0)
+    cloud = SimulatedCloud(TRAINER, fast=True, run=record, queue_seconds=600.0)
+    state = run(cloud, record)
+    assert (state.ending, cloud.nodes) == (Ending.BUDGET, [])
+    assert state.preemptions == 0 and cloud.rented_seconds <= 5 * 3600
+    unwatched = SimulatedCloud(TRAINER, run=record, queue_seconds=600.0)
+    unwatched.watch_poll = math.inf  # nobody but the cloud
+    unwatched.create(record, "zone-a", 1, {}, 3600.0)
+    unwatched.sleep(86_400.0)
+    assert unwatched.rented_seconds == pytest.approx(3600)
+    assert unwatched.list("zone-a")[0].state == "SUSPENDED"

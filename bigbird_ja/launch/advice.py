@@ -1,0 +1,98 @@
+"""What the refusals of the services mean, and what the user can do about each."""
+
+from bigbird_ja import accelerators
+from bigbird_ja.launch.rest import Kind, ServiceFault
+
+_QUOTAS = "https://console.cloud.google.com/iam-admin/quotas"
+_FAMILIES = {"v5e": "CT5LP", "v5p": "CT5P", "v6e": "CT6E", "v7x": "TPU7X"}
+TRC = (
+    "Compute Engine bills this machine: grants of the TPU Research Cloud (TRC) are quota of the"
+    " Cloud TPU API only"
+)
+
+
+def quota_name(accelerator_type: str, service: str, pricing: str) -> str:
+    """Name the quota that a machine counts against, as the console shows it.
+
+    Google's pages on quotas and on inference with v5e (2025 and 2026), and users' reports of the
+    names that refusals state.
+    """
+    machine = accelerators.find(accelerator_type)
+    is_spot = pricing != "on_demand"  # flex-start uses the preemptible quota, too
+    if service == "compute":
+        name = ("PREEMPTIBLE_" if is_spot else "") + "TPUS_PER_TPU_FAMILY"
+        return f"{name} for {_FAMILIES[machine.chip]}, by region"
+    if machine.chip == "v5e":
+        serving = "-serving" if machine.hosts == 1 else ""
+        why = "v5litepod-1, -4 and -8 count as serving" if serving else "for training"
+        name = f"tpu-v5s-litepod{serving}{'-preemptible' if is_spot else ''}"
+        return f"{name} ({why}), by zone"
+    kind = "preemptible" if is_spot else "on-demand"
+    return f"{kind} {machine.chip} cores, by zone and region"
+
+
+def advise(
+    fault: ServiceFault,
+    project: str,
+    zone: str,
+    accelerator_type: str = "",
+    service: str = "tpu",
+    pricing: str = "spot",
+) -> str:
+    """Describe in one line a refusal, in the service's own words, and what to do about it."""
+    what, answer = accelerator_type or "a TPU", f'the service answered: "{fault.message}"'
+    lowered = fault.message.lower()
+    api, account = (
+        ("compute", "roles/compute.instanceAdmin.v1")
+        if service == "compute"
+        else ("tpu", "roles/tpu.admin")
+    )
+    if fault.kind is Kind.QUOTA:
+        name = quota_name(accelerator_type, service, pricing) if accelerator_type else "TPU"
+        default = ""
+        if service == "tpu" and what.startswith(("v5", "v6e")) and pricing != "on_demand":
+            default = "; Google's page of 2025 states 64 cores of v5e and v6e as its default"
+        other = (
+            "; the quota of the Cloud TPU API, where TRC grants count, is another: --service tpu"
+            if service == "compute" and not what.startswith(("v7", "tpu7"))
+            else ""
+        )
+        return (
+            f"project {project} has no quota for {what} in {zone} ({answer}): ask for more of"
+            f" {name}, on {_QUOTAS} (service {api}.googleapis.com){default}; delete dead TPUs that"
+            f" still hold it (`bigbird-ja down`), or name other --zones{other}"
+        )
+    if fault.is_switched_off:
+        api = "compute" if "compute" in lowered else api
+        name = {"compute": "Compute Engine", "tpu": "Cloud TPU"}[api]
+        return (
+            f"the {name} API is off in project {project} ({answer}):"
+            f" gcloud services enable {api}.googleapis.com --project={project}"
+        )
+    if "not allowed to use the machine type" in lowered:
+        return (
+            f"Compute Engine does not rent {what} to users ({answer}): use --service tpu, which the"
+            " page of the chip documents"
+        )
+    if fault.kind is Kind.PERMISSION and ("actas" in lowered or "service account" in lowered):
+        return (
+            f"you may not run as the TPU's service account ({answer}): grant yourself"
+            " roles/iam.serviceAccountUser on it (docs/cloud-setup.md has the command)"
+        )
+    if fault.kind is Kind.PERMISSION and "credentials" in lowered:
+        return (
+            f"no valid Google credentials ({answer}): run `gcloud auth application-default login`"
+        )
+    if fault.kind is Kind.PERMISSION:
+        return (
+            f"not allowed in project {project}, zone {zone} ({answer}): grant {account} to the"
+            " account that runs `launch` (docs/cloud-setup.md has the commands), and check the"
+            " names of project and zone"
+        )
+    if fault.kind is Kind.BAD_REQUEST:
+        return (
+            f"the service does not take the request for {what} in {zone} ({answer}): check"
+            " --accelerator_type, --zones, --runtime_version and --network; `bigbird-ja doctor"
+            f" --project {project}` lists what it offers"
+        )
+    return f"{fault.kind.value} in {zone}: {answer}"
