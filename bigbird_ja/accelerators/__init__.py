@@ -37,6 +37,7 @@ _GIB = 1 << 30
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none
+ALIKE = 1.25  # largest price of one of them, relative to the first: budgets count the dearest
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -208,6 +209,11 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
+def _is_near(zone: str, other: str) -> bool:
+    """Tell whether two zones or regions are on one continent."""
+    return zone.partition("-")[0] == other.partition("-")[0]
+
+
 class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One chip in some zones, US dollars per hour; None: not offered, or not known."""
 
@@ -272,16 +278,33 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
         return max(priced)
 
-    def usual_zones(self, accelerator: str, pricing: str) -> tuple[str, ...]:
-        """Choose zones where the user names none: the cheapest in the US first.
+    def usual_zones(self, accelerator: str, pricing: str, near: str = "") -> tuple[str, ...]:
+        """Choose the zones that are tried by default: the bucket's region, then its continent.
 
-        There docs/cloud-setup.md puts the bucket; traffic from another continent costs more than
-        the difference between zones.
+        Traffic from another continent costs more than the difference between zones. All have about
+        the price of the first; none is on another continent than that.
+
+        Args:
+            accelerator: type, such as `v5e-8`.
+            pricing: on_demand or spot.
+            near: region of the bucket; by default in the US, as docs/cloud-setup.md has it.
         """
-        offers = self.by_zone(accelerator, pricing)
-        priced = [zone for zone, price in offers if price is not None]
-        zones = priced or [zone for zone, _ in offers]
-        return tuple(sorted(zones, key=lambda zone: not zone.startswith("us-"))[:USUAL_ZONES])
+
+        def distance(offer: tuple[str, float | None]) -> tuple[bool, bool, bool]:
+            zone, price = offer
+            return price is None, region_of(zone) != near, not _is_near(zone, near or "us-")
+
+        ordered = sorted(self.by_zone(accelerator, pricing), key=distance)
+        first, lowest = ordered[0]
+        limit = math.inf if lowest is None else lowest * ALIKE
+        alike = [
+            zone
+            for zone, price in ordered
+            if _is_near(zone, first)
+            and (price is None) == (lowest is None)
+            and (price or 0.0) <= limit
+        ]
+        return tuple(alike[:USUAL_ZONES])
 
     def check_zone(self, zone: str, accelerator: str) -> None:
         """Check that a zone is in the table for that machine.
