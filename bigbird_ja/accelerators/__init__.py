@@ -34,6 +34,7 @@ from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
 
 _GIB = 1 << 30
+COUNTED = 0.9  # share of a step that machine code must cover for `plan` to take its rate
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none

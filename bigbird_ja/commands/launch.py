@@ -7,12 +7,13 @@ r"""Rent a spot TPU VM, train on it, recreate it after preemption, delete it at 
 
 Reads the config, the data set's manifest and --init_from. Writes BUCKET/NAME/model (checkpoints,
 metrics, events: see `pretrain`), BUCKET/NAME/supervisor and, for a model on this machine,
-BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the run is
-finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same command
-again: it adopts the machine. A TPU that nobody watches deletes itself after --lease_hours; none
-lives longer than --max_hours and --max_cost allow. v2 to v4 are rented from the Cloud TPU API, v5e
-and later from Compute Engine; slices of several hosts up to v5e. --dry_run needs no credentials, no
-project and no data, and takes a second. docs/cloud-setup.md leads from an empty project to here.
+BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the
+run is finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same
+command again: it adopts the machine. A TPU that nobody watches deletes itself after --lease_hours;
+none lives longer than --max_hours and --max_cost allow. v2 to v4 are rented from the Cloud TPU API,
+v5e and later from Compute Engine; slices of several hosts up to v5e. --dry_run needs no
+credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an empty
+project to here.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import config_warnings, echo_settings
+from bigbird_ja.settings.values import config_warnings, echo_settings, tokens_per_step_warnings
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import Lease, LeaseLost
 
@@ -145,7 +146,8 @@ def run(args: Args) -> dict[str, Any]:
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)
     log(prepare.estimate(run, config, data, table)[0])
-    for warning in prepare.region_warnings(run):
+    more = (*prepare.region_warnings(run), *tokens_per_step_warnings(overrides, config, data))
+    for warning in more:
         log(f"warning: {warning}")
     tpus = backends.MODULES[service].connect(run.project)
     prepare.check_name_is_free(run, tpus)

@@ -19,10 +19,10 @@ training is by machine code (v5e, v6e), as far as real chips reached it in steps
 interval. Money is of the machine alone: what a base model stores costs less than a dollar a month,
 and traffic within a region nothing.
 
-Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines of
-Kaggle and Colab. Zones are those that `launch` tries by default: in the region and on the continent
-of --data_dir, without it in the US, since traffic from another continent costs more than a cheaper
-zone there saves. A price is that of the dearest of them.
+Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
+of Kaggle and Colab. Zones are those that `launch` tries by default: in the region and on the
+continent of --data_dir, without it in the US, since traffic from another continent costs more than
+a cheaper zone there saves. A price is that of the dearest of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import used_by
-from bigbird_ja.settings.values import config_warnings, decided_by_data
+from bigbird_ja.settings.values import config_warnings, decided_by_data, tokens_per_step_warnings
 from bigbird_ja.storage import hub
 
 if TYPE_CHECKING:
@@ -124,7 +124,6 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     """Read one config, with its data set or an estimate of one; return the run and its results."""
     from bigbird_ja import plan
     from bigbird_ja.data import manifest as manifest_lib
-
     from bigbird_ja.train import hf_folder
 
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
@@ -152,6 +151,8 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
             f" text at {plan.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
             f" {data.seq_length}"
         )
+    for warning in tokens_per_step_warnings(overrides, config, data):
+        log(f"warning: {warning}")
     planned = plan.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
         results = _results(args.preflight[number], data.seq_length)

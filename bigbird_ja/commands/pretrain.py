@@ -8,8 +8,8 @@ tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, Tensor
 Running the same command again continues where the last checkpoint was saved, also without --config,
 and then with what --set changes of `training`; on finished work it says so. SIGTERM, SIGHUP,
 Ctrl-C, --max_train_minutes and a standard error that closes save first (status 75). The tiny preset
-takes minutes on two CPU cores, the base one 1.5 days on a v3-8: `bigbird-ja plan` says how long and
-how much.
+takes minutes on two CPU cores, the base one seven hours on a v5e-8: `bigbird-ja plan` says how long
+and how much.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import change_of, config_warnings, echo_settings, flatten
+from bigbird_ja.settings.values import (
+    change_of,
+    config_warnings,
+    echo_settings,
+    flatten,
+    tokens_per_step_warnings,
+)
 
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
@@ -191,7 +197,8 @@ def _settings(
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)}")
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)
-    for warning in config_warnings(config, from_scratch=not args.init_from):
+    warnings = config_warnings(config, from_scratch=not args.init_from)
+    for warning in (*warnings, *tokens_per_step_warnings(overrides, config, manifest)):
         log(f"warning: {warning}")
     return config, overrides, manifest, guard
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypedDict
 from msgspec import Meta
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import PRICINGS, Accelerator, Prices
+from bigbird_ja.accelerators import COUNTED, PRICINGS, Accelerator, Prices
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
@@ -18,7 +18,6 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 
 SECONDS_PER_HOUR = 3600.0
-COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
 # The share of the rate by machine code that whole train steps of others reached on real chips, and
 # its interval, that of single kernels too, as our ops are smaller: docs/lab/clock.md. Priced cycles
 # get no factor, though of one program (base-4096, XLA's attention, on v5e and v6e) they are some

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
 _FAR_OFF = 30
+_OTHER_LENGTH = 4  # times a preset's sequence length, from which its learning rate is questioned
 
 
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
@@ -234,3 +235,36 @@ def config_warnings(config: Config, from_scratch: bool = True) -> list[str]:
             " scaled to AdamW's here (rates of 0.02 are for Muon without that scale)"
         )
     return lines
+
+
+def tokens_per_step_warnings(
+    overrides: Iterable[Override], config: Config, data: Data
+) -> list[str]:
+    """Warn of a preset's learning rate and batch with sequences of quite another length.
+
+    Args:
+        overrides: what was set, in order.
+        config: the resolved config.
+        data: of the run.
+    """
+    preset, last = {}, {}
+    for override in overrides:
+        last[override.key] = override
+        if override.is_of_preset:
+            preset[override.key] = override.value
+    rate = last.get("training.learning_rate")
+    batch, length = config.training.global_batch_size, preset.get("make_data.seq_length")
+    if rate is None or not rate.is_of_preset or length is None:
+        return []
+    wanted, given = (
+        preset.get("training.global_batch_size", batch) * length,
+        batch * data.seq_length,
+    )
+    if 1 / _OTHER_LENGTH < given / wanted < _OTHER_LENGTH:
+        return []
+    return [
+        f"training.learning_rate={rate.value:g} of {rate.source} is meant for {wanted:,} tokens per"
+        f" step ({wanted // length} x {length:,}), this run has {given:,} ({batch} x"
+        f" {data.seq_length:,}): --set training.global_batch_size="
+        f"{max(1, wanted // data.seq_length)} keeps them, or choose another learning rate"
+    ]

@@ -101,9 +101,18 @@ def test_an_unknown_price_is_refused(name, zones):
 def test_the_cheapest_zones_are_tried_first_and_those_of_one_continent():
     assert TABLE.usual_zones("v6e-8", "spot")[0] == "us-central1-b"
     central = tuple(f"us-central1-{letter}" for letter in "abf")
-    assert TABLE.usual_zones("v3-8", "spot") == (*central, "europe-west4-a")  # us-east1-d: no spot
+    assert TABLE.usual_zones("v3-8", "spot") == central  # us-east1-d: no spot; Europe: traffic
     assert len(TABLE.usual_zones("v5e-8", "on_demand")) == USUAL_ZONES
     assert TABLE.usual_zones("v4-8", "spot") == ("us-central2-b",)
+
+
+@pytest.mark.parametrize("near", ["", "us-central1", "us-west4", "europe-west4", "us"])
+def test_zones_are_those_near_the_bucket_at_about_one_price(near):
+    zones = TABLE.usual_zones("v5e-8", "spot", near)
+    prices = {zone: price for zone, price in TABLE.by_zone("v5e-8", "spot") if zone in zones}
+    assert accelerators.region_of(zones[0]) == near or "-" not in near
+    assert {zone.partition("-")[0] for zone in zones} == {(near or "us").partition("-")[0]}
+    assert max(prices.values()) <= accelerators.ALIKE * prices[zones[0]]
 
 
 def test_prices_can_be_overridden_in_part(tmp_path):
