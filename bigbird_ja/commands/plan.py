@@ -64,7 +64,7 @@ def define_flags(flags: Flags) -> None:
         "Hugging Face folder as of `pretrain --init_from`: its sizes replace the config's.",
     )
     flags.setting("training.num_train_steps")
-    alone, usual = "Compares these alone: v3-8, v5e-32.", "one machine of each TPU"
+    alone, usual = "Compares only these: v5e-8, v5e-32.", "one machine of each TPU"
     flags.text("accelerator_type", alone, many=True, none=usual)
     rates = "FILE of `preflight --output`, one for each --config: rates from the real compiler."
     flags.path("preflight", rates, many=True)

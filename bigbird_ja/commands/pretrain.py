@@ -8,7 +8,7 @@ tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, Tensor
 Running the same command again continues where the last checkpoint was saved, also without --config,
 and then with what --set changes of `training`; on finished work it says so. SIGTERM, SIGHUP,
 Ctrl-C, --max_train_minutes and a standard error that closes save first (status 75). The tiny preset
-takes minutes on two CPU cores, the base one seven hours on a v5e-8: `bigbird-ja plan` says how long
+takes minutes on two CPU cores, the base one 7.0 hours on a v5e-8: `bigbird-ja plan` says how long
 and how much.
 """
 
