@@ -24,13 +24,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import resolve
-from bigbird_ja.launch import LaunchedRun, Tpus, backends, encoder, startup, supervise
+from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import Stop, World, service_clock
@@ -43,6 +43,9 @@ from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import config_warnings, echo_settings, tokens_per_step_warnings
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import Lease, LeaseLost
+
+if TYPE_CHECKING:
+    from bigbird_ja.launch import encoder
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")
@@ -178,6 +181,8 @@ def _encoder(args: Args) -> tuple[str, list[Override]]:
 
 def _source(path: str, run: LaunchedRun, dry_run: bool) -> encoder.Encoder:
     """Find the model to start from; a dry run asks no bucket."""
+    from bigbird_ja.launch import encoder
+
     if dry_run and storage.is_remote(path):
         log(f"warning: a dry run doesn't read {path}: it counts with the sizes of --config")
     elif path:
