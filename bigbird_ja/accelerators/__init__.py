@@ -290,22 +290,19 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             pricing: on_demand or spot.
             near: region of the bucket; by default in the US, as docs/cloud-setup.md has it.
         """
-
-        def distance(offer: tuple[str, float | None]) -> tuple[bool, bool, bool]:
-            zone, price = offer
-            return price is None, region_of(zone) != near, not _is_near(zone, near or "us-")
-
-        ordered = sorted(self.by_zone(accelerator, pricing), key=distance)
+        ordered = sorted(
+            self.by_zone(accelerator, pricing),
+            key=lambda offer: (
+                offer[1] is None,
+                region_of(offer[0]) != near,
+                not _is_near(offer[0], near or "us"),
+            ),
+        )
         first, lowest = ordered[0]
-        limit = math.inf if lowest is None else lowest * ALIKE
-        alike = [
-            zone
-            for zone, price in ordered
-            if _is_near(zone, first)
-            and (price is None) == (lowest is None)
-            and (price or 0.0) <= limit
-        ]
-        return tuple(alike[:USUAL_ZONES])
+        near_ones = [offer for offer in ordered if _is_near(offer[0], first)]
+        if lowest is not None:
+            near_ones = [offer for offer in near_ones if (offer[1] or math.inf) <= lowest * ALIKE]
+        return tuple(zone for zone, _ in near_ones[:USUAL_ZONES])
 
     def check_zone(self, zone: str, accelerator: str) -> None:
         """Check that a zone is in the table for that machine.

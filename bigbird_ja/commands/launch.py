@@ -40,7 +40,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import config_warnings, echo_settings, tokens_per_step_warnings
+from bigbird_ja.settings.values import config_warnings, echo_settings
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import Lease, LeaseLost
 
@@ -126,17 +126,18 @@ def _define_machine(flags: Flags) -> None:
 def run(args: Args) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
     from bigbird_ja.data import manifest as manifest_lib  # NumPy
-    from bigbird_ja.launch import prepare
+    from bigbird_ja.launch import encoder, prepare
     from bigbird_ja.train import hf_folder
 
     _check_bounds(args)
-    model, adopted = _encoder(args)
+    model, adopted = _model(args)
     config, overrides = resolve(args, adopted)
     vm, table = startup.emulation(), load_prices(args.price_file)
     run, warnings = prepare.make_record(args.flag_values_dict(), config, vm, table)
-    source = _source(model, run, args.dry_run)
+    reads = model and not (args.dry_run and storage.is_remote(model))
+    source = encoder.find(model, run.bucket) if reads else encoder.Encoder(model)
     run = dataclasses.replace(run, init_from=source.path)
-    for warning in (*warnings, *config_warnings(config, from_scratch=not model)):
+    for warning in (*warnings, *(config_warnings(config, not model) if args.dry_run else [])):
         log(f"warning: {warning}")
     service = backends.service_of(run.accelerator_type)
     engine = backends.engine_on(run.accelerator_type, run.engine)
@@ -149,8 +150,8 @@ def run(args: Args) -> dict[str, Any]:
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)
     log(prepare.estimate(run, config, data, table)[0])
-    more = (*prepare.region_warnings(run), *tokens_per_step_warnings(overrides, config, data))
-    for warning in more:
+    more = config_warnings(config, not model, overrides, data)
+    for warning in (*prepare.region_warnings(run), *more):
         log(f"warning: {warning}")
     tpus = backends.MODULES[service].connect(run.project)
     prepare.check_name_is_free(run, tpus)
@@ -167,27 +168,15 @@ def _check_bounds(args: Args) -> None:
         raise BadInput(f"needed: {', and '.join(missing)}")
 
 
-def _encoder(args: Args) -> tuple[str, list[Override]]:
+def _model(args: Args) -> tuple[str, list[Override]]:
     """Return the path of --init_from, and the settings that the model there states."""
-    if not args.init_from:
-        return "", []
     from bigbird_ja.train import hf_folder
 
-    path = hub.fetched(args.init_from, "--init_from", weights=True)
+    path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
     if args.dry_run and storage.is_remote(path):
-        return path, []
-    return path, hf_folder.stated_settings(path)
-
-
-def _source(path: str, run: LaunchedRun, dry_run: bool) -> encoder.Encoder:
-    """Find the model to start from; a dry run asks no bucket."""
-    from bigbird_ja.launch import encoder
-
-    if dry_run and storage.is_remote(path):
         log(f"warning: a dry run doesn't read {path}: it counts with the sizes of --config")
-    elif path:
-        return encoder.find(path, run.bucket)
-    return encoder.Encoder(path)
+        return path, []
+    return path, hf_folder.stated_settings(path) if path else []
 
 
 def _supervise(

@@ -31,7 +31,7 @@ import dataclasses
 import datetime
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
@@ -42,7 +42,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import used_by
-from bigbird_ja.settings.values import config_warnings, decided_by_data, tokens_per_step_warnings
+from bigbird_ja.settings.values import config_warnings, decided_by_data
 from bigbird_ja.storage import hub
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = used_by("plan")
 MANY_CONFIGS = True
-_BOUGHT_HEADER = ("this money buys on", "pricing", "steps", "tokens", "epochs", "of the run")
 _HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand USD")
 
 
@@ -89,7 +88,7 @@ def run(args: Args) -> dict[str, Any]:
     bought = _bought(plans[0], runs[0], made, args.max_cost) if args.max_cost else []
     print(_verdict(chosen, [row for row in made if _is_free(row)]))
     if bought:
-        print(f"\n{table([list(_cells(each)) for each in bought], _BOUGHT_HEADER)}\n")
+        print(f"\n{_affordable(bought, args.max_cost)}\n")
     print(_describe(plans, runs, made, listed.describe_age(today)))
     return {
         **({"max_cost_buys": bought} if bought else {}),
@@ -129,8 +128,6 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
     adopted = hf_folder.stated_settings(source) if source else []
     config, overrides = resolve(args, adopted, name)
-    for warning in config_warnings(config, from_scratch=not source):
-        log(f"warning: {warning}")
     data: Data
     if args.data_dir:
         data = manifest_lib.load(args.data_dir[number])
@@ -151,7 +148,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
             f" text at {plan.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
             f" {data.seq_length}"
         )
-    for warning in tokens_per_step_warnings(overrides, config, data):
+    for warning in config_warnings(config, not source, overrides, data):
         log(f"warning: {warning}")
     planned = plan.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
@@ -217,11 +214,15 @@ def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 # --- for people: at most 79 columns -------------------------------------------------------------
 
 
-def _cells(bought: dict[str, Any]) -> Iterator[str]:
-    """Format one machine's row of what a budget buys."""
-    yield from (bought["accelerator"], bought["pricing"].replace("_", " "))
-    yield from (human_count(bought["steps"]), human_count(bought["tokens"]))
-    yield from (_short(bought["epochs"]), f"{bought['share']:.0%}")
+def _affordable(bought: Sequence[dict[str, Any]], budget: float) -> str:
+    """Format what a budget buys."""
+    cells = [
+        [each["accelerator"], each["pricing"].replace("_", " "), human_count(each["steps"])]
+        + [human_count(each["tokens"]), _short(each["epochs"]), f"{each['share']:.0%}"]
+        for each in bought
+    ]
+    header = (f"{budget:g} USD buy on", "pricing", "steps", "tokens", "epochs", "of the run")
+    return table(cells, header)
 
 
 def _verdict(chosen: Row | None, free: Sequence[Row]) -> str:

@@ -29,13 +29,7 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import (
-    change_of,
-    config_warnings,
-    echo_settings,
-    flatten,
-    tokens_per_step_warnings,
-)
+from bigbird_ja.settings.values import change_of, config_warnings, echo_settings, flatten
 
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
@@ -197,8 +191,7 @@ def _settings(
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)}")
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)
-    warnings = config_warnings(config, from_scratch=not args.init_from)
-    for warning in (*warnings, *tokens_per_step_warnings(overrides, config, manifest)):
+    for warning in config_warnings(config, not args.init_from, overrides, manifest):
         log(f"warning: {warning}")
     return config, overrides, manifest, guard
 

@@ -232,18 +232,18 @@ def estimate(
     row = plan.make_row([plan.Plan(config, data)], machine, run.pricing, (), price)
     most = cost_limits(run, table)["most_hours"]
     covered = most / row.hours if most is not None and row.hours else None
-    usd, hours = row.cost_usd_range, row.hours_range
-    if row.hours is None or hours is None:
-        text = "preemptions are too frequent for it to finish, by `plan`"
-    else:
-        money = f", {row.cost_usd:,.2f} ({usd[0]:,.2f}-{usd[1]:,.2f}) USD" if usd else ""
-        text = f"{row.hours:,.1f} ({hours[0]:,.1f}-{hours[1]:,.1f}) rented hours{money} by `plan`"
+    keys = ("hours", "hours_range", "cost_usd", "cost_usd_range")
+    needs = {key: getattr(row, key) for key in keys}
+    text = f"needs    {_figure(row.hours, row.hours_range)} rented hours,"
+    text += f" {_figure(row.cost_usd, row.cost_usd_range)} USD by `plan`"
     if covered is not None:
         text += f"; the limits cover {'all of it' if covered >= 1 else f'{covered:.0%}'}"
-    return f"needs    {text}", {
-        **{"hours": row.hours, "hours_range": hours, "cost_usd": row.cost_usd},
-        **{"cost_usd_range": usd, "covered": covered},
-    }
+    return text, {**needs, "covered": covered}
+
+
+def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
+    """Write a number with its interval; one that is not known is `?`."""
+    return "?" if value is None or ends is None else f"{value:,.2f} ({ends[0]:,.2f}-{ends[1]:,.2f})"
 
 
 def dry_run(

@@ -212,13 +212,22 @@ def validate_on_data(config: Config, data: Data) -> None:
         )
 
 
-def config_warnings(config: Config, from_scratch: bool = True) -> list[str]:
+def config_warnings(
+    config: Config,
+    from_scratch: bool = True,
+    overrides: Iterable[Override] = (),
+    data: Data | None = None,
+) -> list[str]:
     """Warn of settings that are legal but suspicious, one line each.
 
-    A low rate is usual where training does not begin from scratch (`--init_from`).
+    Args:
+        config: the resolved config.
+        from_scratch: whether training begins from random weights: else a low rate is usual.
+        overrides: what was set, in order.
+        data: of the run, if it is known.
     """
     training = config.training
-    lines = []
+    lines = _unusual_length(config, overrides, data) if data else []
     if training.warmup_steps >= training.num_train_steps:
         reached = training.num_train_steps / training.warmup_steps
         lines.append(
@@ -237,29 +246,18 @@ def config_warnings(config: Config, from_scratch: bool = True) -> list[str]:
     return lines
 
 
-def tokens_per_step_warnings(
-    overrides: Iterable[Override], config: Config, data: Data
-) -> list[str]:
-    """Warn of a preset's learning rate and batch with sequences of quite another length.
-
-    Args:
-        overrides: what was set, in order.
-        config: the resolved config.
-        data: of the run.
-    """
+def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
+    """Warn of a preset's learning rate with sequences of quite another length than its own."""
     preset, last = {}, {}
     for override in overrides:
         last[override.key] = override
-        if override.is_of_preset:
-            preset[override.key] = override.value
-    rate = last.get("training.learning_rate")
-    batch, length = config.training.global_batch_size, preset.get("make_data.seq_length")
+        preset |= {override.key: override.value} if override.is_of_preset else {}
+    rate, length = last.get("training.learning_rate"), preset.get("make_data.seq_length")
     if rate is None or not rate.is_of_preset or length is None:
         return []
-    wanted, given = (
-        preset.get("training.global_batch_size", batch) * length,
-        batch * data.seq_length,
-    )
+    batch = config.training.global_batch_size
+    wanted = preset.get("training.global_batch_size", batch) * length
+    given = batch * data.seq_length
     if 1 / _OTHER_LENGTH < given / wanted < _OTHER_LENGTH:
         return []
     return [

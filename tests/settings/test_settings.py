@@ -20,7 +20,6 @@ from bigbird_ja.settings.values import (
     echo_settings,
     flatten,
     mask_rates,
-    tokens_per_step_warnings,
     train_predictions,
     varied,
 )
@@ -331,7 +330,7 @@ def test_what_a_model_dir_accepts_a_change_of():
 def test_a_presets_rate_at_quite_another_length_is_questioned(sets, warned):
     config, overrides = resolve_config("continue-8192", sets)
     data = requested_data(config)
-    lines = tokens_per_step_warnings(overrides, fit_to_data(config, data), data)
+    lines = config_warnings(fit_to_data(config, data), False, overrides, data)
     assert bool(lines) == warned
     if lines:
         (line,) = lines
