@@ -9,6 +9,7 @@ With --check nothing is written; the exit status is 1 if a page is out of date.
 
 import re
 import sys
+from pathlib import Path
 
 import msgspec
 from absl import flags
@@ -17,6 +18,7 @@ from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
 from bigbird_ja.settings import DATA_KEYS
 from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.resolve import preset_names, preset_path
 from bigbird_ja.settings.schema import OPTIONS, Config
 from scripts import make_tour
 from testkit import ROOT
@@ -103,7 +105,7 @@ def _flag_list(listed: list[flags.Flag]) -> str:
 
 def settings_page() -> str:
     """Write the sections of docs/settings.md below the introduction that it has."""
-    parts = [(ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0]]
+    parts = [(ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0], _presets()]
     set_by = _setting_flags()
     for name, section in msgspec.structs.asdict(Config()).items():
         about = " ".join((type(section).__doc__ or "").split())
@@ -114,6 +116,18 @@ def settings_page() -> str:
             f"| setting | meaning | values (default) |\n|---|---|---|\n{rows}\n"
         )
     return "\n".join(parts)
+
+
+def _presets() -> str:
+    """Write the presets' table: their own comments say what each is for, and on which machine."""
+    rows = []
+    for name in preset_names():
+        text = Path(preset_path(name)).read_text("utf-8")
+        found = re.findall(r"(?m)^# (For|Hardware): +(.*(?:\n#  .*)*)", text)
+        parts = {key: " ".join(re.sub(r"\n# +", " ", part).split()) for key, part in found}
+        rows.append(f"| `{name}` | {parts['For']} | {parts['Hardware']} |")
+    body = "\n".join(rows)
+    return f"## Presets\n\n| `--config` | for | machine |\n|---|---|---|\n{body}\n"
 
 
 def _changes(section: str, listed: list[Option]) -> str:

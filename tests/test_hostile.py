@@ -32,7 +32,7 @@ GOOD = {
     "fill-mask": "--model_dir=in/model --text=日本の[MASK]",
     "report": "--model_dir=in/model --output=out/report.html",
     "export": "--model_dir=in/model --output_dir=out/hf",
-    "launch": "--config=in/config.yaml --dry_run",
+    "launch": "--config=in/config.yaml --max_cost=5 --dry_run",
 }
 # Without files, of a service or of this machine; preflight reads what plan reads, and is long.
 OTHERS = {"demo", "sample", "status", "logs", "down", "doctor", "preflight"}

@@ -37,10 +37,11 @@ from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
 
 _GIB = 1 << 30
+COUNTED = 0.9  # share of a step that machine code must cover for `plan` to take its rate
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none
-_MUCH_DEARER = 1.5
+ALIKE = 1.25  # largest price of one of them, relative to the first: budgets count the dearest
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -323,7 +324,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         priced = {zone: price for zone, price in offers if price is not None}
         zones = list(priced) or [zone for zone, _ in offers]
         zones = rentals_lib.near(zones, near)
-        limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
+        limit = ALIKE * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
     def check_zone(self, zone: str, accelerator: str, pricing: str, service: str = "") -> None:

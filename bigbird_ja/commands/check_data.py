@@ -1,9 +1,9 @@
 """Verifies a data set and shows what is in it.
 
-Reads every record of --data_dir (about 200 MB a second, changing nothing): checksums, counts,
-lengths, ids against the tokenizer, and that every record predicts something. Prints density,
-lengths, documents per sequence, tokens per epoch and a masked example. Exit status 2 if anything
-is wrong, with one line for each problem.
+Reads every record of --data_dir (ten seconds to start, then some 20 MB a second; nothing is
+changed): checksums, counts, lengths, ids against the tokenizer, and that every record predicts
+something. Prints density, lengths, documents per sequence, tokens per epoch and a masked example.
+Exit status 2 if anything is wrong, with one line for each problem.
 """
 
 from __future__ import annotations

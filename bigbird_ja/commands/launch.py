@@ -1,27 +1,32 @@
 r"""Rent a spot TPU VM, train on it, recreate it after preemption, delete it at the end.
 
   bigbird-ja launch --name base-1 --config base-4096 --project MY-PROJECT \
-      --bucket gs://MY-BUCKET --data_dir gs://MY-BUCKET/data --max_cost 300
+      --bucket gs://MY-BUCKET --data_dir gs://MY-BUCKET/data --max_cost 40
+  bigbird-ja launch --name mine-1 --config continue-8192 --init_from encoder --project MY-PROJECT \
+      --bucket gs://MY-BUCKET --data_dir gs://MY-BUCKET/data --max_cost 5
 
-Reads the config and the data set's manifest. Writes BUCKET/NAME/model (checkpoints, metrics,
-events: see `pretrain`) and BUCKET/NAME/supervisor. Stays in the foreground until the run is
-finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same command
-again: it adopts the machine. A TPU that nobody watches deletes itself after --lease_hours; none
-lives longer than --max_hours and --max_cost allow. Before anything is created it asks the services
-which zones offer the machine (`doctor --project` shows the answers). --dry_run needs no
+Reads the config, the data set's manifest and --init_from. Writes BUCKET/NAME/model (checkpoints,
+metrics, events: see `pretrain`), BUCKET/NAME/supervisor and, for a model on this machine,
+BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the
+run is finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same
+command again: it adopts the machine. A TPU that nobody watches deletes itself after --lease_hours;
+none lives longer than --max_hours and --max_cost allow. Before anything is created it asks the
+services which zones offer the machine (`doctor --project` shows the answers). --dry_run needs no
 credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an empty
 project to here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from bigbird_ja import storage
 from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import resolve
@@ -34,11 +39,16 @@ from bigbird_ja.process import errors, signals, streams
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
+from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import config_warnings, echo_settings
+from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import Lease, LeaseLost
 
-EXAMPLE = "bigbird-ja launch --config base-4096 --dry_run"
+if TYPE_CHECKING:
+    from bigbird_ja.launch import encoder
+
+EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")
 _QUESTION = (
     "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
@@ -63,11 +73,17 @@ def _define_what(flags: Flags) -> None:
     flags.text("zones", "Zones to try in this order.", **about)
     flags.text(
         "accelerator_type",
-        "v2-8, v3-8; untried: v4-8, v5e-8, v5p-8, v6e-8, v7x-8, and slices such as v5e-32, v4-32.",
-        default="v3-8",
+        "v5e-8, v6e-8, v5p-8, v4-8, v3-8, ..., and slices of several hosts such as v5e-32.",
+        default="v5e-8",
     )
     flags.text("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
     flags.text("data_dir", "Data set of `make-data`, on gs://.", **needed)
+    flags.path(
+        "init_from",
+        "As `pretrain --init_from`: on gs://, or on this machine; then it is uploaded once.",
+    )
+    evaluates = "train_and_eval also evaluates every training.eval_every_steps steps."
+    flags.choice("mode", ("train", "train_and_eval"), evaluates)
     flags.setting("training.num_train_steps")
     engine = (
         "As `pretrain --engine`. JAX's runtime brings its own Python, TensorFlow, jax and libtpu."
@@ -119,31 +135,44 @@ def _define_machine(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
-    from bigbird_ja.launch import prepare  # NumPy
+    from bigbird_ja.data import manifest as manifest_lib  # NumPy
+    from bigbird_ja.launch import encoder, prepare
+    from bigbird_ja.train import hf_folder
 
     startup.check_lock()
-    config, overrides = resolve(args)
+    _check_bounds(args)
+    model, adopted = _model(args)
+    config, overrides = resolve(args, adopted)
     vm, table = startup.emulation(), load_prices(args.price_file)
     flags = args.flag_values_dict()
     run, warnings = prepare.make_record(flags, config, vm, table)
-    for warning in (*warnings, *config_warnings(config)):
+    reads = model and not (args.dry_run and storage.is_remote(model))
+    source = encoder.find(model, run.bucket) if reads else encoder.Encoder(model)
+    run = dataclasses.replace(run, init_from=source.path)
+    for warning in (*warnings, *(config_warnings(config, not model) if args.dry_run else [])):
         log(f"warning: {warning}")
     log(backends.describe(run))
     if args.dry_run:
-        return {**prepare.dry_run(run, vm, table), "warnings": warnings}
+        return {**prepare.dry_run(run, config, vm, table), "warnings": warnings}
+    if model:  # again, as the data set decides some of it, and may have another tokenizer
+        known = hf_folder.adopted_settings(model, None, manifest_lib.load(run.data_dir))
+        config, overrides = resolve(args, known)
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)
     rentals = [] if prepare.has_machine(run) else prepare.find_rentals(flags, table)
+    notes = config_warnings(config, not model, overrides, data)
     while True:
         if rentals:
-            run, notes, rentals = prepare.settle(run, flags, table, rentals)
-            for note in (*notes, backends.describe(run)):
-                log(note)
-        for warning in prepare.region_warnings(run):
+            run, answers, rentals = prepare.settle(run, flags, table, rentals)
+            for answer in (*answers, backends.describe(run)):
+                log(answer)
+        log(prepare.estimate(run, config, data, table)[0])
+        for warning in (*prepare.region_warnings(run), *notes):
             log(f"warning: {warning}")
+        notes = []
         tpus = backends.MODULES[run.service].connect(run.project)
         prepare.check_name_is_free(run, tpus)
-        state = _supervise(args, run, config, data, vm, tpus)
+        state = _supervise(args, run, config, data, vm, tpus, source)
         if state is None:
             return {"name": run.name, "state": "detached"}
         if not (rentals and lacks_quota(state, run)):
@@ -151,8 +180,34 @@ def run(args: Args) -> dict[str, Any]:
         log(f"{state.ending_message}: trying the other service")
 
 
+def _check_bounds(args: Args) -> None:
+    """Refuse a run without a config of its own or without a limit on its cost."""
+    missing = [] if args.config else ["--config (`bigbird-ja config` lists the presets)"]
+    if args.max_cost is None and args.max_hours is None:
+        missing.append("--max_cost or --max_hours (`bigbird-ja plan` says what a run takes)")
+    if missing:
+        raise BadInput(f"needed: {', and '.join(missing)}")
+
+
+def _model(args: Args) -> tuple[str, list[Override]]:
+    """Return the path of --init_from, and the settings that the model there states."""
+    from bigbird_ja.train import hf_folder
+
+    path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
+    if args.dry_run and storage.is_remote(path):
+        log(f"warning: a dry run doesn't read {path}: it counts with the sizes of --config")
+        return path, []
+    return path, hf_folder.stated_settings(path) if path else []
+
+
 def _supervise(
-    args: Args, run: LaunchedRun, config: Config, data: Data, vm: startup.Emulation, tpus: Tpus
+    args: Args,
+    run: LaunchedRun,
+    config: Config,
+    data: Data,
+    vm: startup.Emulation,
+    tpus: Tpus,
+    source: encoder.Encoder,
 ) -> RunState | None:
     """Take the run's lock, store what the machine needs, and supervise until the run has ended.
 
@@ -168,6 +223,7 @@ def _supervise(
     lease.acquire()
     try:
         stored = startup.store(run, config, data, args.update_package)
+        source.upload()
         interrupts = Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log)
         with interrupts, streams.guard_stderr(interrupts.nobody_reads):
             return supervise.supervise(stored, _world(stored, vm, tpus, lease, interrupts))

@@ -3,12 +3,15 @@
   bigbird-ja plan --config base-4096 --data_dir gs://MY-BUCKET/data
   bigbird-ja plan --config base-4096 --preflight slices.json
   bigbird-ja plan --config modernbert-1024 --config modernbert-8192
+  bigbird-ja plan --config continue-8192 --init_from encoder --max_cost 5
 
-Reads a config and, where given, a data set's manifest, `preflight --output` figures and a table of
-prices. Writes nothing. Takes a second.
+Reads a config and, where given, the config.json of --init_from, a data set's manifest, `preflight
+--output` figures and a table of prices. Writes nothing. Takes a second.
 
 Several --config are runs one after the other, each from the weights of the one before, with a
 table of the sum. --data_dir and --preflight then are given once for each, in order, or not at all.
+With --init_from all have the sizes of that encoder. --max_cost also shows how many steps, tokens
+and epochs that money buys on each machine.
 
 Hours are of rented time with saves, restarts and the work that preemptions repeat. The rate of
 training is by machine code (v5e, v6e), as far as real chips reached it in steps of others
@@ -16,8 +19,10 @@ training is by machine code (v5e, v6e), as far as real chips reached it in steps
 interval. Money is of the machine alone: what a base model stores costs less than a dollar a month,
 and traffic within a region nothing.
 
-Compares one machine of each TPU from v2 to v7x in its cheapest zone, every slice in --preflight,
-and the free machines of Kaggle and Colab.
+Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
+of Kaggle and Colab. Zones are those that `launch` tries by default: in the region and on the
+continent of --data_dir, without it in the US, since traffic from another continent costs more than
+a cheaper zone there saves. A price is that of the dearest of them.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import resolve
 from bigbird_ja.process.console import human_count, log, table
@@ -37,6 +43,7 @@ from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import used_by
 from bigbird_ja.settings.values import config_warnings, decided_by_data
+from bigbird_ja.storage import hub
 
 if TYPE_CHECKING:
     from bigbird_ja.plan import Plan, Results, Row
@@ -51,12 +58,18 @@ def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     guess = "estimated from Wiki40b's size"
     flags.path("data_dir", "Data set of `make-data`, one for each --config.", many=True, none=guess)
+    flags.path(
+        "init_from",
+        "Hugging Face folder as of `pretrain --init_from`: its sizes replace the config's.",
+    )
     flags.setting("training.num_train_steps")
-    alone, usual = "Compares these alone: v3-8, v5e-32.", "one machine of each TPU"
+    alone, usual = "Compares only these: v5e-8, v5e-32.", "one machine of each TPU"
     flags.text("accelerator_type", alone, many=True, none=usual)
     rates = "FILE of `preflight --output`, one for each --config: rates from the real compiler."
     flags.path("preflight", rates, many=True)
     flags.path("price_file", "YAML file over the built-in table of prices.")
+    budget = "Budget: the table shows what it buys."
+    flags.number("max_cost", None, budget, unit="US dollars", above=0, high=1e9, none="no budget")
     flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
 
 
@@ -69,11 +82,16 @@ def run(args: Args) -> dict[str, Any]:
     pairs = [_plan(args, number, name) for number, name in enumerate(names)]
     plans, runs = [each for each, _ in pairs], [about for _, about in pairs]
     listed, today = accelerators.load_prices(args.price_file), datetime.date.today()
-    made = plan.make_rows(plans, listed, args.accelerator_type)
+    region = storage.bucket_location(args.data_dir[0]) if args.data_dir else None
+    made = plan.make_rows(plans, listed, args.accelerator_type, region or "")
     chosen = plan.cheapest(made)
-    print(_verdict(chosen))
+    bought = _bought(plans[0], runs[0], made, args.max_cost) if args.max_cost else []
+    print(_verdict(chosen, [row for row in made if _is_free(row)]))
+    if bought:
+        print(f"\n{_affordable(bought, args.max_cost)}\n")
     print(_describe(plans, runs, made, listed.describe_age(today)))
     return {
+        **({"max_cost_buys": bought} if bought else {}),
         **(runs[0] if len(runs) == 1 else {**_sum(runs), "runs": runs}),
         "rows": [dataclasses.asdict(row) for row in made],
         "cheapest": None if chosen is None else dataclasses.asdict(chosen),
@@ -97,6 +115,8 @@ def _check_several(args: Args, count: int) -> None:
             )
     if count > 1 and args.num_train_steps is not None:
         raise BadInput("--num_train_steps and several --config: each config has its own steps")
+    if count > 1 and args.max_cost is not None:
+        raise BadInput("--max_cost and several --config: give one, a budget belongs to one run")
 
 
 def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, Any]]:
@@ -104,13 +124,17 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     from bigbird_ja import plan
     from bigbird_ja.accelerators import environment
     from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.train import hf_folder
 
-    config, overrides = resolve(args, config_name=name)
-    for warning in config_warnings(config):
-        log(f"warning: {warning}")
+    source = args.init_from and hub.fetched(args.init_from, "--init_from")
+    adopted = hf_folder.stated_settings(source) if source else []
+    config, overrides = resolve(args, adopted, name)
     data: Data
     if args.data_dir:
         data = manifest_lib.load(args.data_dir[number])
+        if source:
+            adopted = hf_folder.adopted_settings(source, None, data)
+            config, overrides = resolve(args, adopted, name)
         config = fit_to_data(config, data, overrides, args.data_dir[number])
         for line in decided_by_data(overrides, data):
             log(line)
@@ -125,6 +149,8 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
             f" text at {plan.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
             f" {data.seq_length}"
         )
+    for warning in config_warnings(config, not source, overrides, data):
+        log(f"warning: {warning}")
     planned = plan.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
         results = _results(args.preflight[number], data.seq_length)
@@ -159,6 +185,23 @@ def _results(path: str, seq_length: int) -> Results:
     return results
 
 
+def _bought(
+    run: Plan, about: dict[str, Any], rows: Sequence[Row], budget: float
+) -> list[dict[str, Any]]:
+    """Compute what a budget buys on each rented machine, most first."""
+    from bigbird_ja import plan
+
+    shares = [(plan.affordable_share(run, row, budget), row) for row in rows if not _is_free(row)]
+    return [
+        {
+            **{"accelerator": row.accelerator, "pricing": row.pricing, "share": share},
+            **{key: share * about[key] for key in ("steps", "tokens", "epochs")},
+        }
+        for share, row in sorted(shares, key=lambda pair: -(pair[0] or 0.0))
+        if share is not None
+    ]
+
+
 def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Add up the results of several runs; None where no sum has a meaning."""
     per_step = {run["tokens_per_step"] for run in runs}
@@ -176,21 +219,35 @@ def _sum(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 # --- for people: at most 79 columns -------------------------------------------------------------
 
 
-def _verdict(chosen: Row | None) -> str:
-    """Say `cheapest: v6e-8 spot, 27 (22-33) dollars, 8.5 (7.0-10.4) h`, and how to rent it."""
+def _affordable(bought: Sequence[dict[str, Any]], budget: float) -> str:
+    """Format what a budget buys."""
+    cells = [
+        [each["accelerator"], each["pricing"].replace("_", " "), human_count(each["steps"])]
+        + [human_count(each["tokens"]), _short(each["epochs"]), f"{each['share']:.0%}"]
+        for each in bought
+    ]
+    header = (f"{budget:g} USD buy on", "pricing", "steps", "tokens", "epochs", "of the run")
+    return table(cells, header)
+
+
+def _verdict(chosen: Row | None, free: Sequence[Row]) -> str:
+    """Name the free machines, then the cheapest one to rent, and how to rent it."""
+    names = [f"{row.accelerator} of {row.pricing}, {_duration(row.hours_range)}" for row in free]
+    lent = f"for nothing, session by session: {'; '.join(names)}"
+    lent = textwrap.fill(lent, 79, subsequent_indent="  ") + "\n" if free else ""
     if chosen is None:
-        return "no machine here is known to finish it"
+        return f"{lent}no machine here is known to finish it"
     usd, hours = chosen.cost_usd or 0.0, chosen.wall_hours or 0.0
     text = (
-        f"cheapest: {_typed(chosen)} {chosen.pricing.replace('_', ' ')},"
+        f"cheapest to rent: {chosen.accelerator} {chosen.pricing.replace('_', ' ')},"
         f" {_short(usd)} ({_between(chosen.cost_usd_range)}) dollars,"
         f" {_short(hours)} ({_between(chosen.wall_hours_range)}) h,"
         f" {', '.join(filter(None, ('estimated', chosen.note)))}"
     )
     return (
-        textwrap.fill(text, 79, subsequent_indent="  ") + "\n"
-        f"  launch --accelerator_type {_typed(chosen)} --pricing {chosen.pricing}"
-        f" --zones {chosen.zone}"
+        lent + textwrap.fill(text, 79, subsequent_indent="  ") + "\n"
+        f"  launch --accelerator_type {chosen.accelerator} --pricing {chosen.pricing} \\\n"
+        f"      --zones {','.join(chosen.zones)}"
     )
 
 
@@ -235,28 +292,21 @@ def _about(run: dict[str, Any], is_one_of_several: bool) -> list[str]:
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """Make a line for each machine, spot and on demand side by side; then free machines."""
+    """Make a line for each machine, free ones first, spot and on demand side by side."""
     demanded = [row for row in rows if row.pricing == "on_demand"]
     on_demand = {row.accelerator: _between(row.cost_usd_range) for row in demanded}
     cells = []
-    for row in sorted(rows, key=_is_free):
+    for row in rows:
         if row.pricing != "on_demand":
             demand = "-" if _is_free(row) else on_demand[row.accelerator]
             done = _duration(row.hours_range if _is_free(row) else row.wall_hours_range)
             rate, usd = human_count(row.tokens_per_second), _between(row.cost_usd_range)
-            cells.append((_typed(row), rate, done, usd, row.zone or row.pricing, demand))
+            cells.append((row.accelerator, rate, done, usd, row.zone or row.pricing, demand))
     return table(cells, _HEADER)
 
 
 def _is_free(row: Row) -> bool:
     return row.pricing not in ("spot", "on_demand")
-
-
-def _typed(row: Row) -> str:
-    """Name a machine as `launch --accelerator_type` and Google have it."""
-    from bigbird_ja import accelerators
-
-    return accelerators.launch_type(accelerators.find(row.accelerator))
 
 
 def _duration(hours: tuple[float, float] | None) -> str:
@@ -284,5 +334,5 @@ def _by(rows: Sequence[Row], field: str) -> dict[str, str]:
     for row in rows:
         text = getattr(row, field) or ""
         if text := text.partition("%, ")[2] or text:  # the share of the peak is each row's own
-            names.setdefault(text, {})[_typed(row)] = None
+            names.setdefault(text, {})[row.accelerator] = None
     return {text: ", ".join(machines) for text, machines in names.items()}

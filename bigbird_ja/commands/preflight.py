@@ -1,6 +1,6 @@
 """Compile the train step with the real TPU compiler, with no TPU.
 
-  bigbird-ja preflight --config base-4096 --chip v3 --chip v2
+  bigbird-ja preflight --config base-4096 --chip v5e
   bigbird-ja preflight --config base-4096 --topology v5e:2x4 --topology v6e:2x4
 
 Compiles the step that `pretrain --engine pjrt` runs, for one core of each --chip and for all
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bigbird_ja.settings import Data
     from bigbird_ja.settings.schema import Config
 
-EXAMPLE = "bigbird-ja preflight --config base-4096-v2 --chip v2 --search_batch"
+EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
 NEEDS = ("tensorflow", "jax")  # the compiler, libtpu, when all else has been checked
 SETTINGS = used_by("preflight")
 
@@ -36,8 +36,8 @@ SETTINGS = used_by("preflight")
 def define_flags(flags: Flags) -> None:
     """Declare the command's own flags."""
     chips = "v2, v3, v4, v5e, v5p, v6e or v7x; left out beside --topology."
-    flags.text("chip", chips, many=True, default=["v3"])
-    slices = "CHIP:SHAPE, a whole slice such as v5e:2x4, v4:2x2x1 or v3:2x2."
+    flags.text("chip", chips, many=True, default=["v5e"])
+    slices = "CHIP:SHAPE, a whole slice such as v5e:2x4 or v4:2x2x1."
     flags.text("topology", slices, many=True)
     flags.integer(
         "batch_per_core",

@@ -8,8 +8,8 @@ tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, Tensor
 Running the same command again continues where the last checkpoint was saved, also without --config,
 and then with what --set changes of `training`; on finished work it says so. SIGTERM, SIGHUP,
 Ctrl-C, --max_train_minutes and a standard error that closes save first (status 75). The tiny preset
-takes minutes on two CPU cores, the base one 1.5 days on a v3-8: `bigbird-ja plan` says how long and
-how much.
+takes minutes on two CPU cores, the base one 7.0 hours on a v5e-8: `bigbird-ja plan` says how long
+and how much.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ def _settings(
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)}")
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)
-    for warning in config_warnings(config, from_scratch=not args.init_from):
+    for warning in config_warnings(config, not args.init_from, overrides, manifest):
         log(f"warning: {warning}")
     return config, overrides, manifest, guard
 

@@ -28,6 +28,8 @@ class LaunchedRun:
     project: str = ""
     data_dir: str = ""
     engine: str = "auto"
+    init_from: str = ""  # on the bucket; empty: from scratch
+    mode: str = "train"
     target_step: Count = 0
     # --- the machine
     accelerator_type: str = "v3-8"

@@ -6,6 +6,7 @@ BUCKET/NAME/supervisor/  launch.json (`LaunchedRun`), config.yaml, state.json, l
                          lease.json (the machine may live on): the supervisor's;
                          exit.json, training.log: the watcher's, from the TPU VM
 BUCKET/packages/         code for the VM, a zip by its hash
+BUCKET/encoders/         models of `launch --init_from`, each in a folder by the hash of its content
 """
 
 import dataclasses

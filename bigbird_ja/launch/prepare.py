@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bigbird_ja import accelerators, storage
+from bigbird_ja import accelerators, plan, storage
 from bigbird_ja.accelerators import USUAL_ZONES, Prices, Rental
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.data import manifest as manifest_lib
@@ -22,13 +22,13 @@ from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.settings import Data
+from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config
 
 # Flags that are stored on a bucket and sent to a machine under their own names.
 _STORED = (
-    *("project", "engine", "pricing", "service_account"),
+    *("project", "engine", "mode", "pricing", "service_account"),
     *("network", "subnetwork", "external_ip", "vm_python"),
 )
 _DEFAULT_ACCOUNT = (
@@ -73,7 +73,8 @@ def make_record(
     if before is not None and has_machine(before):
         _check_service(before, rental, flags)
         service, image = before.service, before.runtime_version
-    zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, service=service)
+    near = _location(bucket) if is_real else ""  # a dry run needs no credentials
+    zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, near, service)
     for zone in zones if flags["dry_run"] else ():  # else the service itself is asked
         table.check_zone(zone, kind, pricing, service)
     # A zone without a price may not be offered at all, which `settle` finds out.
@@ -263,7 +264,9 @@ def _places(flags: Mapping[str, Any], vm: startup.Emulation) -> tuple[str, str]:
     Raises:
         BadInput: free text, or a place that the machine cannot reach.
     """
-    for flag in (*_STORED, "bucket", "data_dir", "runtime_version"):
+    source = flags["init_from"] or ""  # of this machine: only its checksum is stored
+    places = ("bucket", "data_dir", *(["init_from"] if storage.is_remote(source) else []))
+    for flag in (*_STORED, *places, "runtime_version"):
         word = str(flags[flag] or "")
         if not re.fullmatch(r"[\w./:~+@-]*", word) or ("@" in word and "/" in word):
             raise BadInput(
@@ -288,19 +291,14 @@ def _price(
     """Look up US dollars per hour in the dearest of the zones, so that no budget is passed.
 
     Raises:
-        BadInput: no price is known and nothing else bounds the cost.
+        BadInput: no price is known and --max_cost needs one.
     """
     try:
         return table.per_hour(flags["accelerator_type"], flags["pricing"], zones), []
     except BadInput as error:
         if flags["max_cost"] is not None:
             raise BadInput(f"--max_cost needs a price: {error}") from error
-        if flags["max_hours"] is None and not flags["dry_run"]:
-            raise BadInput(
-                f"{error}; or give --max_hours: without a price nothing else bounds the cost"
-            ) from error
-        more = "" if flags["max_hours"] is not None else ", so that --max_hours is needed"
-        return 0.0, [f"{error}: costs are not counted{more}"]
+        return 0.0, [f"{error}: costs are not counted"]
 
 
 def check_data(
@@ -324,16 +322,21 @@ def check_data(
 
 def region_warnings(run: LaunchedRun) -> list[str]:
     """Warn where zones are in another region than the bucket, if it may be asked for its own."""
-    location = None
-    with contextlib.suppress(OSError, StorageError):
-        location = storage.bucket_location(run.bucket)
+    location = _location(run.bucket)
     others = {accelerators.region_of(zone) for zone in run.zones} - {location}
-    if location is None or not others:
+    if not location or not others:
         return []
     return [
         f"{run.bucket} is in {location}, zones are in {', '.join(sorted(others))}: traffic between"
         " regions costs some cents per GB in each epoch, and is slower: take zones near the bucket"
     ]
+
+
+def _location(bucket: str) -> str:
+    """Ask for the region of the bucket; empty if it may not be asked."""
+    with contextlib.suppress(OSError, StorageError):
+        return storage.bucket_location(bucket) or ""
+    return ""
 
 
 def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
@@ -355,8 +358,38 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
 # --- the dry run ----------------------------------------------------------------------------------
 
 
-def dry_run(run: LaunchedRun, vm: startup.Emulation, table: Prices) -> dict[str, Any]:
+def estimate(
+    run: LaunchedRun, config: Config, data: Data, table: Prices
+) -> tuple[str, dict[str, Any]]:
+    """Compare what `plan` computes for the whole run with the run's limits.
+
+    Returns:
+        One line for people, and `needs` of the `--json` results.
+    """
+    machine, price = accelerators.find(run.accelerator_type), run.usd_per_hour or None
+    row = plan.make_row([plan.Plan(config, data)], machine, run.pricing, (), price)
+    most = cost_limits(run, table)["most_hours"]
+    covered = most / row.hours if most is not None and row.hours else None
+    keys = ("hours", "hours_range", "cost_usd", "cost_usd_range")
+    needs = {key: getattr(row, key) for key in keys}
+    text = f"needs    {_figure(row.hours, row.hours_range)} rented hours,"
+    text += f" {_figure(row.cost_usd, row.cost_usd_range)} USD by `plan`"
+    if covered is not None:
+        text += f"; the limits cover {'all of it' if covered >= 1 else f'{covered:.0%}'}"
+    return text, {**needs, "covered": covered}
+
+
+def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
+    """Write a number with its interval; one that is not known is `?`."""
+    return "?" if value is None or ends is None else f"{value:,.2f} ({ends[0]:,.2f}-{ends[1]:,.2f})"
+
+
+def dry_run(
+    run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices
+) -> dict[str, Any]:
     """Print machine, lease and money; return the `--json` results."""
+    data = requested_data(config)
+    needs, needed = estimate(run, fit_to_data(config, data), data, table)
     run = startup.with_package(run, startup.build_package())
     cost = cost_limits(run, table)
     machine = accelerators.find(run.accelerator_type)
@@ -364,19 +397,20 @@ def dry_run(run: LaunchedRun, vm: startup.Emulation, table: Prices) -> dict[str,
     usd, hours, most = cost["usd_per_hour"], cost["most_hours"], cost["most_usd"]
     lease = "a week each" if hours is None else f"at most {human_time(hours * 3600)} of rented time"
     price = f"{usd:,.2f} USD per hour in the dearest zone" if usd else "no price is known"
-    limit = "no limit: give --max_hours or --max_cost" if hours is None else ""
     print(
         "dry run: nothing was asked for, nothing is billed\n"
         f"machine  {run.accelerator_type}, {run.pricing.replace('_', ' ')}{queue}: chips"
         f" {machine.chips}, hosts {machine.hosts}, image {run.runtime_version}\n"
         f"zones    {', '.join(run.zones)}, in this order\n"
         f"lease    {lease}; deletes itself {run.lease / 3600:g} h after nobody watches any more\n"
-        f"cost     {price}; {limit or (f'at most {most:,.2f} USD' if usd else 'not counted')}\n"
-        f"         {table.describe_age(datetime.date.today())}; `plan` estimates what it takes\n"
-        f"run      {run.name}: {run.target_step:,} steps on {run.data_dir}\n"
+        f"cost     {price}; {f'at most {most:,.2f} USD' if usd else 'not counted'}\n"
+        f"         {table.describe_age(datetime.date.today())}\n"
+        f"{needs}\n"
+        f"run      {run.name}: {run.target_step:,} steps on {run.data_dir}"
+        f"{f', from {run.init_from}' if run.init_from else ''}\n"
         "the requests and the start-up script: --json"
     )
-    return {"requests": planned_requests(run, vm), "cost": cost}
+    return {"requests": planned_requests(run, vm), "cost": cost, "needs": needed}
 
 
 def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, Any]]:

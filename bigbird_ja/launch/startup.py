@@ -102,6 +102,11 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
     files.prepare()
     if before is not None and before.run_id != run.run_id:
         raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
+    if before is not None and before.init_from != run.init_from:
+        raise BadInput(
+            f"{run.run_dir} was launched with --init_from {before.init_from or '(none)'}, not"
+            f" {run.init_from or '(none)'}: keep it, or choose another --name"
+        )
     if before is None:
         if not storage.exists(state):  # before the record: one without the other is a loss
             files.save_state(RunState())
@@ -250,6 +255,8 @@ def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
     flags += ["--use_tpu", "--tpu_name=local"] if vm.device == "tpu" else ["--nouse_tpu"]
     if run.engine != "auto":
         flags.append(f"--engine={run.engine}")
+    flags += [f"--init_from={run.init_from}"] if run.init_from else []
+    flags += [f"--mode={run.mode}"] if run.mode != "train" else []
     if run.hosts > 1:
         # A host that reboots has as long to come as the supervisor waits for it.
         flags.append(f"--pod_wait_seconds={CREATE_TIMEOUT:.0f}")

@@ -1,5 +1,6 @@
 """Computes tokens, hours and money of a run, a row for each machine and pricing."""
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Annotated, TypedDict
 from msgspec import Meta
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import PRICINGS, Accelerator, Prices, environment
+from bigbird_ja.accelerators import COUNTED, PRICINGS, Accelerator, Prices, environment
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data
@@ -17,7 +18,6 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 
 SECONDS_PER_HOUR = 3600.0
-COUNTED = 0.9  # rates use machine code only where it covers at least this share of a step
 # The share of the rate by machine code that whole train steps of others reached on real chips, and
 # its interval, that of single kernels too, as our ops are smaller: docs/lab/clock.md. Priced cycles
 # get no factor, though of one program (base-4096, XLA's attention, on v5e and v6e) they are some
@@ -205,7 +205,8 @@ class Row:
 
     accelerator: str
     pricing: str  # on_demand, spot, or who lends a free machine
-    zone: str | None  # of that price
+    zone: str | None  # first of `zones`
+    zones: tuple[str, ...]  # that `launch` tries; empty for a free machine
     tokens_per_second: float
     rate_source: str
     usd_per_hour: float | None
@@ -223,14 +224,17 @@ class Row:
     note: str  # all doubts, in a few words
 
 
-def make_rows(runs: Sequence[Plan], prices: Prices, names: Sequence[str] = ()) -> list[Row]:
+def make_rows(
+    runs: Sequence[Plan], prices: Prices, names: Sequence[str] = (), near: str = ""
+) -> list[Row]:
     """Make one row per machine and pricing, cheapest first; those without a price come last.
 
     Args:
         runs: one after the other on each machine; a row has their sums.
-        prices: each row has its machine's cheapest zone.
+        prices: each row has the zones that `launch` tries, at the price of the dearest.
         names: these machines only; by default one of each TPU, the slices in the runs' results
             and the free machines.
+        near: region of the bucket; see `Prices.usual_zones`.
 
     Raises:
         BadInput: no machine has that name.
@@ -240,15 +244,15 @@ def make_rows(runs: Sequence[Plan], prices: Prices, names: Sequence[str] = ()) -
         slices = [one for run in runs for one in run.results.topologies]
         machines += [accelerators.of_topology(one["topology"]) for one in slices]
     rows = [
-        make_row(runs, accelerators.find(free.machine), provider, None, 0.0, free.note)
+        make_row(runs, accelerators.find(free.machine), provider, (), 0.0, free.note)
         for provider, free in ({} if names else prices.free).items()
     ]
-    rows += [
-        make_row(runs, machine, pricing, zone, price)
-        for machine in dict.fromkeys(machines)
-        for pricing in PRICINGS
-        for zone, price in prices.by_zone(machine.name, pricing)[:1]
-    ]
+    for machine in dict.fromkeys(machines):
+        for pricing in PRICINGS:
+            zones, price = prices.usual_zones(machine.name, pricing, near), None
+            with contextlib.suppress(BadInput):  # no price is known
+                price = prices.per_hour(machine.name, pricing, zones)
+            rows += [make_row(runs, machine, pricing, zones, price)] if zones else []
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 
 
@@ -256,11 +260,11 @@ def make_row(
     runs: Sequence[Plan],
     machine: Accelerator,
     pricing: str,
-    zone: str | None,
+    zones: Sequence[str],
     price: float | None,
     free_note: str = "",
 ) -> Row:
-    """Make one row: a machine at its price in a zone, in US dollars per hour, where it is known.
+    """Make one row: a machine at its price in some zones, in US dollars per hour, if it is known.
 
     A free machine has who lends it as its pricing, no zone, and no date of completion, since it is
     lent for some hours at a time.
@@ -281,7 +285,8 @@ def make_row(
     return Row(
         accelerator=machine.name,
         pricing=pricing,
-        zone=zone,
+        zone=next(iter(zones), None),
+        zones=tuple(zones),
         tokens_per_second=sum(tokens) / sum(seconds),
         rate_source="; ".join(dict.fromkeys(rate.source for rate in rates)),
         usd_per_hour=price,
@@ -297,6 +302,26 @@ def make_row(
         divides=not odd,
         note="; ".join(filter(None, doubts)),
     )
+
+
+def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
+    """Compute how much of a run's training a budget pays for; the inverse of `run_time`.
+
+    Args:
+        run: the only run of the row.
+        row: a rented machine.
+        budget: US dollars.
+
+    Returns:
+        The share of the run's steps, above 1 if money is left; None if the price is unknown or
+        preemptions are too frequent.
+    """
+    rate = run.preemptions_per_hour if row.pricing == "spot" else 0.0
+    start = run_time(0.0, run.checkpoint_interval, rate)  # the rest is in proportion to training
+    if not row.usd_per_hour or row.hours is None or start is None:
+        return None
+    hours = budget / row.usd_per_hour - start.rented_hours
+    return max(0.0, hours / (row.hours - start.rented_hours))
 
 
 def _times(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators import Chip
+from bigbird_ja.accelerators import COUNTED, Chip
 from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
@@ -40,6 +40,7 @@ _EVENT = re.compile(r"%?([\w.\-]+)")  # of an event, which may be named by the w
 _MOST_BYTES = 2 << 30
 INPUT = "input"  # an event of the pjrt engine: the host waits for the next batch
 _SHOWN = 15  # ops
+_WIDTH = 70  # of an op's name, in characters
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
 
 
@@ -267,10 +268,11 @@ def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
         )
     )
     bound = (f"{name} {cycles / total:.0%}" for name, cycles in result["code_bound_by"].items())
+    taken = "these" if result["code_coverage"] >= COUNTED else "the estimated and priced ones above"
     return [
         f"by machine code: {total / 1e6:.1f} M cycles, {total / chip.clock_hz * 1e3:.0f} ms"
         f" ({result['code_coverage']:.1%} counted), {result['code_waiting_cycles'] / 1e6:.1f} M of"
-        f" them waiting for copies{apart}",
+        f" them waiting for copies{apart}; `plan` takes {taken}",
         f"limits of HBM and matrix units: {result['code_roofline_cycles'] / 1e6:.1f} M; bound by:"
         f" {', '.join(bound)}",
     ]
@@ -283,7 +285,7 @@ def _tables(result: Mapping[str, Any], total: float) -> list[str]:
         code = [f"{by_code.get(kind, 0) / 1e6:.1f}"] if by_code else []
         kinds.append([kind, f"{cycles / 1e6:.1f}", f"{cycles / total:.0%}", *code])
     for op in result["top_ops"]:
-        cells = [op["op"][-70:], op["kind"], op["count"]]
+        cells = [short_name(op["op"]), op["kind"], op["count"]]
         cells += [f"{op['cycles'] / 1e6:.2f}", f"{op['cycles'] / total:.1%}"]
         if by_code:
             cells += [f"{op['code_cycles'] / 1e6:.2f}", f"{op['hbm_cycles'] / 1e6:.2f}"]
@@ -296,6 +298,15 @@ def _tables(result: Mapping[str, Any], total: float) -> list[str]:
         table(ops, ["costliest ops", "kind", "times", *header, *more]),
     )
     return [line for text in tables for line in ("", *text.splitlines())]
+
+
+def short_name(name: str) -> str:
+    """Shorten an op's name in its middle: the outermost scope and the innermost ones stay."""
+    first, *scopes = name.split("/")
+    while len(scopes) > 1 and len("/".join([first, *scopes])) > _WIDTH:
+        scopes = scopes[1:]
+    kept = "/".join(scopes)
+    return name if name == f"{first}/{kept}" or not scopes else f"{first}/…/{kept}"
 
 
 def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
@@ -314,7 +325,7 @@ def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
 def describe_profile(profile: Mapping[str, Any]) -> str:
     """Write a comparison for people."""
     rows = [
-        [op["op"][-70:], op["count"], f"{op['measured_ms']:.3f}", f"{op['predicted_ms']:.3f}"]
+        [short_name(op["op"]), op["count"], f"{op['measured_ms']:.3f}", f"{op['predicted_ms']:.3f}"]
         for op in profile["by_op"][:_SHOWN]
     ]
     return (

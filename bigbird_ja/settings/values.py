@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
 _FAR_OFF = 30
+_OTHER_LENGTH = 4  # times a preset's sequence length, from which its learning rate is questioned
 
 
 def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
@@ -211,13 +212,22 @@ def validate_on_data(config: Config, data: Data) -> None:
         )
 
 
-def config_warnings(config: Config, from_scratch: bool = True) -> list[str]:
+def config_warnings(
+    config: Config,
+    from_scratch: bool = True,
+    overrides: Iterable[Override] = (),
+    data: Data | None = None,
+) -> list[str]:
     """Warn of settings that are legal but suspicious, one line each.
 
-    A low rate is usual where training does not begin from scratch (`--init_from`).
+    Args:
+        config: the resolved config.
+        from_scratch: whether training begins from random weights: else a low rate is usual.
+        overrides: what was set, in order.
+        data: of the run, if it is known.
     """
     training = config.training
-    lines = []
+    lines = _unusual_length(config, overrides, data) if data else []
     if training.warmup_steps >= training.num_train_steps:
         reached = training.num_train_steps / training.warmup_steps
         lines.append(
@@ -234,3 +244,25 @@ def config_warnings(config: Config, from_scratch: bool = True) -> list[str]:
             " scaled to AdamW's here (rates of 0.02 are for Muon without that scale)"
         )
     return lines
+
+
+def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
+    """Warn of a preset's learning rate with sequences of quite another length than its own."""
+    preset, last = {}, {}
+    for override in overrides:
+        last[override.key] = override
+        preset |= {override.key: override.value} if override.is_of_preset else {}
+    rate, length = last.get("training.learning_rate"), preset.get("make_data.seq_length")
+    if rate is None or not rate.is_of_preset or length is None:
+        return []
+    batch = config.training.global_batch_size
+    wanted = preset.get("training.global_batch_size", batch) * length
+    given = batch * data.seq_length
+    if 1 / _OTHER_LENGTH < given / wanted < _OTHER_LENGTH:
+        return []
+    return [
+        f"training.learning_rate={rate.value:g} of {rate.source} is meant for {wanted:,} tokens per"
+        f" step ({wanted // length} x {length:,}), this run has {given:,} ({batch} x"
+        f" {data.seq_length:,}): --set training.global_batch_size="
+        f"{max(1, wanted // data.seq_length)} keeps them, or choose another learning rate"
+    ]

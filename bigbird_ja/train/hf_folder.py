@@ -172,6 +172,25 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
 
 
+def stated_settings(source: str) -> list[Override]:
+    """Return the settings that config.json states, for a run whose data set is not known yet.
+
+    Weights are not read, and need not be there. A model of ours or a TensorFlow checkpoint states
+    none: its run has a config of its own.
+
+    Raises:
+        BadInput: nothing there, or a model that no run can start from.
+    """
+    if not storage.exists(storage.join(source, "config.json")):
+        if storage.exists(source) or storage.exists(f"{source.removesuffix('.index')}.index"):
+            return []
+        raise BadInput(f"--init_from {source}: no such folder or checkpoint: check the path")
+    theirs = read_config(source)
+    known = theirs.settings | ({"vocab_size": theirs.vocab_size} if theirs.vocab_size else {})
+    known.pop("max_position_embeddings", None)  # the data's length decides
+    return [Override(f"model.{k}", value, f"{source}/config.json") for k, value in known.items()]
+
+
 def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
     """Name what of a known architecture cannot be used, and what serves."""
     for key, value in _FIXED.items():

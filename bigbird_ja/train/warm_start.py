@@ -27,7 +27,7 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import CONFIG
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import hub
+from bigbird_ja.storage import content, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train import Job
 from bigbird_ja.train.hf_folder import Source, read_folder
@@ -166,8 +166,10 @@ def _read(
     source: str, config: Config, specs: Mapping[str, ParameterSpec], tokenizer_sha256: str
 ) -> Source:
     if state_dict.has_weights(source):
+        content.verify(source)
         return read_folder(source, config, specs, tokenizer_sha256)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
+        content.verify(source)
         _, _, params, meta = run_model.load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
         origin = run_log.origin(run_log.read_events(source))
@@ -185,6 +187,7 @@ def _read(
 
 def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
     directory, base = storage.directory_of(prefix), storage.base_name(prefix)
+    content.verify(directory)
     with scratch_directory() as scratch:
         files = [
             storage.fetch(storage.join(directory, name), scratch)

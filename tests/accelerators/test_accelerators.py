@@ -134,6 +134,15 @@ def test_each_row_of_rentals_names_a_dated_page():
             assert TABLE.pages[row.zones_by].as_of >= datetime.date(2026, 11, 26)
 
 
+@pytest.mark.parametrize("near", ["", "us-central1", "us-west4", "europe-west4", "us"])
+def test_zones_are_those_near_the_bucket_at_about_one_price(near):
+    zones = TABLE.usual_zones("v5e-8", "spot", near)
+    prices = {zone: price for zone, price in TABLE.by_zone("v5e-8", "spot") if zone in zones}
+    assert accelerators.region_of(zones[0]) == near or "-" not in near
+    assert {zone.partition("-")[0] for zone in zones} == {(near or "us").partition("-")[0]}
+    assert max(prices.values()) <= accelerators.ALIKE * prices[zones[0]]
+
+
 def test_prices_can_be_overridden_in_part(tmp_path):
     path = tmp_path / "p.yaml"
     new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"

@@ -93,8 +93,9 @@ def test_a_setting_that_needs_a_flag_is_refused_without_it_and_where_there_is_no
     arguments = [*enough("pretrain"), f"--set={setting}"]
     assert f"no effect without {flag}" in refusal("pretrain", *arguments)
     resolve(parse("pretrain", *arguments, *flag.split()))
-    printed = refusal("launch", "--dry_run", f"--set={setting}")
-    assert f"--set {setting.partition('=')[0]} has no effect in this command" in printed
+    launched = ("--dry_run", "--config=tiny-cpu", "--max_cost=5", f"--set={setting}")
+    expected = f"no effect without {flag}" if "--mode" in flag else "no effect in this command"
+    assert f"--set {setting.partition('=')[0]} has {expected}" in refusal("launch", *launched)
 
 
 def test_what_commands_use_are_settings():

@@ -29,16 +29,19 @@ def root(tmp_path):
 # --- without a service ----------------------------------------------------------------------------
 
 
+DRY_RUN = ("launch", "--dry_run", "--config=tiny-cpu", "--max_hours=100")
+
+
 def dry_run(*flags):
     """Its results, and the first request of each method."""
-    status, result = support.run(["launch", "--dry_run", *flags])
+    status, result = support.run([*DRY_RUN, *flags])
     assert status == 0, result
     return result, {one["method"]: one["request"] for one in reversed(result["requests"])}
 
 
 def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "/nonexistent")
-    result, requests = dry_run("--config=base-4096")
+    result, requests = dry_run("--config=base-4096", "--accelerator_type=v3-8")
     assert requests.keys() == {"CreateNode", "DeleteNode"}
     node = requests["CreateNode"]["body"]
     assert node["acceleratorType"] == "v3-8"
@@ -49,9 +52,10 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     assert result["cost"]["usd_per_hour"] > 0
     (warning,) = [text for text in result["warnings"] if "--service_account" in text]
     assert "roles/storage.objectUser" in warning and "roles/tpu.admin" in warning
-    (warning,) = dry_run("--service_account=a@p.iam.gserviceaccount.com")[0]["warnings"]
+    account = "--service_account=a@p.iam.gserviceaccount.com"
+    (warning,) = dry_run(account, "--accelerator_type=v3-8")[0]["warnings"]
     assert "no run of ours has used a rented TPU" in warning
-    _, requests = dry_run("--queued")
+    _, requests = dry_run("--queued", "--accelerator_type=v3-8")
     assert requests.keys() == {"CreateQueuedResource", "DeleteQueuedResource"}
     queued = requests["CreateQueuedResource"]["body"]
     assert "spot" in queued and "guaranteed" not in queued
@@ -84,7 +88,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),
         (["--price_file=/nonexistent.yaml"], "no such file"),
-        (["--zones=us-central9-z"], "v3-8 is not offered there"),
+        (["--zones=us-central9-z"], "v5e-8 is not offered there"),
         (["--accelerator_type=v4-8", "--zones=us-central1-a"], "nearest: us-central2-b"),
         # What is stored and sent has no free text, and is not shown.
         (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
@@ -97,7 +101,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
     ],
 )
 def test_refusals_are_one_line_before_anything(flags, words, capsys):
-    status, _ = support.run(["launch", "--dry_run", *flags])
+    status, _ = support.run([*DRY_RUN, *flags])
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert status == 2 and words in line and "secret" not in line
 
@@ -105,8 +109,8 @@ def test_refusals_are_one_line_before_anything(flags, words, capsys):
 @pytest.mark.parametrize(
     ("flags", "engine", "lock"),
     [
-        ([], "", "image"),
-        (["--engine=pjrt"], "--engine=pjrt", "machine"),
+        (["--accelerator_type=v3-8"], "", "image"),
+        (["--accelerator_type=v3-8", "--engine=pjrt"], "--engine=pjrt", "machine"),
         (["--accelerator_type=v4-8"], "", "machine"),
         (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", "image"),
         (
@@ -131,14 +135,47 @@ def test_a_lock_of_versions_that_were_not_tested_is_refused(monkeypatch, capsys)
     assert status == 2 and "installs libtpu 0.0.42.1, and" in line and "priced with 0.0.52" in line
 
 
-def test_a_machine_without_a_price_needs_a_bound(root):
+def test_a_machine_without_a_price_needs_a_limit_in_hours(capsys):
     flags = ["--accelerator_type=v7x-8", "--zones=us-central1-c"]
-    with FakeCompute(f"{root}/vms") as fake:
-        status, result = support.run(support.command(root, *flags), fake)
-        assert status == 2 and "give --max_hours" in result["error"]
-        assert fake.requests == []
-    assert "--max_hours is needed" in dry_run(*flags)[0]["warnings"][-1]
-    assert dry_run(*flags, "--max_hours=3")[0]["warnings"][-1].endswith("costs are not counted")
+    assert support.run([*DRY_RUN, *flags, "--max_cost=30"])[0] == 2
+    assert "--max_cost needs a price" in capsys.readouterr().err
+    result, _ = dry_run(*flags)
+    assert result["warnings"][-1].endswith("costs are not counted")
+    assert result["needs"]["hours"] > 0 and result["needs"]["cost_usd"] is None
+
+
+@pytest.mark.parametrize("dry", [["--dry_run"], []])
+@pytest.mark.parametrize(
+    ("flags", "missing"),
+    [
+        ([], "needed: --config (`bigbird-ja config` lists the presets), and --max_cost or"),
+        (["--config=tiny-cpu"], "needed: --max_cost or --max_hours"),
+        (["--max_cost=5"], "needed: --config"),
+    ],
+)
+def test_a_run_without_a_config_or_a_limit_is_asked_for_them(dry, flags, missing, capsys):
+    places = [] if dry else ["--name=a", "--project=p", "--bucket=gs://b", "--data_dir=gs://b/d"]
+    assert support.run(["launch", *dry, *places, *flags])[0] == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert missing in line
+
+
+def test_a_limit_below_what_plan_computes_is_told(capsys):
+    status, planned = support.run(["plan", "--config=base-4096"])
+    assert status == 0
+    row = planned["cheapest"]
+    capsys.readouterr()
+    result, _ = dry_run("--config=base-4096", "--max_hours=100", "--max_cost=5")
+    needs = result["needs"]
+    assert (row["accelerator"], row["pricing"]) == ("v5e-8", "spot"), "the default of `launch`"
+    assert (needs["hours"], needs["cost_usd"]) == (row["hours"], row["cost_usd"])
+    assert needs["covered"] == pytest.approx(5 / row["cost_usd"])
+    shown = capsys.readouterr().err
+    assert f"{row['cost_usd']:.2f} (" in shown and f"cover {5 / row['cost_usd']:.0%}\n" in shown
+    assert [request["request"]["zone"] for request in result["requests"][:-1]] == row["zones"]
+    assert (
+        "the limits cover all of it" in (dry_run("--config=base-4096"), capsys.readouterr())[1].err
+    )
 
 
 # --- refused before renting -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 
 import pytest
 
@@ -28,9 +29,12 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     assert all(row["hours"] > 0 for row in rows.values())
     assert rows["v3-8", "spot"]["cost_usd"] > 0 and rows["v3-8", "spot"]["zone"]
     assert ended.json["cheapest"] == rows["v5e-8", "spot"]
-    assert (
-        ended.stderr.startswith("cheapest: v5litepod-8 spot, ") and "103.5 epochs" in ended.stderr
-    )
+    free, cheapest = re.split("(?m)^cheapest to rent: ", ended.stderr, maxsplit=1)
+    assert free.startswith("for nothing, session by session: v5e-8 of Kaggle, ")
+    assert cheapest.startswith("v5e-8 spot, ") and "103.5 epochs" in cheapest
+    names = [line.split()[0] for line in cheapest.splitlines() if re.match(r"v\d", line)]
+    assert names[1:3] == ["v5e-8", "v5e-1"], "free machines stand first"
+    assert "v5litepod" not in ended.stderr, "names are those that one types"
     # A machine has one line: its rate, when it is done, what it costs by both pricings and where,
     # each with its interval.
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v3-8 ")]
@@ -77,6 +81,53 @@ def test_with_data(plan, tmp_path):
     assert said in ended.stderr, "no step is of 4,096 tokens"
 
 
+def test_a_budget_buys_steps_tokens_and_epochs_on_each_machine(plan):
+    ended = plan("--config=base-4096", "--max_cost=50")
+    best, *others = ended.json["max_cost_buys"]
+    assert (best["accelerator"], best["pricing"]) == ("v5e-8", "spot")
+    assert best["steps"] == pytest.approx(500_000 * best["share"])
+    assert best["tokens"] == pytest.approx(best["steps"] * 65_536)
+    assert best["epochs"] == pytest.approx(best["steps"] / ended.json["steps_per_epoch"])
+    assert all(best["share"] >= each["share"] for each in others)
+    (line,) = re.findall("(?m)^v5e-8 +spot .*%$", ended.stderr)
+    assert line.endswith(f"  {best['share']:.0%}")
+    pair = ["--config=modernbert-1024", "--config=modernbert-8192"]
+    assert plan(*pair, "--max_cost=50").status == 2
+
+
+ENCODER = {
+    **{"model_type": "bert", "vocab_size": 250_037, "hidden_size": 384, "num_hidden_layers": 12},
+    **{"num_attention_heads": 12, "intermediate_size": 1536, "hidden_act": "gelu"},
+    "max_position_embeddings": 512,
+}
+
+
+def test_the_encoder_that_is_given_is_priced_without_its_weights(plan, tmp_path):
+    """By its layers, width and vocabulary, as `pretrain --init_from` sets them."""
+    folder = tmp_path / "e5"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(ENCODER))
+
+    def flops_per_token(*flags):
+        rows = plan("--config=continue-8192", "--accelerator_type=v5p-8", *flags).json["rows"]
+        return next(1 / row["tokens_per_second"] for row in rows)
+
+    sizes = {**ENCODER, "num_layers": 12}
+    sets = [
+        f"--set=model.{key}={sizes[key]}"
+        for key in ("vocab_size", "hidden_size", "num_layers", "num_attention_heads")
+    ]
+    sets += ["--set=model.architecture=bigbird", "--set=model.intermediate_size=1536"]
+    given = flops_per_token(f"--init_from={folder}")
+    assert given == pytest.approx(flops_per_token(*sets))
+    assert given < flops_per_token() / 2
+    (folder / "config.json").write_text(json.dumps(ENCODER | {"model_type": "gpt2"}))
+    ended = plan("--config=continue-8192", f"--init_from={folder}")
+    assert ended.status == 2 and "a gpt2 model; a run can start from" in ended.stderr
+    ended = plan("--config=continue-8192", f"--init_from={folder}/none")
+    assert ended.status == 2 and "no such folder or checkpoint" in ended.stderr
+
+
 def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan):
     pair = ["--config=modernbert-1024", "--config=modernbert-8192"]
     whole, *parts = [plan(*flags).json for flags in (pair, pair[:1], pair[1:])]
@@ -104,7 +155,7 @@ def test_a_machine_that_never_ends_is_shown_as_such(plan):
     ended = plan("--config=base-4096", "--accelerator_type=v2-8", "--preemptions_per_hour=99")
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v2-8 ")]
     assert "  never  " in line and ended.json["cheapest"]["pricing"] == "on_demand"
-    assert "launch --accelerator_type v2-8 --pricing on_demand --zones" in ended.stderr
+    assert "launch --accelerator_type v2-8 --pricing on_demand \\\n      --zones" in ended.stderr
 
 
 def test_an_old_table_warns(plan, tmp_path):

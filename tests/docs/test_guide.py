@@ -1,21 +1,70 @@
-"""Every block of the guide that is marked as running on a CPU runs as it is printed."""
+"""Every block of the guide that is marked as running on a CPU runs as it is printed; others parse,
+and what rents a TPU runs as a dry run."""
 
+import json
 import os
 import re
+import shlex
 import sys
 
 import pytest
 
+from bigbird_ja import cli
+from bigbird_ja.cli import command_flags
 from testkit import ROOT
 from testkit.command_line import run
 
 GUIDE = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```bash\n(.*?)```", GUIDE, re.DOTALL)
+FENCED = re.findall(r"(?ms)^```(\w*)\n(.*?)^```$", GUIDE + README)
+OTHERS = "".join(text for kind, text in FENCED if not kind).replace("\\\n", " ")
+COMMANDS = [
+    shlex.split(line, comments=True)[1:]
+    for line in OTHERS.splitlines()
+    if line.startswith("bigbird-ja")
+]
 
 
 def test_each_block_says_that_it_runs_here():
     marked = len(re.findall(r"\*\*[Rr]uns here\*\*", GUIDE))
     assert len(BLOCKS) == marked > 8
+
+
+@pytest.fixture
+def encoders(tmp_path, monkeypatch):
+    """The folders that the guide calls `encoder` and `bert`, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
+    sizes |= {"vocab_size": 1000, "intermediate_size": 512}
+    for folder, kind in (("encoder", "modernbert"), ("bert", "bert")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model.safetensors").write_text("weights")
+        (tmp_path / folder / "config.json").write_text(json.dumps({"model_type": kind, **sizes}))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_commands_that_rent_or_take_hours_parse_and_launch_as_printed(words, encoders, capsys):
+    args = command_flags.parse(cli.load_command(words[0]), words[0], words[1:])
+    if words[0] == "pretrain" and "gs://" in " ".join(words):
+        assert args.use_tpu, "trains on a TPU"
+    if words[0] == "launch" or (words[0] == "plan" and not args.data_dir):
+        dry = ["--dry_run", "--json"] if words[0] == "launch" else ["--json"]
+        status = cli.run_command_line([*words, *dry])
+        printed = capsys.readouterr()
+        assert status == 0, printed.err
+        if words[0] == "launch":
+            result = json.loads(printed.out)
+            assert result["needs"]["covered"] >= 1, "the limit is too low for the run"
+            scripts = json.dumps(result["requests"])
+            assert ("--init_from=" in scripts) == bool(args.init_from)
+            assert ("--mode=train_and_eval" in scripts) == (args.mode == "train_and_eval")
+
+
+def test_the_recommended_path_can_be_launched():
+    launched = [words for words in COMMANDS if words[0] == "launch" and "--init_from" in words]
+    sources = {words[words.index("--init_from") + 1] for words in launched}
+    assert sources == {"encoder", "bert", "gs://BUCKET/short/model"}
 
 
 @pytest.mark.nightly

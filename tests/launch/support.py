@@ -59,8 +59,10 @@ def rest(base, call_seconds=5.0, retry_seconds=1.0):
 
 def command(root, *more, steps=100):
     """`launch` with everything that a CPU and a directory need."""
+    limit = [] if any(flag.startswith("--max_") for flag in more) else ["--max_hours=1000"]
     return [
         *"launch --name=run-1 --project=p --config=tiny-cpu --poll_seconds=0.1".split(),
+        *("--accelerator_type=v3-8", *limit),
         *(f"--zones={ZONES}", f"--bucket={root}/bucket", f"--num_train_steps={steps}"),
         f"--data_dir={write_manifest(f'{root}/data')}",
         f"--vm_python={trainer.python(root)}",

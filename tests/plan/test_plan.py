@@ -11,6 +11,7 @@ from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import World, supervise
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.plan import MachineRate, Plan, Results
+from bigbird_ja.settings.values import varied
 from testkit.configs import fitted, with_data
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
@@ -111,12 +112,30 @@ def test_a_batch_that_a_machine_does_not_divide_is_noted_and_never_the_cheapest(
     assert "a batch of 16 does not divide by 32" in made[0].note
 
 
-def test_a_row_has_the_cheapest_zone_and_what_is_lent_is_never_the_cheapest():
+def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_cheapest():
     made = plan.make_rows([Plan(*BASE)], PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
-    assert by_name["v6e-8", "spot"].zone == "us-central1-b"  # Singapore has a price, no v6e
-    assert by_name["v6e-8", "on_demand"].zone == "us-central1-b"
+    row = by_name["v6e-8", "spot"]
+    assert row.zones == PRICES.usual_zones("v6e-8", "spot") and row.zone == row.zones[0]
+    assert row.usd_per_hour == PRICES.per_hour("v6e-8", "spot", row.zones)
     assert plan.cheapest(made) == by_name["v5e-8", "spot"]
+    near = plan.make_rows([Plan(*BASE)], PRICES, ("v5e-8",), "europe-west4")
+    assert {row.zone for row in near} == {"europe-west4-a"}
+
+
+@pytest.mark.parametrize("pricing", ["spot", "on_demand"])
+def test_what_a_budget_buys_costs_that_budget(pricing):
+    """`plan` for so many steps comes to the budget again."""
+    run = Plan(*BASE)
+    rows = plan.make_rows([run], PRICES, ("v5e-8",))
+    (row,) = [row for row in rows if row.pricing == pricing]
+    share = plan.affordable_share(run, row, 50.0)
+    steps = round(share * run.config.training.num_train_steps)
+    longer = varied(run.config, {"training.num_train_steps": steps})
+    again = plan.make_rows([Plan(longer, run.data)], PRICES, ("v5e-8",))
+    (cost,) = [row.cost_usd for row in again if row.pricing == pricing]
+    assert cost == pytest.approx(50.0, rel=1e-4)
+    assert plan.affordable_share(run, row, 0.01) == 0.0
 
 
 # --- the hours ---

@@ -60,7 +60,7 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     rows = [" ".join(line.split()) for line in text.splitlines()]
     ends = {kind: f" {cycles / 1e6:.1f}" for kind, cycles in result["code_by_kind"].items()}
     for op in (op for op in result["top_ops"] if op["bundle_cycles"]):
-        ends[op["op"][-70:]] = f" {op['hbm_cycles'] / 1e6:.2f} {op['bound_by']}"
+        ends[figures.short_name(op["op"])] = f" {op['hbm_cycles'] / 1e6:.2f} {op['bound_by']}"
     for start, end in ends.items():
         assert [row for row in rows if row.startswith(f"{start} ") and row.endswith(end)], start
 

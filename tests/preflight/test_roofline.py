@@ -5,12 +5,15 @@ from collections import Counter
 
 import pytest
 
+from bigbird_ja import accelerators, plan
 from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time
+from testkit.configs import fitted, with_data
 from tests.preflight import HLO
 
+BASE = with_data(fitted("base-4096"))
 V5E = CHIPS["v5e"]
 MB2 = 1024 * 1024 * 2
 CODE = {"f.1": Code(20_000.0, {"MATMUL": 0.8, "VLOAD": 0.1}), "g": Code(100.0, {"VLOAD": 0.5})}
@@ -201,3 +204,35 @@ def test_the_same_op_of_all_layers_is_one_line():
     same = [_cost(f"layer_{n}/mlp/MatMul_{n}", cycles=10) for n in range(3)]
     (top,) = figures.top_ops(same)
     assert (top["op"], top["count"], top["cycles"]) == ("layer_*/mlp/MatMul", 3, 30)
+
+
+def test_a_long_name_is_shortened_in_its_middle_at_a_scope():
+    scopes = [
+        "jit(replica_step)",
+        *(f"while/body/scope_{n}" for n in range(9)),
+        "scores/dot_general",
+    ]
+    short = figures.short_name("/".join(scopes))
+    assert len(short) <= 72
+    assert short.startswith("jit(replica_step)/…/") and short.endswith(
+        "/scope_8/scores/dot_general"
+    )
+    for name in ("layer_*/mlp/MatMul", "(copy)", "x" * 100):
+        assert figures.short_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("coverage", "taken"), [(0.98, "these"), (0.5, "the estimated and priced ones above")]
+)
+def test_the_report_says_which_cycles_plan_takes(coverage, taken):
+    """As `plan` decides."""
+    result = {
+        **{"code_cycles": 4e5, "code_coverage": coverage, "code_waiting_cycles": 0},
+        **{"key_tiles_share": None, "code_bound_by": {"HBM": 4e5}, "code_roofline_cycles": 3e5},
+    }
+    first, _ = figures._by_code(result, V5E)
+    assert first.endswith(f"`plan` takes {taken}")
+    step = {"priced_cycles": 19e5, "code_cycles": 4e5, "code_coverage": coverage, "chip": "v5e"}
+    results = plan.Results([{**step, "tokens_per_second_per_core": 1e4}])
+    rate = plan.rate_of(accelerators.find("v5e-8"), plan.Plan(*BASE, results))
+    assert ("machine code" in rate.source) == (taken == "these")

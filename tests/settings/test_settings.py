@@ -315,3 +315,26 @@ def test_what_a_model_dir_accepts_a_change_of():
     assert config_fingerprint(old, DATA) != config_fingerprint(new, DATA)
     longer = replace(DATA, seq_length=512)
     assert changes((old, DATA), (old, longer)) == {"make_data.seq_length": [256, 512]}
+
+
+@pytest.mark.parametrize(
+    ("sets", "warned"),
+    [
+        ((), False),
+        (("make_data.seq_length=4096",), False),
+        (("make_data.seq_length=512",), True),
+        (("make_data.seq_length=512", "training.global_batch_size=128"), False),
+        (("make_data.seq_length=512", "training.learning_rate=1e-5"), False),
+    ],
+)
+def test_a_presets_rate_at_quite_another_length_is_questioned(sets, warned):
+    config, overrides = resolve_config("continue-8192", sets)
+    data = requested_data(config)
+    lines = config_warnings(fit_to_data(config, data), False, overrides, data)
+    assert bool(lines) == warned
+    if lines:
+        (line,) = lines
+        assert (
+            "is meant for 65,536 tokens per step (8 x 8,192), this run has 4,096 (8 x 512)" in line
+        )
+        assert "--set training.global_batch_size=128 keeps them" in line

@@ -1,0 +1,69 @@
+"""The model that a run starts from: found on the bucket, or uploaded there by its checksum."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bigbird_ja import storage
+from bigbird_ja.model import state_dict
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
+from bigbird_ja.run.checkpoints import CheckpointStore
+from bigbird_ja.run.model import CONFIG, TOKENIZER
+from bigbird_ja.storage import content
+
+# Files of a Hugging Face folder that a run reads: settings, tokenizer, weights.
+_SUFFIXES = (".json", ".txt", ".model", ".safetensors")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The place of `--init_from` on the bucket, and the local files to upload there, if any."""
+
+    path: str  # as the machine's `pretrain --init_from` takes it
+    folder: str = ""
+    listing: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def upload(self) -> None:
+        """Put the files into their folder, unless it is complete."""
+        if self.files:
+            content.put(self.files, self.folder, self.listing)
+
+
+def find(source: str, bucket: str) -> Encoder:
+    """Find the model that `--init_from` names; nothing is written.
+
+    Args:
+        source: a Hugging Face folder, a MODEL_DIR, or the prefix of a TensorFlow checkpoint, on
+            this machine or gs://.
+        bucket: --bucket; models of this machine get a folder in its `encoders`.
+
+    Raises:
+        BadInput: none of the three, or weights that a rented machine cannot read.
+    """
+    prefix = source.rstrip("/").removesuffix(".index")
+    root, base = prefix, ""
+    if state_dict.has_weights(prefix):
+        names = [n for n in storage.list_files(prefix) if n.endswith(_SUFFIXES)]
+        if not any(name.endswith(".safetensors") for name in names):
+            raise BadInput(
+                f"--init_from {source}: a rented machine has no PyTorch to read pytorch_model.bin:"
+                " save the model as model.safetensors"
+            )
+    elif steps := CheckpointStore(prefix).steps():
+        known = (CONFIG, TOKENIZER, run_log.EVENTS)
+        newest = f"model.ckpt-{steps[-1]}."
+        names = [n for n in storage.list_files(prefix) if n in known or n.startswith(newest)]
+    elif storage.exists(f"{prefix}.index"):
+        root, base = storage.directory_of(prefix), storage.base_name(prefix)
+        names = [n for n in storage.list_files(root) if n.startswith(f"{base}.")]
+    else:
+        raise BadInput(
+            f"--init_from {source}: neither a Hugging Face folder with its weights, nor a"
+            " MODEL_DIR, nor the prefix of a TensorFlow checkpoint"
+        )
+    if storage.is_remote(prefix):
+        return Encoder(prefix)
+    files = {name: storage.join(root, name) for name in names}
+    folder, listing = content.address(files, storage.join(bucket, "encoders"))
+    return Encoder(storage.join(folder, base) if base else folder, folder, listing, files)

@@ -1,0 +1,69 @@
+"""Folders that are named by the SHA-256 of their content.
+
+`SHA256SUMS`, which `sha256sum --check` reads, lists the files and is written last; its own SHA-256
+is the folder's name. So a folder without it is incomplete, and a changed file is noticed.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from functools import partial
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+
+LISTING = "SHA256SUMS"
+_CHUNK = 8 << 20
+
+
+def address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
+    """Return the folder below `parent` for these files, and its listing; nothing is written.
+
+    Args:
+        files: name in the folder -> local path.
+        parent: on disk or gs://.
+    """
+    lines = [f"{_sha256(path)}  {name}\n" for name, path in sorted(files.items())]
+    listing = "".join(lines)
+    return storage.join(parent, hashlib.sha256(listing.encode()).hexdigest()), listing
+
+
+def put(files: Mapping[str, str], folder: str, listing: str) -> None:
+    """Upload the files of `address`, unless the folder is complete."""
+    if storage.exists(storage.join(folder, LISTING)):
+        return
+    storage.make_directory(folder)
+    tasks = [partial(storage.upload, path, storage.join(folder, n)) for n, path in files.items()]
+    storage.run_all(tasks)
+    storage.write_text(storage.join(folder, LISTING), listing)
+
+
+def verify(folder: str) -> None:
+    """Check every file of a folder that is named by its content; any other folder passes.
+
+    Raises:
+        BadInput: the upload was interrupted, or a file has changed since.
+    """
+    expected = storage.base_name(folder)
+    if not re.fullmatch("[0-9a-f]{64}", expected):
+        return
+    advice = f"remove {folder}, then `launch` uploads it again"
+    try:
+        listing = storage.read_text(storage.join(folder, LISTING))
+        if hashlib.sha256(listing.encode()).hexdigest() != expected:
+            raise BadInput(f"{folder}: {LISTING} has changed since it was uploaded: {advice}")
+        for line in listing.splitlines():
+            sha256, _, name = line.partition("  ")
+            path = storage.join(folder, storage.check_inside(name))
+            if _sha256(path) != sha256:
+                raise BadInput(f"{path} has changed since it was uploaded: {advice}")
+    except FileNotFoundError as error:
+        raise BadInput(f"{folder}: {error.filename} is missing: {advice}") from error
+
+
+def _sha256(path: str) -> str:
+    checksum = hashlib.sha256()
+    with storage.open_read(path) as file:
+        while chunk := file.read(_CHUNK):
+            checksum.update(chunk)
+    return checksum.hexdigest()

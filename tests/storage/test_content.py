@@ -1,0 +1,63 @@
+"""Folders named by their content: complete or refused, uploaded once."""
+
+import hashlib
+import subprocess
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage import content
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two local files by name."""
+    paths = {"config.json": tmp_path / "a", "model.safetensors": tmp_path / "b"}
+    paths["config.json"].write_text("{}")
+    paths["model.safetensors"].write_bytes(b"weights" * 1000)
+    return {name: str(path) for name, path in paths.items()}
+
+
+def test_a_folder_is_uploaded_once_and_is_what_sha256sum_checks(files, tmp_path):
+    folder, listing = content.address(files, str(tmp_path / "encoders"))
+    assert storage.base_name(folder) == hashlib.sha256(listing.encode()).hexdigest()
+    content.put(files, folder, listing)
+    content.verify(folder)
+    done = subprocess.run(["sha256sum", "--check", "--strict", content.LISTING], cwd=folder)
+    assert done.returncode == 0
+    files["config.json"] = "/nonexistent"
+    content.put(files, folder, listing)  # complete: no file is read
+
+
+def test_an_interrupted_upload_is_refused_and_then_completed(files, base, monkeypatch):
+    folder, listing = content.address(files, base)
+    with monkeypatch.context() as patched:
+
+        def interrupt(path, text):
+            raise StorageError("the bucket fails")
+
+        patched.setattr(storage, "write_text", interrupt)
+        with pytest.raises(StorageError):
+            content.put(files, folder, listing)
+    assert storage.list_files(folder) == [*files]
+    with pytest.raises(BadInput, match="SHA256SUMS is missing: remove"):
+        content.verify(folder)
+    content.put(files, folder, listing)
+    content.verify(folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "SHA256SUMS"])
+def test_a_changed_file_is_refused(files, base, name):
+    folder, listing = content.address(files, base)
+    content.put(files, folder, listing)
+    storage.write_text(storage.join(folder, name), "other")
+    with pytest.raises(BadInput, match=rf"{name} has changed since it was uploaded: remove"):
+        content.verify(folder)
+    storage.delete(storage.join(folder, "model.safetensors"))
+    with pytest.raises(BadInput):
+        content.verify(folder)
+
+
+def test_any_other_folder_passes(tmp_path):
+    content.verify(str(tmp_path))
