@@ -240,7 +240,7 @@ def test_credentials_that_are_refused():
     session.request.side_effect = RefreshError("x")
     with pytest.raises(ServiceFault) as caught:
         rest.Rest("http://127.0.0.1", session).call("GET", "x", rest.Answer)
-    text = advise(caught.value, "p", ZONE, "v3-8")
+    text = advise(caught.value, NODE, ZONE)
     assert "application-default login" in text
 
 
@@ -265,7 +265,7 @@ def test_what_a_refusal_means(status, body, kind):
 
 def test_advice_has_what_to_do():
     message = "The caller does not have permission actAs on service account x"
-    text = advise(rest.fault_of_status(7, message), "my-project", ZONE, "v3-8")
+    text = advise(rest.fault_of_status(7, message), NODE, ZONE)
     assert "serviceAccountUser" in text and message in text and "\n" not in text
 
 
