@@ -114,8 +114,11 @@ def test_requests_state_what_is_rented():
     node = tpu_api.creation(other, ZONE, 1, {}, 1.0)
     assert "schedulingConfig" not in node
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
-    address = tpu_api.delete_address("", QUEUED, "z")  # which the watcher deletes
-    assert address.endswith("/projects/p/locations/z/queuedResources/run-1?force=true")
+    addresses = tpu_api.delete_addresses("", QUEUED, "z")  # which the watcher deletes
+    assert [address.partition("/locations/z/")[2] for address in addresses] == [
+        "queuedResources/run-1?force=true",
+        "nodes/run-1",  # for the case that only this is allowed
+    ]
     v5e = support.vm_of("run-1", kind="v5e-16")
     assert tpu_api.creation(v5e, ZONE, 1, {}, 1.0)["acceleratorType"] == "v5litepod-16"
 
