@@ -246,20 +246,19 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
         return by_zone
 
-    def rented(self, accelerator: str, pricing: str, service: str = "") -> list[Rental]:
+    def rented(self, accelerator: str, pricing: str) -> list[Rental]:
         """List who rents a machine out and where, the preferred service first.
 
         Args:
             accelerator: such as `v5e-8`.
             pricing: on_demand, spot or flex-start.
-            service: `compute` or `tpu`; "" for both.
 
         Raises:
             BadInput: no such machine.
         """
         machine = find(accelerator)
         known = self.rentals.get(machine.chip, [])
-        return rentals_lib.matching(known, machine.chips, pricing, service)
+        return [one for one in known if one.matches(machine.chips, pricing)]
 
     def price(self, accelerator: str, pricing: str, zone: str) -> float | None:
         """Return US dollars per hour of the whole slice in a zone; None if no price is known.
@@ -272,20 +271,17 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
         return price * machine.chips if price is not None and is_sold else None
 
-    def by_zone(
-        self, accelerator: str, pricing: str, service: str = ""
-    ) -> list[tuple[str, float | None]]:
+    def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
         """List the zones that offer a machine with its price, cheapest first, unknown prices last.
 
         Args:
             accelerator: such as `v5e-8`.
             pricing: on_demand, spot or flex-start.
-            service: `compute` or `tpu`; "" for both.
 
         Raises:
             BadInput: no such machine.
         """
-        found = self.rented(accelerator, pricing, service)
+        found = self.rented(accelerator, pricing)
         zones = dict.fromkeys(zone for one in found for zone in one.zones)
         offers = [(zone, self.price(accelerator, pricing, zone)) for zone in zones]
         return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
@@ -305,9 +301,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             )
         return max(priced)
 
-    def usual_zones(
-        self, accelerator: str, pricing: str, near: str = "", service: str = ""
-    ) -> tuple[str, ...]:
+    def usual_zones(self, accelerator: str, pricing: str, near: str = "") -> tuple[str, ...]:
         """Choose zones if the user names none: offered, near the bucket, then cheapest first.
 
         Zones of other continents are left out where there are others, since traffic costs more than
@@ -318,30 +312,26 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             accelerator: such as `v5e-8`.
             pricing: on_demand, spot or flex-start.
             near: region of the bucket; "" for the United States.
-            service: `compute` or `tpu`; "" for both.
         """
-        offers = self.by_zone(accelerator, pricing, service)
+        offers = self.by_zone(accelerator, pricing)
         priced = {zone: price for zone, price in offers if price is not None}
-        zones = list(priced) or [zone for zone, _ in offers]
-        zones = rentals_lib.near(zones, near)
+        zones = rentals_lib.near(priced or [zone for zone, _ in offers], near)
         limit = ALIKE * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
-    def check_zone(self, zone: str, accelerator: str, pricing: str, service: str = "") -> None:
+    def check_zone(self, zone: str, accelerator: str, pricing: str) -> None:
         """Check that a zone offers a machine, as far as the table knows.
 
         Raises:
             BadInput: it does not; the message names the nearest zones that do.
         """
-        found = self.rented(accelerator, pricing, service)
-        known = list(dict.fromkeys(zone for one in found for zone in one.zones))
+        known = [zone for zone, _ in self.by_zone(accelerator, pricing)]
         if zone not in known:
             near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
-            days = [self.pages[one.zones_by].as_of for one in found if one.zones_by in self.pages]
+            day = max((page.as_of for page in self.pages.values()), default=self.as_of)
             raise BadInput(
-                f"zone {zone!r}: {accelerator} is not offered there, by the table of"
-                f" {max(days, default=self.as_of)}; the nearest: {near} (of {len(known)}); add"
-                " newer ones in a file for --price_file"
+                f"zone {zone!r}: {accelerator} is not offered there, by the table of {day}; the"
+                f" nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
             )
 
     def age_days(self, today: datetime.date) -> int:
@@ -388,5 +378,8 @@ def load_prices(override_path: str | None = None) -> Prices:
     changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
     changed["rentals"] = {c: [*own.rentals.get(c, ()), *prices.rentals.get(c, ())] for c in CHIPS}
     changed["pages"] = {**prices.pages, **own.pages}
+    named = {one.zones_by for rows in own.rentals.values() for one in rows}
+    if unknown := sorted(named - {*changed["pages"]}):
+        raise BadInput(f"{override_path}: rentals: zones_by: {unknown[0]!r} is not in pages")
     changed["free"] = {**prices.free, **own.free}
     return msgspec.structs.replace(prices, **changed)

@@ -30,26 +30,11 @@ class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     most_chips: _Chips | None = None
     pricing: Literal["", "flex-start"] = ""  # "": spot and on demand
 
-
-def matching(
-    rentals: Iterable[Rental], chips: int, pricing: str, service: str = ""
-) -> list[Rental]:
-    """List the rentals of a slice, the preferred service first.
-
-    Args:
-        rentals: of the slice's chip.
-        chips: size of the slice.
-        pricing: spot, on_demand or flex-start.
-        service: `compute` or `tpu`; "" for both.
-    """
-    wanted = pricing if pricing == FLEX_START else ""
-    return [
-        one
-        for one in rentals
-        if one.pricing == wanted
-        and service in ("", one.service)
-        and one.least_chips <= chips <= (one.most_chips or chips)
-    ]
+    def matches(self, chips: int, pricing: str) -> bool:
+        """Tell whether it rents slices of so many chips by that pricing."""
+        is_flex = pricing == FLEX_START
+        is_size = self.least_chips <= chips <= (self.most_chips or chips)
+        return is_size and is_flex == (self.pricing == FLEX_START)
 
 
 def near(zones: Iterable[str], region: str) -> list[str]:

@@ -141,7 +141,7 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
         rows: gets one for each machine and service.
     """
     from bigbird_ja.accelerators import load_prices
-    from bigbird_ja.launch import backends, offers, rest
+    from bigbird_ja.launch import LaunchedRun, backends, offers, rest
     from bigbird_ja.launch.advice import advise
 
     try:
@@ -152,17 +152,23 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
         return
     yield Check("credentials", True, "found")
     yield Check("project", bool(project), project or "none is set", "give --project")
-    rows += [asdict(row) for row in offered]
-    for text in dict.fromkeys(advise(fault, str(project), "-") for fault in faults):
+    rows += offered
+    place = LaunchedRun("", "", project=str(project), accelerator_type="a TPU")
+    for text in dict.fromkeys(advise(fault, place) for fault in faults):
         yield Check("offers", False, "a list can't be read, the package's table serves", text)
-    if not project:
-        return
     cells = [
-        (row.accelerator_type, backends.NAMES[row.service], zone, why or "offered", row.quota)
+        (
+            row["accelerator_type"],
+            backends.NAMES[row["service"]],
+            zone,
+            why or "offered",
+            row["quota"],
+        )
         for row in offered
-        for zone, why in row.zones.items()
+        for zone, why in row["zones"].items()
     ]
-    print(table(cells, ("type", "service", "zone", "", "quota")))
+    if cells:
+        print(table(cells, ("type", "service", "zone", "", "quota")))
 
 
 # --- --measure: each part is a command in a process of its own, as one at a time may use a TPU ----
@@ -187,7 +193,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
     owned = Owned.create(work_dir, _KIND)
     machine = bigbird_ja(["doctor"])
     observed = {check["name"]: check["observed"] for check in machine["checks"]}
-    for private in ("credentials", "project", "quota"):
+    for private in ("credentials", "project", "offers"):
         observed.pop(private, None)
     from bigbird_ja.train.engines import devices  # NumPy
 

@@ -1,9 +1,9 @@
 """What the refusals of the services mean, and what the user can do about each."""
 
 from bigbird_ja import accelerators
+from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
-_QUOTAS = "https://console.cloud.google.com/iam-admin/quotas"
 _FAMILIES = {"v5e": "CT5LP", "v5p": "CT5P", "v6e": "CT6E", "v7x": "TPU7X"}
 TRC = (
     "Compute Engine bills this machine: grants of the TPU Research Cloud (TRC) are quota of the"
@@ -31,36 +31,23 @@ def quota_name(accelerator_type: str, service: str, pricing: str) -> str:
     return f"{kind} {machine.chip} cores, by zone and region"
 
 
-def advise(
-    fault: ServiceFault,
-    project: str,
-    zone: str,
-    accelerator_type: str = "",
-    service: str = "tpu",
-    pricing: str = "spot",
-) -> str:
+def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
     """Describe in one line a refusal, in the service's own words, and what to do about it."""
-    what, answer = accelerator_type or "a TPU", f'the service answered: "{fault.message}"'
-    lowered = fault.message.lower()
+    what, project, lowered = run.accelerator_type, run.project, fault.message.lower()
+    answer = f'the service answered: "{fault.message}"'
+    is_vm = run.service == "compute"
     api, account = (
-        ("compute", "roles/compute.instanceAdmin.v1")
-        if service == "compute"
-        else ("tpu", "roles/tpu.admin")
+        "compute" if is_vm else "tpu",
+        "compute.instanceAdmin.v1" if is_vm else "tpu.admin",
     )
     if fault.kind is Kind.QUOTA:
-        name = quota_name(accelerator_type, service, pricing) if accelerator_type else "TPU"
-        default = ""
-        if service == "tpu" and what.startswith(("v5", "v6e")) and pricing != "on_demand":
-            default = "; Google's page of 2025 states 64 cores of v5e and v6e as its default"
-        other = (
-            "; the quota of the Cloud TPU API, where TRC grants count, is another: --service tpu"
-            if service == "compute" and not what.startswith(("v7", "tpu7"))
-            else ""
-        )
         return (
             f"project {project} has no quota for {what} in {zone} ({answer}): ask for more of"
-            f" {name}, on {_QUOTAS} (service {api}.googleapis.com){default}; delete dead TPUs that"
-            f" still hold it (`bigbird-ja down`), or name other --zones{other}"
+            f" {quota_name(what, run.service, run.pricing)}, on"
+            f" https://console.cloud.google.com/iam-admin/quotas (service {api}.googleapis.com;"
+            " docs/cloud-setup.md has the defaults); delete dead TPUs that still hold it"
+            " (`bigbird-ja down`), or name other --zones"
+            + ("; the Cloud TPU API has a quota of its own: --service tpu" if is_vm else "")
         )
     if fault.is_switched_off:
         api = "compute" if "compute" in lowered else api
@@ -85,8 +72,8 @@ def advise(
         )
     if fault.kind is Kind.PERMISSION:
         return (
-            f"not allowed in project {project}, zone {zone} ({answer}): grant {account} to the"
-            " account that runs `launch` (docs/cloud-setup.md has the commands), and check the"
+            f"not allowed in project {project}, zone {zone} ({answer}): grant roles/{account} to"
+            " the account that runs `launch` (docs/cloud-setup.md has the commands), and check the"
             " names of project and zone"
         )
     if fault.kind is Kind.BAD_REQUEST:

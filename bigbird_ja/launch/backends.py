@@ -45,22 +45,20 @@ def find_rentals(
     rented: dict[str, Rental] = {}
     for one in table.rented(accelerator_type, pricing):
         rented.setdefault(one.service, one)
+    flag = "--queued" if queued and service == "auto" else f"--service {service}"
+    wanted = "tpu" if queued and service == "auto" else service
+    if queued and wanted == "compute":
+        raise BadInput("--queued: Compute Engine has no queue: leave --service out, or --queued")
     if not rented and pricing == FLEX_START:
-        chips = [chip for chip in CHIPS if table.rented(f"{chip}-8", pricing)]
-        raise BadInput(
-            f"--pricing {pricing}: not offered for {accelerator_type}, only for {', '.join(chips)}"
-        )
+        chips = ", ".join(chip for chip in CHIPS if table.rented(f"{chip}-8", pricing))
+        raise BadInput(f"--pricing {pricing}: only for {chips}, not for {accelerator_type}")
     if not rented:
         raise BadInput(
             f"--accelerator_type {accelerator_type}: no service rents slices of several hosts of"
             f" {machine.chip}: start `pretrain` on a slice of your own (docs/pods.md)"
         )
-    wanted = "tpu" if queued and service == "auto" else service
-    if queued and wanted == "compute":
-        raise BadInput("--queued: Compute Engine has no queue: leave --service out, or --queued")
     if wanted not in ("auto", *rented):
         other = next(iter(rented.values()))
-        flag = "--queued" if queued else f"--service {service}"
         raise BadInput(
             f"{flag}: {NAMES[wanted]} does not rent {accelerator_type}, but {NAMES[other.service]}"
             f" does ({other.documented_by} on cloud.google.com): leave {flag} out"
@@ -176,7 +174,9 @@ def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], fl
             text = f"some zones did not answer ({first.message}); machines may remain there"
             results = {"tpus": [tpu.to_json() for tpu in tpus]}
             raise StorageError(f"{text}: try again", results=results) from first
-        raise BadInput(advise(first, project, "-")) from first
+        raise BadInput(
+            advise(first, LaunchedRun("", "", project=project, accelerator_type="a TPU"))
+        ) from first
     return tpus, now
 
 

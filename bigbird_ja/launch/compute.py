@@ -142,9 +142,9 @@ def creation(
     }
 
 
-def delete_address(api: str, run: LaunchedRun, zone: str) -> str:
-    """Return the address where a machine asks for its own deletion, with the verb DELETE."""
-    return f"{api or API}/projects/{run.project}/zones/{zone}/instances/{run.name}"
+def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
+    """List the address where a machine asks for its own deletion, with the verb DELETE."""
+    return [f"{api or API}/projects/{run.project}/zones/{zone}/instances/{run.name}"]
 
 
 def connect(project: str) -> ComputeEngine:

@@ -19,17 +19,6 @@ from bigbird_ja.process.errors import BadInput
 
 MAX_HOURS = 168.0
 CALL_SECONDS = 120.0
-_CODES = {  # words of google.rpc.Code in what gcloud prints
-    "INVALID_ARGUMENT": 3,
-    "DEADLINE_EXCEEDED": 4,
-    "NOT_FOUND": 5,
-    "ALREADY_EXISTS": 6,
-    "PERMISSION_DENIED": 7,
-    "RESOURCE_EXHAUSTED": 8,
-    "FAILED_PRECONDITION": 9,
-    "UNAVAILABLE": 14,
-    "UNAUTHENTICATED": 16,
-}
 
 
 def check(max_hours: float | None, needs_gcloud: bool) -> None:
@@ -127,5 +116,7 @@ def _fault(text: str) -> ServiceFault:
         return ServiceFault(
             Kind.BAD_REQUEST, f"{message[:200]}: run `gcloud components install alpha`"
         )
-    word = re.search("|".join(_CODES), message)
-    return rest.fault_of_status(_CODES[word[0]] if word else 13, message)
+    from google.rpc import code_pb2
+
+    word = re.search("|".join(code_pb2.Code.keys()), message)
+    return rest.fault_of_status(code_pb2.Code.Value(word[0]) if word else 13, message)

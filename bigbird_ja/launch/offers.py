@@ -8,61 +8,43 @@ No list has the quota of the Cloud TPU API, nor Compute Engine's TPUS_PER_TPU_FA
 of 2026): the first request shows them.
 """
 
+import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import Accelerator, Prices, Rental, region_of
-from bigbird_ja.launch import backends, compute, rest
+from bigbird_ja.accelerators import Prices, region_of
+from bigbird_ja.launch import LaunchedRun, backends, compute, rest
 from bigbird_ja.launch.advice import quota_name
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RETRY_SECONDS = 10.0  # a service that does not answer is not waited for: the table serves
+_FAMILIES = {"v5p": "V5P", "v6e": "(CT|V)6E", "v7x": "TPU7X"}  # in names of listed quotas
+_Read = Callable[[], None]
 
 
-class _Location(rest.Answer, frozen=True):
-    location_id: str
-
-
-class _Locations(rest.Page, frozen=True):
-    locations: tuple[_Location, ...] = ()
-
-
-class _Type(rest.Answer, frozen=True):
-    type: str
-
-
-class _Types(rest.Page, frozen=True):
-    accelerator_types: tuple[_Type, ...] = ()
-
-
-class _Version(rest.Answer, frozen=True):
-    version: str
-
-
-class _Versions(rest.Page, frozen=True):
-    runtime_versions: tuple[_Version, ...] = ()
-
-
-class _MachineType(rest.Answer, frozen=True):
-    name: str
+class _Listed(rest.Answer, frozen=True):
+    name: str = ""
+    location_id: str = ""
+    type: str = ""
+    version: str = ""
 
 
 class _Scope(rest.Answer, frozen=True):
-    machine_types: tuple[_MachineType, ...] = ()
+    machine_types: tuple[_Listed, ...] = ()
 
 
-class _MachineTypes(rest.Page, frozen=True):
-    items: dict[str, _Scope] = msgspec.field(default_factory=dict)
+class _List(rest.Page, frozen=True):
+    locations: tuple[_Listed, ...] = ()
+    accelerator_types: tuple[_Listed, ...] = ()
+    runtime_versions: tuple[_Listed, ...] = ()
+    items: dict[str, _Scope] = msgspec.field(default_factory=dict)  # of Compute Engine, by scope
     unreachables: tuple[str, ...] = ()
-
-
-class _Image(rest.Answer, frozen=True):
-    name: str
 
 
 class Quota(rest.Answer, frozen=True):
@@ -77,193 +59,147 @@ class _Region(rest.Answer, frozen=True):
     quotas: tuple[Quota, ...] = ()
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A machine, in the words of the service that is asked."""
-
-    type: str
-    image: str
-    machine: Accelerator
-    pricing: str
-
-
 @dataclass
 class Offers:
     """The answers of one service. What could not be read is absent, and in `faults`."""
 
-    service: str
-    types: dict[str, frozenset[str]] = field(default_factory=dict)  # by zone
-    images: dict[str, frozenset[str]] = field(default_factory=dict)  # by zone; "" is every zone
+    types: dict[str, set[str]] = field(default_factory=dict)  # by zone
+    images: dict[str, set[str]] = field(default_factory=dict)  # by zone; "" is every zone
     quotas: dict[str, tuple[Quota, ...]] = field(default_factory=dict)  # by region
     faults: list[ServiceFault] = field(default_factory=list)
 
-    def quota(self, zone: str, machine: Accelerator, pricing: str) -> Quota | None:
-        """Return the listed quota that a machine would count against, if there is one."""
-        family = {"v5p": "V5P", "v6e": "(CT|V)6E", "v7x": "TPU7X"}.get(machine.chip, "-")
-        spot = "PREEMPTIBLE_" if pricing == "spot" else ""
+    def quota(self, zone: str, run: LaunchedRun) -> Quota | None:
+        """Return the listed quota that a run's machine counts against, if there is one."""
+        family = _FAMILIES.get(accelerators.find(run.accelerator_type).chip, "-")
+        spot = "PREEMPTIBLE_" if run.pricing == "spot" else ""
         pattern = re.compile(f"{spot}(?!PREEMPTIBLE).*{family}")
         listed = self.quotas.get(region_of(zone), ())
         return next((one for one in listed if pattern.match(one.metric)), None)
 
-    def lacks(self, zone: str, wanted: Wanted) -> str:
-        """Return why a zone can't rent a machine; "" if it can, or if nobody knows."""
-        if wanted.type not in self.types.get(zone, (wanted.type,)):
-            return f"{backends.NAMES[self.service]} does not offer {wanted.type}"
-        images = self.images.get(zone, self.images.get("", (wanted.image,)))
-        if wanted.image not in images:
-            return f"no image {wanted.image.rsplit('/')[-1]}"
-        quota = self.quota(zone, wanted.machine, wanted.pricing)
-        if quota is not None and quota.limit < wanted.machine.chips:
-            return (
-                f"quota {quota.metric} is {quota.limit:g} in {region_of(zone)}, and"
-                f" {wanted.machine.chips} chips are needed"
-            )
+    def lacks(self, zone: str, run: LaunchedRun) -> str:
+        """Return why a zone can't rent a run's machine; "" if it can, or if nobody knows."""
+        if (name := type_name(run)) not in self.types.get(zone, {name}):
+            return f"{backends.NAMES[run.service]} does not offer {name}"
+        image = run.runtime_version
+        if image not in self.images.get(zone, self.images.get("", {image})):
+            return f"no image {image.rsplit('/')[-1]}"
+        quota, chips = self.quota(zone, run), accelerators.find(run.accelerator_type).chips
+        if quota is not None and quota.limit < chips:
+            place = f"{quota.limit:g} in {region_of(zone)}"
+            return f"quota {quota.metric} is {place}, and {chips} chips are needed"
         return ""
 
-    def read(self, read: Callable[[], None]) -> bool:
-        """Read one list; return whether to go on with the next."""
-        try:
-            read()
-        except ServiceFault as fault:
-            self.faults.append(fault)
-            return fault.kind is not Kind.UNAVAILABLE and not fault.is_switched_off
-        return True
+
+def type_name(run: LaunchedRun) -> str:
+    """Name a run's machine as the service calls it that rents it."""
+    machine = accelerators.find(run.accelerator_type)
+    is_vm = run.service == "compute"
+    return compute.machine_type(machine.name) if is_vm else accelerators.launch_type(machine)
 
 
-def wanted(rental: Rental, accelerator_type: str, image: str, pricing: str) -> Wanted:
-    """Translate a machine into the words of the service that rents it."""
-    machine = accelerators.find(accelerator_type)
-    is_vm = rental.service == "compute"
-    name = compute.machine_type(machine.name) if is_vm else accelerators.launch_type(machine)
-    return Wanted(name, image, machine, pricing)
-
-
-def ask(service: str, project: str, zones: Sequence[str], machines: Sequence[Wanted]) -> Offers:
-    """Ask a service what it offers; never fails.
+def ask(runs: Sequence[LaunchedRun], zones: Sequence[str]) -> Offers:
+    """Ask a service what it offers; what it does not answer is in `faults`.
 
     Args:
-        service: `compute` or `tpu`.
-        project: id of the Google Cloud project.
+        runs: of one service and project, one for each machine that matters.
         zones: those that matter; empty for all of the Cloud TPU API.
-        machines: those that matter.
 
     Raises:
         BadInput: no credentials.
     """
-    offers, module = Offers(service), backends.MODULES[service]
+    offers, module = Offers(), backends.MODULES[runs[0].service]
     client = rest.connect_rest(module.API, module.EMULATOR_VARIABLE, RETRY_SECONDS)
-    if service == "compute":
-        _ask_compute(offers, client, project, zones, machines)
-    else:
-        _ask_tpu(offers, client, f"projects/{project}/locations", zones)
+    lists = _compute_lists if runs[0].service == "compute" else _tpu_lists
+    for read in lists(offers, client, runs, zones):
+        try:
+            read()
+        except ServiceFault as fault:
+            offers.faults.append(fault)
+            if fault.kind is Kind.UNAVAILABLE or fault.is_switched_off:
+                break
     return offers
 
 
-def _ask_tpu(offers: Offers, client: rest.Rest, parent: str, zones: Sequence[str]) -> None:
-    known: set[str] = set()
+def _tpu_lists(
+    offers: Offers, client: rest.Rest, runs: Sequence[LaunchedRun], zones: Sequence[str]
+) -> Iterator[_Read]:
+    parent, known = f"projects/{runs[0].project}/locations", set[str]()
 
     def read_locations() -> None:
-        for page in client.pages(parent, _Locations):
+        for page in client.pages(parent, _List):
             known.update(one.location_id for one in page.locations)
 
     def read_zone(zone: str) -> None:
-        types = client.pages(f"{parent}/{zone}/acceleratorTypes", _Types)
-        offers.types[zone] = frozenset(one.type for page in types for one in page.accelerator_types)
-        versions = client.pages(f"{parent}/{zone}/runtimeVersions", _Versions)
-        offers.images[zone] = frozenset(
-            one.version for page in versions for one in page.runtime_versions
-        )
-
-    if not offers.read(read_locations):
-        return
-    for zone in zones or sorted(known):
         if known and zone not in known:
-            offers.types[zone] = frozenset()
-        elif not offers.read(partial(read_zone, zone)):
+            offers.types[zone] = set()
             return
+        pages = [*client.pages(f"{parent}/{zone}/acceleratorTypes", _List)]
+        offers.types[zone] = {one.type for page in pages for one in page.accelerator_types}
+        pages = [*client.pages(f"{parent}/{zone}/runtimeVersions", _List)]
+        offers.images[zone] = {one.version for page in pages for one in page.runtime_versions}
+
+    yield read_locations
+    for zone in zones or sorted(known):
+        yield partial(read_zone, zone)
 
 
-def _ask_compute(
-    offers: Offers,
-    client: rest.Rest,
-    project: str,
-    zones: Sequence[str],
-    machines: Sequence[Wanted],
-) -> None:
-    base = f"projects/{project}"
-    names = " OR ".join(f"(name = {one.type})" for one in machines)
+def _compute_lists(
+    offers: Offers, client: rest.Rest, runs: Sequence[LaunchedRun], zones: Sequence[str]
+) -> Iterator[_Read]:
+    base = f"projects/{runs[0].project}"
 
     def read_types() -> None:
-        found: dict[str, set[str]] = {}
+        names = " OR ".join(f"(name = {type_name(run)})" for run in runs)
         query = {"filter": names, "returnPartialSuccess": "true"}
-        for page in client.pages(f"{base}/aggregated/machineTypes", _MachineTypes, query):
-            for scope, listed in page.items.items():
-                zone = scope.removeprefix("zones/")
-                found.setdefault(zone, set()).update(one.name for one in listed.machine_types)
-            missed.update(name.rsplit("/")[-1] for name in page.unreachables)
-        answered = {*found, *zones} - missed
-        offers.types.update({zone: frozenset(found.get(zone, ())) for zone in answered})
+        pages = [*client.pages(f"{base}/aggregated/machineTypes", _List, query)]
+        offers.types |= {zone: set() for zone in zones}
+        for scope, listed in [pair for page in pages for pair in page.items.items()]:
+            types = offers.types.setdefault(scope.removeprefix("zones/"), set())
+            types.update(one.name for one in listed.machine_types)
+        for name in [name for page in pages for name in page.unreachables]:
+            offers.types.pop(name.rsplit("/")[-1], None)
 
     def read_image(image: str) -> None:
-        there = client.find(image, _Image)
-        known = offers.images.get("", frozenset())
-        offers.images[""] = known | {image} if there else known
+        offers.images.setdefault("", set()).update({image} if client.find(image, _Listed) else ())
 
     def read_region(region: str) -> None:
         offers.quotas[region] = client.call("GET", f"{base}/regions/{region}", _Region).quotas
 
-    missed: set[str] = set()
-    reads: list[Callable[[], None]] = [read_types]
-    reads += [partial(read_image, one) for one in dict.fromkeys(m.image for m in machines)]
-    reads += [partial(read_region, one) for one in dict.fromkeys(map(region_of, zones))]
-    for read in reads:
-        if not offers.read(read):
-            return
+    yield read_types
+    for image in dict.fromkeys(run.runtime_version for run in runs):
+        yield partial(read_image, image)
+    for region in dict.fromkeys(map(region_of, zones)):
+        yield partial(read_region, region)
 
 
-@dataclass(frozen=True)
-class Row:
-    """A machine at one service, as `doctor` shows it."""
-
-    accelerator_type: str
-    service: str
-    zones: dict[str, str]  # zone -> "" if it is offered, else why it can't be rented
-    quota: str
-    image: str
-
-
-def make_rows(project: str, table: Prices) -> tuple[list[Row], list[ServiceFault]]:
+def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[ServiceFault]]:
     """Ask both services for one machine of each chip, by which `launch` decides.
 
     Returns:
-        A row for each machine and service that rents it, and the faults of lists that can't be
-        read; there the row has the package's table.
+        A row for each machine and service that rents it: `accelerator_type`, `service`, `quota`,
+        and `zones`, by zone "" or why the zone can't rent it; and the faults of lists that can't be
+        read, in whose place the package's table serves.
 
     Raises:
         BadInput: no credentials.
     """
-    asked: dict[str, list[tuple[Rental, Wanted]]] = {}
-    for name in accelerators.USUAL:
-        for rental in table.rented(name, "spot"):
-            image = backends.image(rental, name, "auto")
-            asked.setdefault(rental.service, []).append(
-                (rental, wanted(rental, name, image, "spot"))
-            )
-    rows: list[Row] = []
-    faults: list[ServiceFault] = []
-    for service in backends.emulated() or asked:
-        known = dict.fromkeys(zone for rental, _ in asked[service] for zone in rental.zones)
-        answered = ask(service, project, [*known], [one for _, one in asked[service]])
+    rows, faults = list[dict[str, Any]](), list[ServiceFault]()
+    for service in backends.emulated() or backends.MODULES:
+        runs: dict[LaunchedRun, tuple[str, ...]] = {}  # and the zones of the table
+        for name in accelerators.USUAL:
+            for one in [one for one in table.rented(name, "spot") if one.service == service]:
+                run = LaunchedRun("", "", project=project, accelerator_type=name, service=service)
+                image = backends.image(one, name, "auto")
+                runs[dataclasses.replace(run, runtime_version=image)] = one.zones
+        answered = ask([*runs], [*dict.fromkeys(zone for zones in runs.values() for zone in zones)])
         faults += answered.faults
-        for rental, one in asked[service]:
-            zones = dict.fromkeys((*rental.zones, *sorted(answered.types)))
-            why = {zone: answered.lacks(zone, one) for zone in zones}
-            shown = {zone: text for zone, text in why.items() if zone in rental.zones or not text}
-            listed = [answered.quota(zone, one.machine, "spot") for zone in shown]
-            limits = {
-                f"{quota.metric} {quota.usage:g} of {quota.limit:g}" for quota in listed if quota
-            }
-            quota = ", ".join(sorted(limits)) or quota_name(one.machine.name, service, "spot")
-            name = accelerators.launch_type(one.machine)
-            rows.append(Row(name, service, shown, quota, rental.image))
+        for run, known in runs.items():
+            zones = {zone: answered.lacks(zone, run) for zone in (*known, *sorted(answered.types))}
+            zones = {zone: why for zone, why in zones.items() if zone in known or not why}
+            quotas = [listed for zone in zones if (listed := answered.quota(zone, run))]
+            texts = {f"{one.metric} {one.usage:g} of {one.limit:g}" for one in quotas}
+            kind = accelerators.launch_type(accelerators.find(run.accelerator_type))
+            quota = ", ".join(sorted(texts)) or quota_name(kind, service, "spot")
+            row = {"accelerator_type": kind, "service": service, "quota": quota, "zones": zones}
+            rows.append(row)
     return rows, faults

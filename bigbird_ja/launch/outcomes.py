@@ -106,7 +106,7 @@ def creation_failed(state: RunState, fault: ServiceFault, run: LaunchedRun) -> D
         name = "creation_refused"
     event = Event(name, {**_where(state), "error": fault.message})
     if name == "creation_refused":
-        message = _advice(fault, state.zone, run)
+        message = advise(fault, run, state.zone)
         ended = end_run(state, Ending.GAVE_UP, "bad_input", message)
         return replace(ended, events=(event, *ended.events))
     # Unclear: it exists already, or the service has trouble of its own. That is waited out, for
@@ -119,12 +119,8 @@ def _strike(state: RunState, fault: ServiceFault, run: LaunchedRun) -> RunState:
     count = state.strikes.get(state.zone, 0) + 1
     struck = dict(state.struck_zones)
     if count >= (QUOTA_STRIKES if state.zone in state.ready_zones else 1):
-        struck[state.zone] = _advice(fault, state.zone, run)
+        struck[state.zone] = advise(fault, run, state.zone)
     return replace(state, strikes={**state.strikes, state.zone: count}, struck_zones=struck)
-
-
-def _advice(fault: ServiceFault, zone: str, run: LaunchedRun) -> str:
-    return advise(fault, run.project, zone, run.accelerator_type, run.service, run.pricing)
 
 
 def lacks_quota(state: RunState, run: LaunchedRun) -> bool:
@@ -154,7 +150,7 @@ def wait(view: View, most: float = math.inf) -> Decision:
 def refused(view: View) -> Decision:
     """End at once: nothing is there that would have to be deleted."""
     run, zone = view.run, view.run.zones[0]
-    text = _advice(view.seen.unlisted[zone], zone, run)
+    text = advise(view.seen.unlisted[zone], run, zone)
     ended = end_run(view.state, Ending.GAVE_UP, "bad_input", text)
     return Decision(enter(ended.state, Phase.ENDED))
 

@@ -17,7 +17,7 @@ from bigbird_ja.launch import LaunchedRun, Tpus, backends, flex_start, offers, s
 from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.advice import TRC, advise
 from bigbird_ja.launch.files import RunFiles, read_run
-from bigbird_ja.launch.offers import Offers, Wanted
+from bigbird_ja.launch.offers import Offers
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.console import human_time
@@ -74,9 +74,9 @@ def make_record(
         _check_service(before, rental, flags)
         service, image = before.service, before.runtime_version
     near = _location(bucket) if is_real else ""  # a dry run needs no credentials
-    zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, near, service)
+    zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, near)
     for zone in zones if flags["dry_run"] else ():  # else the service itself is asked
-        table.check_zone(zone, kind, pricing, service)
+        table.check_zone(zone, kind, pricing)
     # A zone without a price may not be offered at all, which `settle` finds out.
     priced = [zone for zone in zones if table.price(kind, pricing, zone) is not None]
     usd, price_warnings = _price(flags, table, (is_real and priced) or zones)
@@ -149,43 +149,45 @@ def settle(
     Raises:
         BadInput: nobody offers the machine in these zones; the message has those that do.
     """
-    kind, pricing = run.accelerator_type, run.pricing
-    notes: list[str] = []
-    refusals: list[str] = []
+    kind, given = run.accelerator_type, flags["zones"]
+    notes, refusals, elsewhere = list[str](), list[str](), list[str]()
     for number, rental in enumerate(rentals):
         name = backends.NAMES[rental.service]
         image = flags["runtime_version"] or backends.image(rental, kind, run.engine)
-        wanted = offers.wanted(rental, kind, image, pricing)
-        known = [zone for zone, _ in table.by_zone(kind, pricing, rental.service)]
-        zones = flags["zones"] or [*dict.fromkeys((*run.zones, *known))]
-        answered = offers.ask(rental.service, run.project, zones, [wanted])
-        notes += _unread(answered, table, rental)
-        off = next((fault for fault in answered.faults if fault.is_switched_off), None)
-        if off is not None:
-            refusals.append(advise(off, run.project, "-", kind, rental.service))
+        asked = replace(run, service=rental.service, runtime_version=image)
+        known = [zone for zone, _ in table.by_zone(kind, run.pricing)]
+        zones = given or [*dict.fromkeys((*run.zones, *known))]
+        answered = offers.ask([asked], zones)
+        if any(fault.is_switched_off for fault in answered.faults):
+            refusals.append(advise(answered.faults[-1], asked))  # no other list was asked for then
             continue
-        lacking = {zone: _lack(answered, zone, wanted, rental) for zone in zones}
-        asked = flags["zones"] or run.zones
-        notes += [f"{zone} is left out: {lacking[zone]}" for zone in asked if lacking.get(zone)]
+        for fault in answered.faults[:1]:
+            notes.append(
+                f"not all lists of {name} can be read ({fault.message}): the package's table of"
+                f" {table.pages[rental.zones_by].as_of} serves in their place"
+            )
+        lacking = {zone: _lack(answered, zone, asked, rental) for zone in zones}
+        for zone in given or run.zones:
+            notes += [f"{zone} is left out: {lacking[zone]}"] if lacking[zone] else []
         kept = [zone for zone in zones if not lacking[zone]]
-        if kept:
-            if refusals:
-                notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
-            if rental.service == "compute" and run.service != "compute":
-                notes.append(TRC)
-            usual = [zone for zone in kept if zone in run.zones]  # else those that are dearer
-            kept = kept if flags["zones"] else (usual or kept)[:USUAL_ZONES]
-            usd, _ = _price(flags, table, kept)
-            run = replace(run, service=rental.service, runtime_version=image)
-            left = [] if flags["runtime_version"] else rentals[number + 1 :]
-            return replace(run, zones=tuple(kept), usd_per_hour=usd), notes, [*left]
-        refusals.append(f"{name}: {'; '.join(dict.fromkeys(lacking.values()))}")
+        if not kept:
+            refusals += dict.fromkeys(lacking.values())
+            everywhere = answered if rental.service == "compute" else offers.ask([asked], [])
+            elsewhere += [zone for zone in everywhere.types if not everywhere.lacks(zone, asked)]
+            continue
+        if refusals:
+            notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
+        usual = [zone for zone in kept if zone in run.zones]  # else those that are dearer
+        kept = kept if given else (usual or kept)[:USUAL_ZONES]
+        usd, _ = _price(flags, table, kept)
+        left = [] if flags["runtime_version"] else rentals[number + 1 :]
+        return replace(asked, zones=tuple(kept), usd_per_hour=usd), notes, [*left]
     if read_run(run.bucket, run.name) is not None:  # it goes on, by what was launched
         return run, [*notes, *refusals], []
-    where = ", ".join(flags["zones"] or run.zones)
     raise BadInput(
-        f"--accelerator_type {kind}: not to be had in {where} ({'; '.join(refusals)}): zones that"
-        f" offer it: {_elsewhere(run, flags, rentals)}"
+        f"--accelerator_type {kind}: not to be had in {', '.join(given or run.zones)}"
+        f" ({'; '.join(refusals)}): zones that offer it:"
+        f" {', '.join(sorted({*elsewhere})) or 'none'}"
     )
 
 
@@ -195,35 +197,10 @@ _GIVEN_UP = (
 )
 
 
-def _unread(answered: Offers, table: Prices, rental: Rental) -> list[str]:
-    """Describe in a line the lists that can't be read."""
-    faults = [fault for fault in answered.faults if not fault.is_switched_off]
-    if not faults:
-        return []
-    day = table.pages[rental.zones_by].as_of if rental.zones_by in table.pages else table.as_of
-    return [
-        f"not all lists of {backends.NAMES[rental.service]} can be read ({faults[0].message}): the"
-        f" package's table of {day} serves in their place"
-    ]
-
-
-def _lack(answered: Offers, zone: str, wanted: Wanted, rental: Rental) -> str:
+def _lack(answered: Offers, zone: str, run: LaunchedRun, rental: Rental) -> str:
     if zone not in answered.types and zone not in rental.zones:
         return "not in the package's table, and its list can't be read"
-    return answered.lacks(zone, wanted)
-
-
-def _elsewhere(run: LaunchedRun, flags: Mapping[str, Any], rentals: Sequence[Rental]) -> str:
-    """List all zones that offer the machine, by service, for an error."""
-    texts = []
-    for rental in rentals:
-        image = flags["runtime_version"] or backends.image(rental, run.accelerator_type, run.engine)
-        wanted = offers.wanted(rental, run.accelerator_type, image, run.pricing)
-        answered = offers.ask(rental.service, run.project, (), [wanted])
-        zones = [z for z in sorted(answered.types) if not answered.lacks(z, wanted)]
-        zones = zones if answered.types else [*rental.zones]
-        texts += [f"{backends.NAMES[rental.service]}: {', '.join(zones)}"] if zones else []
-    return "; ".join(texts) or "none"
+    return answered.lacks(zone, run)
 
 
 def _original(bucket: str, name: str) -> LaunchedRun | None:

@@ -219,7 +219,7 @@ def metadata(
         lease=run.lease,
         supervisor_dir=storage.join(run.run_dir, "supervisor"),
         model_dir=run.model_dir,
-        delete=[service.delete_address(vm.api, run, zone)],
+        delete=service.delete_addresses(vm.api, run, zone),
         requested=0.0 if run.queued else requested,  # waiting in line is no part of its life
         hosts=run.hosts,
         **vm.terms,

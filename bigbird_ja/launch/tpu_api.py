@@ -128,12 +128,14 @@ def creation(
     return {"tpu": {"nodeSpec": [{"parent": parent, "nodeId": run.name, "node": node}]}, kind: {}}
 
 
-def delete_address(api: str, run: LaunchedRun, zone: str) -> str:
-    """Return the address where a machine asks for its own deletion, with the verb DELETE."""
+def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
+    """List the addresses where a machine asks for its own deletion, with the verb DELETE.
+
+    The node's deletion ends the bill even if that of its queued resource is refused.
+    """
     parent = f"{api or API}/projects/{run.project}/locations/{zone}"
-    if run.queued:
-        return f"{parent}/queuedResources/{run.name}?force=true"
-    return f"{parent}/nodes/{run.name}"
+    queue = [f"{parent}/queuedResources/{run.name}?force=true"] if run.queued else []
+    return [*queue, f"{parent}/nodes/{run.name}"]
 
 
 class TpuNodes:

@@ -163,6 +163,11 @@ def test_prices_can_be_overridden_in_part(tmp_path):
         ("as_of: 2026-01-02\nchips: {v3: [{spot: -1}]}", "spot: expected a number >= 0"),
         ("as_of: 2026-01-02\nchips: {v9: [{spot: 1}]}", "chips.v9: one of v2, v3"),
         ("as_of: 2026-01-02\nrentals: {v9: []}", "rentals.v9: one of v2, v3"),
+        (
+            "{as_of: 2026-01-02, rentals: {v3: [{service: tpu, image: i, zones: [z], zones_by: x,"
+            " documented_by: y}]}}",
+            "zones_by: 'x' is not in pages",
+        ),
         ("as_of: 2026-01-02\nfree: {me: {machine: v5e-7}}", "free.me.machine: 'v5e-7'"),
     ],
 )

@@ -83,7 +83,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--accelerator_type=v6e-32", "--service=compute"], "does not rent v6e-32"),
         (["--accelerator_type=v6e-8", "--service=compute", "--queued"], "has no queue"),
         (["--accelerator_type=v3-8", "--pricing=flex-start"], "only for v5e, v6e"),
-        (["--accelerator_type=v6e-8", "--pricing=flex-start"], "give --max_hours, at most 168"),
+        (["--accelerator_type=v6e-8", "--pricing=flex-start", "--max_hours=169"], "at most 168"),
         (["--name=Bad_Name"], "lower-case"),
         (["--data_dir=/tmp/data", "--bucket=gs://b"], "make-data --output_dir"),
         (["--bucket=/tmp/b"], "gs:// only"),

@@ -16,6 +16,7 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Ending, Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
+from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
 TABLE = load_prices()
@@ -265,7 +266,7 @@ def test_what_gcloud_prints_is_a_fault_of_the_service(tmp_path, monkeypatch, tex
 @pytest.mark.parametrize(
     ("kind", "service", "pricing", "words"),
     [
-        ("v5e-8", "tpu", "spot", ["tpu-v5s-litepod-serving-preemptible", "64 cores", "tpu.google"]),
+        ("v5e-8", "tpu", "spot", ["tpu-v5s-litepod-serving-preemptible", "tpu.google"]),
         ("v5e-32", "tpu", "spot", ["tpu-v5s-litepod-preemptible"]),
         ("v5e-8", "tpu", "on_demand", ["tpu-v5s-litepod-serving (v5litepod-1"]),
         ("v6e-8", "compute", "spot", ["PREEMPTIBLE_TPUS_PER_TPU_FAMILY for CT6E", "--service tpu"]),
@@ -275,10 +276,11 @@ def test_what_gcloud_prints_is_a_fault_of_the_service(tmp_path, monkeypatch, tex
 )
 def test_a_refusal_for_want_of_quota_names_it_and_the_page(kind, service, pricing, words):
     fault = ServiceFault(Kind.QUOTA, "Quota limit 'X' has been exceeded. Limit: 0")
-    text = advise(fault, "my-project", "us-central1-a", kind, service, pricing)
+    run = support.vm_of("run-1", kind=kind, service=service, pricing=pricing)
+    text = advise(fault, run, "us-central1-a")
     for word in (*words, fault.message, "console.cloud.google.com/iam-admin/quotas (service "):
         assert word in text
-    assert "\n" not in text and ("--service tpu" in text) == (kind == "v6e-8")
+    assert "\n" not in text and ("--service tpu" in text) == (service == "compute")
 
 
 def test_serving_quota_that_is_refused(tmp_path, fake_tpu):
@@ -292,8 +294,9 @@ def test_serving_quota_that_is_refused(tmp_path, fake_tpu):
 
 def test_a_machine_type_that_compute_engine_keeps_for_itself():
     message = "This user agent is not allowed to use the machine type."
+    run = support.vm_of("run-1", kind="v5p-8", service="compute")
     for kind in (Kind.BAD_REQUEST, Kind.PERMISSION):
-        assert "--service tpu" in advise(ServiceFault(kind, message), "p", "z", "v5p-8", "compute")
+        assert "--service tpu" in advise(ServiceFault(kind, message), run)
 
 
 # --- doctor ---------------------------------------------------------------------------------------
@@ -306,17 +309,17 @@ def test_the_table_of_a_project(monkeypatch, fake_tpu, fake_compute):
     fake_tpu.types["us-west4-a"].remove("v5litepod-8")
     rows, faults = offers.make_rows("p", TABLE)
     assert faults == []
-    by_name = {(row.accelerator_type, row.service): row for row in rows}
+    by_name = {(row["accelerator_type"], row["service"]): row for row in rows}
     assert {*by_name} == {
         *(("v2-8", "tpu"), ("v3-8", "tpu"), ("v4-8", "tpu"), ("v5litepod-8", "tpu")),
         *(("v5p-8", "compute"), ("v5p-8", "tpu"), ("v6e-8", "compute"), ("v6e-8", "tpu")),
         ("v7x-8", "compute"),
     }
-    zones = by_name["v5litepod-8", "tpu"].zones
+    zones = by_name["v5litepod-8", "tpu"]["zones"]
     assert zones["us-west4-a"] == "the Cloud TPU API does not offer v5litepod-8"
     assert zones["us-central1-a"] == zones["us-east1-d"] == ""
-    assert by_name["v5p-8", "compute"].quota == "PREEMPTIBLE_TPU_PODSLICE_V5P 4 of 8"
-    assert "quota" not in by_name["v5p-8", "compute"].zones["us-central1-a"]
+    assert by_name["v5p-8", "compute"]["quota"] == "PREEMPTIBLE_TPU_PODSLICE_V5P 4 of 8"
+    assert by_name["v6e-8", "compute"]["quota"].startswith("PREEMPTIBLE_TPUS_PER_TPU_FAMILY")
     fake_tpu.unread["locations"] = "permission"
     fake_compute.unread["machineTypes"] = "permission"
     rows, faults = offers.make_rows("p", TABLE)

@@ -114,8 +114,11 @@ def test_requests_state_what_is_rented():
     node = tpu_api.creation(other, ZONE, 1, {}, 1.0)
     assert "schedulingConfig" not in node
     assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
-    address = tpu_api.delete_address("", QUEUED, "z")  # which the watcher deletes
-    assert address.endswith("/projects/p/locations/z/queuedResources/run-1?force=true")
+    addresses = tpu_api.delete_addresses("", QUEUED, "z")  # which the watcher deletes
+    assert [address.partition("/locations/z/")[2] for address in addresses] == [
+        "queuedResources/run-1?force=true",
+        "nodes/run-1",  # for the case that only this is allowed
+    ]
     v5e = support.vm_of("run-1", kind="v5e-16")
     assert tpu_api.creation(v5e, ZONE, 1, {}, 1.0)["acceleratorType"] == "v5litepod-16"
 
@@ -240,7 +243,7 @@ def test_credentials_that_are_refused():
     session.request.side_effect = RefreshError("x")
     with pytest.raises(ServiceFault) as caught:
         rest.Rest("http://127.0.0.1", session).call("GET", "x", rest.Answer)
-    text = advise(caught.value, "p", ZONE, "v3-8")
+    text = advise(caught.value, NODE, ZONE)
     assert "application-default login" in text
 
 
@@ -265,7 +268,7 @@ def test_what_a_refusal_means(status, body, kind):
 
 def test_advice_has_what_to_do():
     message = "The caller does not have permission actAs on service account x"
-    text = advise(rest.fault_of_status(7, message), "my-project", ZONE, "v3-8")
+    text = advise(rest.fault_of_status(7, message), NODE, ZONE)
     assert "serviceAccountUser" in text and message in text and "\n" not in text
 
 

@@ -78,7 +78,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
     large = by_name["v5e-16", "on_demand"]
     assert large.tokens_per_second == 150_000 and "4 hosts" in large.note
-    assert large.usd_per_hour == pytest.approx(16 * 1.20)
+    assert large.usd_per_hour == pytest.approx(16 * 1.416)  # the dearest of the zones
     assert by_name["v3-8", "spot"].fits is False
     assert "does not fit" in by_name["v3-8", "spot"].note
     assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # no slice of its size
@@ -120,7 +120,7 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
     assert row.usd_per_hour == PRICES.per_hour("v6e-8", "spot", row.zones)
     assert plan.cheapest(made) == by_name["v5e-8", "spot"]
     near = plan.make_rows([Plan(*BASE)], PRICES, ("v5e-8",), "europe-west4")
-    assert {row.zone for row in near} == {"europe-west4-a"}
+    assert {row.zone for row in near} == {"europe-west4-b"}
 
 
 @pytest.mark.parametrize("pricing", ["spot", "on_demand"])
