@@ -60,7 +60,7 @@ test-kaggle: .venv-kaggle/.installed ## what differs between versions, with what
 	@.venv-kaggle/bin/python -m pytest $(WORKERS) -m "both and not nightly" $(PYTEST)
 
 test-python-3.12 test-python-3.13: test-python-%: .venv-%/.installed ## the engine and the checkpoints, on another Python that is promised
-	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not nightly" $(PYTEST) tests/train tests/test_releases.py
+	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not nightly" -k "not muon" $(PYTEST) tests/train/engines tests/test_releases.py
 
 test-nightly: $(ALL) ## what is long and rare, then every other environment (hours)
 	@$(BIN)/python -m pytest $(WORKERS) -m nightly

@@ -47,5 +47,5 @@ def test_presets_go_by_name_in_an_empty_folder(tmp_path):
     result = json.loads(run(f"{site}/bin/bigbird-ja", "config", "base-4096", "--json"))
     assert result["settings"]["model.num_random_blocks"]["source"] == "preset base-4096"
     result = json.loads(run(f"{site}/bin/bigbird-ja", "plan", "--config=tiny-cpu", "--json"))
-    assert result["tokens_per_step"] == 8 * 512
+    assert result["tokens_per_step"] == 4 * 512
     assert list(folder.iterdir()) == []

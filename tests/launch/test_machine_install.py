@@ -18,10 +18,10 @@ from testkit import killing, pods, rented
 from testkit.fakes.tpu import FakeTpu
 from tests.launch.support import wait_until
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = pytest.mark.timeout(2000)
 
 STEPS, FIRST = 300, 20
-PATIENCE = 300.0  # for Python, TensorFlow and the compiler to start, on a machine with other work
+PATIENCE = 600.0  # for Python, TensorFlow and the compiler to start, on a machine with other work
 
 
 @pytest.fixture(scope="module")
