@@ -38,7 +38,7 @@ COUNTED = 0.9  # share of a step that machine code must cover for `plan` to take
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none
-ALIKE = 1.25  # largest price of one of them, relative to the first: budgets count the dearest
+_MUCH_DEARER = 1.5  # than the first of them: left out, since a budget counts the dearest
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -301,7 +301,9 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         first, lowest = ordered[0]
         near_ones = [offer for offer in ordered if _is_near(offer[0], first)]
         if lowest is not None:
-            near_ones = [offer for offer in near_ones if (offer[1] or math.inf) <= lowest * ALIKE]
+            near_ones = [
+                offer for offer in near_ones if (offer[1] or math.inf) <= lowest * _MUCH_DEARER
+            ]
         return tuple(zone for zone, _ in near_ones[:USUAL_ZONES])
 
     def check_zone(self, zone: str, accelerator: str) -> None:
