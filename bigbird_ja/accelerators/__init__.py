@@ -41,7 +41,7 @@ COUNTED = 0.9  # share of a step that machine code must cover for `plan` to take
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # a table older than this is called old wherever it is printed
 USUAL_ZONES = 4  # so many are tried where the user names none
-ALIKE = 1.25  # largest price of one of them, relative to the first: budgets count the dearest
+_MUCH_DEARER = 1.5  # than the first of them: left out, since a budget counts the dearest
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -316,7 +316,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         offers = self.by_zone(accelerator, pricing)
         priced = {zone: price for zone, price in offers if price is not None}
         zones = rentals_lib.near(priced or [zone for zone, _ in offers], near)
-        limit = ALIKE * priced[zones[0]] if priced else 0.0
+        limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
     def check_zone(self, zone: str, accelerator: str, pricing: str) -> None:

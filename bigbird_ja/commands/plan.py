@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = used_by("plan")
 MANY_CONFIGS = True
+_WIDTH = 768  # hidden size of the models for which `accelerators` has shares of the peak
 _HEADER = ("machine", "tokens/s", "done after", "spot USD", "zone", "on demand USD")
 
 
@@ -261,7 +262,10 @@ def _describe(
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
     rented = [row for row in rows if not _is_free(row)]
     pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if _is_free(row))
+    width = min(each.config.model.hidden_size for each in plans)
+    is_narrow = width < _WIDTH and any("MFU" in row.rate_source for row in rows)
     notes = [
+        *([f"shares of the peak are of models {_WIDTH} wide: {width} reaches less"] * is_narrow),
         f"tokens/s {'; '.join(by_source)}; intervals: {plan.REACHED_RANGE[0]:g}-"
         f"{plan.REACHED_RANGE[1]:g} x machine code",
         f"compiled with {'; '.join(dict.fromkeys(run['compiler'] for run in runs))}",

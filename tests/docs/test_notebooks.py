@@ -50,7 +50,7 @@ def commands(name, run):
     """Words of each command of ours, with the notebook's own values in their places, and in that
     of its settings the file `run`."""
     places = {"RUN": run, "DATA": "d", "MODEL": "m", "TEMP": "t", "TOKENIZER": "t.model"}
-    made = {"START": "--init_from encoder", "MINUTES": 510}
+    made = {"START": "--init_from encoder", "SIZES": "--init_from encoder", "MINUTES": 510}
     values = {**parameters(name), **places, **made}
     lines = [line for line in shell_lines(name) if line.startswith("bigbird-ja")]
     ours = [line.partition(" > ")[0] for line in lines]

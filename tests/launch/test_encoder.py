@@ -15,6 +15,8 @@ from bigbird_ja.train.warm_start import load_initial
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def write(folder, *names):
     for name in names:
@@ -75,7 +77,6 @@ def bare_python(tmp_path):
     return str(folder)
 
 
-@pytest.mark.timeout(600)
 def test_an_encoder_is_continued_on_a_rented_machine(tmp_path, small_run, exported, bare_python):
     root = str(tmp_path)
     environ = {**os.environ, "PYTHONPATH": bare_python, "TF_CPP_MIN_LOG_LEVEL": "3"}
