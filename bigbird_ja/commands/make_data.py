@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,6 @@ def run(args: Args) -> dict[str, Any]:
     if args.runner == "ray" and args.overwrite:
         raise BadInput("--runner ray and --overwrite: give one of them")
     config, overrides = resolve(args)
-    log(f"make-data settings:\n{echo_settings(config, overrides, SETTINGS)}")
     _check_length(config)
     tokenizer = _load_tokenizer(hub.fetched(args.tokenizer, "--tokenizer"))
     corpus = open_corpus(
@@ -113,6 +113,12 @@ def run(args: Args) -> dict[str, Any]:
         output_dir=args.output_dir,
         num_workers=args.num_workers or children.available_cores(),
         overwrite=args.overwrite,
+        settings="\n".join(
+            (
+                f"make-data settings:\n{echo_settings(config, overrides, SETTINGS)}",
+                *([] if args.config else _length_warnings(config.make_data.seq_length)),
+            )
+        ),
     )
     if request.spec.strip_markers and args.strip_markers is None:
         log("the tokenizer has no pieces for Wiki40b's markers: they are taken out of the text")
@@ -174,6 +180,18 @@ def _check_length(config: Config) -> None:
         ) from error
 
 
+def _length_warnings(seq_length: int) -> Iterator[str]:
+    """Name the presets that cannot be trained on sequences of this length."""
+    from bigbird_ja.model import pattern
+    from bigbird_ja.settings.resolve import preset_names, resolve_config
+
+    for name in preset_names():
+        try:
+            pattern.is_full(resolve_config(name)[0], seq_length)
+        except ValueError as error:
+            yield f"warning: the preset {name} cannot be trained on this data: {error}"
+
+
 def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
     """Make all parts on a Ray cluster, each where cores are free; `build.make_data` joins them.
 
@@ -199,7 +217,7 @@ def _make_parts_on_ray(request: Request, num_workers: int | None) -> None:
             raise BadInput(f"--num_workers {each}: no machine of the Ray cluster has so many cores")
         log(f"Ray: {count} parts of {each} processes on {len(cores)} machines")
         task = ray.remote(make_part).options(num_cpus=each, max_retries=5)
-        shared = ray.put(replace(request, num_workers=each))
+        shared = ray.put(replace(request, num_workers=each, settings=""))
         ray.get([task.remote(shared, (number, count)) for number in range(count)])
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, CommandError):

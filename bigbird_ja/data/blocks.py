@@ -68,6 +68,7 @@ class BlockStats:
     document_tokens: tuple[Count, ...]  # documents by the power of two of their length
     documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments, the last: or more
     times: Count = 1  # the block's
+    unknown: Count = 0  # tokens
 
 
 def cut_into_blocks(
@@ -246,6 +247,7 @@ def _stats(
         sequences=len(tokens),
         used_positions=int((tokens != spec.special_ids["pad"]).sum()),
         predictions=int(wanted.sum()),
+        unknown=int((tokens == spec.special_ids.get("unk", -1)).sum()),
         left_out=int((~kept).sum()),
         document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),
         documents_per_sequence=tuple(

@@ -29,6 +29,7 @@ from bigbird_ja.storage import hub, outputs
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Input
+from bigbird_ja.text.stored import size_of
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
@@ -45,6 +46,7 @@ class Request:
     output_dir: str
     num_workers: int
     overwrite: bool = False
+    settings: str = ""  # logged once nothing of the request is refused
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
@@ -160,6 +162,8 @@ def _begin(request: Request, work: Work) -> None:
         work.remove()
     else:
         log(f"{output}: continuing what an earlier run began")
+    if request.settings:
+        log(request.settings)
     work.open(spec)
 
 
@@ -235,7 +239,7 @@ def _text_bytes(part: Input) -> int:
     """Estimate the bytes of text in a part of the corpus."""
     paths = [source.label for source in part.opened if not source.label.startswith(NAMED)]
     packed = (".gz", ".zst", ".parquet")
-    return sum(storage.stat(p).size * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
+    return sum(size_of(p) * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
 
 
 def _names(numbers: dict[str, int]) -> list[str]:

@@ -135,3 +135,28 @@ def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, ma
     )
     assert (made.strip_markers, plain.strip_markers, kept.strip_markers) == (True, False, False)
     assert made.tokens == plain.tokens < kept.tokens
+
+
+def test_unknown_tokens_are_counted_and_many_are_warned_of(tmp_path, make_data, run):
+    """A tokenizer of another language was used without a word."""
+    known = making.write_corpus(tmp_path / "known.jsonl", ["日本の首都は東京です。"] * 20)
+    foreign = making.write_corpus(tmp_path / "foreign.jsonl", ["ζωή και φως"] * 20)
+    made = make_data(f"--input={known}", f"--output_dir={tmp_path}/known")
+    assert made.json["unknown_rate"] < 0.01 and "warning" not in made.stderr
+    made = make_data(f"--input={foreign}", f"--output_dir={tmp_path}/foreign")
+    assert made.json["unknown_rate"] > 0.3
+    checked = run("check-data", f"--data_dir={tmp_path}/foreign", "--json")
+    assert checked.json["unknown_rate"] == made.json["unknown_rate"]
+    for ended in (made, checked):
+        assert "of the tokens are unknown to the tokenizer" in ended.stderr
+        assert "unknown tokens" in ended.stderr
+    tokens = manifest_lib.load(f"{tmp_path}/foreign")
+    assert tokens.unknown_rate == made.json["unknown_rate"]
+
+
+def test_a_length_that_a_preset_cannot_train_is_warned_of(tmp_path, make_data, sample_corpus):
+    places = (f"--input={sample_corpus}", f"--output_dir={tmp_path}/data")
+    ended = make_data(*places, "--seq_length=500", "--max_predictions_per_seq=75")
+    assert ended.status == 0, ended.stderr
+    assert "the preset tiny-cpu cannot be trained on this data" in ended.stderr
+    assert "use 480 or 512" in ended.stderr

@@ -67,8 +67,8 @@ def test_a_chip_that_this_compiler_does_not_know(monkeypatch):
 
 
 def test_a_slice_that_the_real_compiler_does_not_know():
-    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v5e:3x5"):
-        compile_lib.compile_for(STEP, of_topology("v5e:3x5"))
+    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v5e:16x32"):
+        compile_lib.compile_for(STEP, of_topology("v5e:16x32"))
 
 
 LISTING = """
