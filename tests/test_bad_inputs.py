@@ -11,6 +11,8 @@ import pytest
 from bigbird_ja import cli
 from testkit import runs
 
+# What is wrong with these is found once work has begun, and settings were shown.
+_FOUND_LATER = ("/no-text.jsonl", "--set=model.num_layers=3")
 _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
@@ -49,11 +51,6 @@ CASES = (
     (_MAKE + " --input_mask", "--input_mask is for --masking static"),
     (_MAKE + " --seq_length=128 --max_predictions_per_seq=500", "is more than --seq_length 128"),
     (_MAKE + " --config=tiny-cpu --seq_length=1000", "992"),
-    (_MAKE + " --part=0/2", "write I/N, from 1/N to N/N"),
-    (_MAKE + " --part=3/2", "write I/N"),
-    (_MAKE + " --part=x", "write I/N"),
-    (_MAKE + " --part=1/2 --overwrite", "--part and --overwrite"),
-    (_MAKE + " --runner=ray --overwrite", "--runner ray and --overwrite"),
     ("check-data --data_dir={t}/none", "no manifest.json"),
     ("preflight --data_dir={t}/none", "no manifest.json"),
     ("preflight --data_dir={w}/data --set=make_data.seq_length=512", "512 (--set) disagrees with "),
@@ -106,7 +103,7 @@ def test_bad_input(case, words, world, tmp_path, capsys):
     last = err.splitlines()[-1]
     assert last.startswith("bigbird-ja: ") and words in last
     assert "Traceback" not in err and "INTERNAL" not in err
-    if case.startswith(("make-data", "pretrain")):
+    if case.startswith(("make-data", "pretrain")) and not case.endswith(_FOUND_LATER):
         assert err.splitlines() == [last], "settings were shown before what is wrong with them"
     assert json.loads(out)["reason"] == "bad_input"
     assert state(world) == before and state(tmp_path) == {}

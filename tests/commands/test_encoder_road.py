@@ -140,11 +140,22 @@ def test_embeddings_that_are_too_few_are_refused(roberta_data, tmp_path):
     manifest = manifest_lib.load(str(roberta_data[1]))
     config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": manifest.vocab_size - 1}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BadInput, match=r"embeddings of .* pieces .* ids up to "):
-        hf_folder.adopted_settings(str(folder), None, manifest)
+    with pytest.raises(BadInput, match=r"embeddings of .* tokens .* ids up to "):
+        hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 9000}))
-    adopted = hf_folder.adopted_settings(str(folder), None, manifest)
+    adopted = hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     assert ("model.vocab_size", 9000) in [(o.key, o.value) for o in adopted]
+
+
+def test_data_of_another_tokenizer_is_refused(roberta_data, small_run, tmp_path):
+    """Rows of the embeddings stood for other words, and it trained."""
+    folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
+    (folder / "model.safetensors").touch()
+    config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": 9000}
+    (folder / "config.json").write_text(json.dumps(config))
+    other = small_run.data_dir
+    with pytest.raises(BadInput, match=f"other words: .* make-data --tokenizer {folder}"):
+        hf_folder.adopted_settings(str(folder), None, manifest_lib.load(other), other)
 
 
 @dataclass(frozen=True)
