@@ -108,7 +108,7 @@ def run(args: Args) -> dict[str, Any]:
     if request.spec.strip_markers and args.strip_markers is None:
         log("the tokenizer has no pieces for Wiki40b's markers: they are taken out of the text")
     if args.runner == "ray":
-        pack = functools.partial(ray_runner.pack_blocks, most=args.num_workers)
+        pack = functools.partial(ray_runner.pack_blocks, num_workers=args.num_workers)
         request = dataclasses.replace(request, pack=pack)
     manifest, was_there = build.make_data(request)
     if was_there:

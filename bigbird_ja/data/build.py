@@ -35,18 +35,6 @@ _GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
 _worker: dict[str, Any] = {}  # of a worker process
 
 
-def _pack_here(
-    todo: Iterable[blocks.Block],
-    tokenizer: Tokenizer,
-    spec: DataSpec,
-    path_of: Callable[[str], str],
-    num_workers: int,
-) -> Generator[int]:
-    """Pack and write blocks in processes of this machine; yield the bytes of text of each."""
-    packer = (tokenizer, spec, path_of)
-    yield from run_tasks(blocks.pack_block, todo, num_workers, blocks.start_packer, packer)
-
-
 @dataclass(frozen=True)
 class Request:
     """The arguments of `make_data`."""
@@ -58,7 +46,7 @@ class Request:
     num_workers: int
     overwrite: bool = False
     settings: str = ""  # logged once nothing of the request is refused
-    pack: Callable[..., Generator[int]] = _pack_here  # or `ray_runner.pack_blocks`
+    pack: Callable[..., Generator[int]] | None = None  # in place of processes of this machine
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
@@ -189,7 +177,12 @@ def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
                 trained.add(block.corpus)
             yield block
 
-    done = request.pack(tasks(), request.tokenizer, spec, work.block, request.num_workers)
+    packer = (request.tokenizer, spec, work.block)
+    if request.pack:
+        done = request.pack(tasks(), *packer)
+    else:
+        workers = request.num_workers
+        done = run_tasks(blocks.pack_block, tasks(), workers, blocks.start_packer, packer)
     with contextlib.closing(done), Progress(int(total), "B") as progress:
         for size in done:
             progress.update(size)

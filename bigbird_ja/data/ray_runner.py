@@ -14,10 +14,11 @@ from bigbird_ja.data import blocks
 from bigbird_ja.data.blocks import Block
 from bigbird_ja.data.manifest import DataSpec
 from bigbird_ja.process.console import log, shortened, waiting
-from bigbird_ja.process.errors import BadInput, CommandError, StorageError
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.text.tokenizer import Tokenizer
 
-_MOST_RESTARTS = 5  # of an actor whose process or machine is lost
+# Ray starts an actor again whose process or machine is lost, and gives it its block again.
+_LOST = {"max_restarts": 5, "max_task_retries": 5}
 
 
 def pack_blocks(
@@ -25,8 +26,7 @@ def pack_blocks(
     tokenizer: Tokenizer,
     spec: DataSpec,
     path_of: Callable[[str], str],
-    num_workers: int,
-    most: int | None = None,
+    num_workers: int | None,
 ) -> Generator[int]:
     """Pack and write blocks that are not there yet; yield the bytes of text of each.
 
@@ -35,47 +35,27 @@ def pack_blocks(
         tokenizer: to encode with.
         spec: of the data set.
         path_of: the path of a block by its name.
-        num_workers: processes of this machine; unused, for one signature.
-        most: actors, of one core each; None: one for each core of the cluster.
+        num_workers: actors, of one core each; None: one for each core of the cluster.
 
     Raises:
-        BadInput: no Ray, or no core; or as `blocks.make_rows`.
-        StorageError: no cluster, or an actor was lost more often than Ray restarts it.
+        BadInput: as `blocks.make_rows`.
+        StorageError: no cluster, or an actor was lost more often than Ray starts it again.
     """
     ray = _start()
+    from ray.util.multiprocessing import Pool
+
+    def missing() -> Iterable[Block]:
+        size = spec.row_dtype.itemsize
+        return (b for b in todo if not blocks.read_block(path_of(b.name), size, verify=True))
+
     try:
-        cores = int(ray.cluster_resources().get("CPU", 0))
-        count = min(most or cores, cores)
-        if not count:
-            raise BadInput("--runner ray: no machine of the cluster has a free core")
+        cores = int(ray.cluster_resources()["CPU"])
+        count = min(num_workers or cores, cores)
         log(f"Ray: {count} processes on {len(ray.nodes())} machines")
-        ways = {"num_cpus": 1, "max_restarts": _MOST_RESTARTS, "max_task_retries": _MOST_RESTARTS}
-        arguments = ray.put((tokenizer, spec))
-        actor = ray.remote(_Packer)
-        free = [actor.options(**ways).remote(arguments) for _ in range(count)]
-        running: dict[Any, tuple[Any, Block]] = {}
-
-        def finished() -> int:
-            (done,), _ = ray.wait([*running])
-            packer, block = running.pop(done)
-            free.append(packer)
-            blocks.write_block(path_of(block.name), ray.get(done))
-            return blocks.text_bytes(block)
-
-        for block in todo:
-            if blocks.read_block(path_of(block.name), spec.row_dtype.itemsize, verify=True):
-                yield blocks.text_bytes(block)
-                continue
-            if not free:
-                yield finished()
-            packer = free.pop()
-            running[packer.pack.remote(block)] = packer, block
-        while running:
-            yield finished()
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, CommandError):
-            raise error.cause from None
-        raise
+        pool = Pool(count, blocks.start_packer, (tokenizer, spec), ray_remote_args=_LOST)
+        for name, data, size in pool.imap_unordered(_packed, missing()):
+            blocks.write_block(path_of(name), data)
+            yield size
     except ray.exceptions.RayError as error:
         line = shortened(str(error), 300)
         raise StorageError(f"the Ray cluster: {line}: run the same command again") from error
@@ -83,21 +63,15 @@ def pack_blocks(
         ray.shutdown()
 
 
-class _Packer:
-    """Packs blocks in a process of the cluster."""
-
-    def __init__(self, arguments: tuple[Tokenizer, DataSpec]) -> None:
-        blocks.start_packer(*arguments)
-
-    def pack(self, block: Block) -> bytes:
-        return blocks.packed(block)
+def _packed(block: Block) -> tuple[str, bytes, int]:
+    return block.name, blocks.packed(block), blocks.text_bytes(block)
 
 
 def _start() -> Any:
     """Start Ray, or join its cluster; return its module.
 
     Raises:
-        BadInput: no Ray.
+        ModuleNotFoundError: no Ray.
         StorageError: no cluster.
     """
     handler = signal.getsignal(signal.SIGTERM)

@@ -38,7 +38,7 @@ def actors(process):
     """The ids of Ray's processes that pack."""
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
     session = os.getsid(process.pid)
-    found = [line.split()[0] for line in listed.stdout.splitlines() if "ray::_Packer" in line]
+    found = [line.split()[0] for line in listed.stdout.splitlines() if "ray::PoolActor" in line]
     return [int(pid) for pid in found if os.getsid(int(pid)) == session]
 
 
