@@ -172,22 +172,14 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
 
 
 def shared_rates(text: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
-    """Make the same data set by two processes, by two parts and their join, and by Ray."""
+    """Make the same data set by two processes of this machine, and by Ray."""
     common = [f"--input={text}", f"--tokenizer={tokenizer}"]
-    ways = {
-        "--num_workers=2": [["--num_workers=2"]],
-        "--part 1/2, then 2/2, then the join": [
-            [part, "--num_workers=1"] for part in ("--part=1/2", "--part=2/2", "--runner=local")
-        ],
-    }
-    if importlib.util.find_spec("ray"):
-        ways["--runner=ray, two parts of one process"] = [["--runner=ray", "--num_workers=1"]]
     rows = []
-    for number, (name, commands) in enumerate(ways.items()):
-        place = f"--output_dir={work}/way-{number}"
-        done = [run("make-data", *common, place, *flags) for flags in commands]
-        seconds, cpu = sum(d.seconds for d in done), sum(d.cpu_seconds for d in done)
-        rows.append([name, f"{seconds:.1f}", f"{cpu:.1f}", size / 1e6 / seconds])
+    for runner in ("local", "ray") if importlib.util.find_spec("ray") else ("local",):
+        flags = [f"--output_dir={work}/{runner}", f"--runner={runner}", "--num_workers=2"]
+        done = run("make-data", *common, *flags)
+        rate = size / 1e6 / done.seconds
+        rows.append([flags[1], f"{done.seconds:.1f}", f"{done.cpu_seconds:.1f}", rate])
     return rows
 
 

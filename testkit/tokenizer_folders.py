@@ -121,6 +121,27 @@ def unigram_with_bytes(folder, texts):
     _save(backend, folder, **parts)
 
 
+def xlm_roberta(folder, texts):
+    """As XLM-R's and E5's: transformers 5 replaces normalizer and pre-tokenizer of tokenizer.json
+    by its own, 4 doesn't."""
+    parts = {**_ROBERTA, "cls_token": "<s>", "sep_token": "</s>"}
+    backend = tokenizers.Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.NFKC()
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=_VOCABULARY, unk_token="<unk>", special_tokens=[*special, "<mask>"]
+    )
+    split = [line for text in texts for line in re.split("(?<=[。\n])", text) if line]
+    backend.train_from_iterator(split, trainer)
+    backend.post_processor = _template(backend, "<s>", "</s>")
+    _save(backend, folder, **parts)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text()) | {"tokenizer_class": "XLMRobertaTokenizer"}
+    path.write_text(json.dumps(config))
+
+
 def mecab_wordpiece(folder, texts):
     """As tohoku-nlp's: MeCab's words with unidic-lite, then WordPiece of a vocab.txt."""
     import fugashi
@@ -147,5 +168,6 @@ KINDS = {
     "WordPiece": wordpiece,
     "Gemma's BPE with bytes": gemma_bpe,
     "Unigram with bytes": unigram_with_bytes,
+    "XLM-R's unigram": xlm_roberta,
     "MeCab with WordPiece": mecab_wordpiece,
 }

@@ -11,6 +11,8 @@ import pytest
 from bigbird_ja import cli
 from testkit import runs
 
+# What is wrong with these is found once work has begun, and settings were shown.
+_FOUND_LATER = ("/no-text.jsonl", "--set=model.num_layers=3")
 _FILES = {
     "no-text.jsonl": '{"body": "x"}\n',
     "no-rate.json": '{"chips": [{"chip": "v3", "fits": true}]}',
@@ -42,21 +44,20 @@ CASES = (
     (_MAKE + "=0", "write SRC=WEIGHT"),
     (_MAKE + " --input={t}/no-text.jsonl", "no-text.jsonl line 1: no string `text`"),
     (_MAKE + " --tokenizer={t}/none.model", "no tokenizer "),
+    (_MAKE + " --tokenizer={w}/corpus.jsonl", "not a SentencePiece model (damaged, or of another"),
+    (_MAKE + " --tokenizer={w}", "a folder: give the model in it, "),
     (_MAKE + " --output_dir={w}/data", "a data set of other settings: --seq_length (256 there"),
     (_MAKE + " --output_dir={w}", "overlaps with --input"),
     (_MAKE + " --input_mask", "--input_mask is for --masking static"),
     (_MAKE + " --seq_length=128 --max_predictions_per_seq=500", "is more than --seq_length 128"),
     (_MAKE + " --config=tiny-cpu --seq_length=1000", "992"),
-    (_MAKE + " --part=0/2", "write I/N, from 1/N to N/N"),
-    (_MAKE + " --part=3/2", "write I/N"),
-    (_MAKE + " --part=x", "write I/N"),
-    (_MAKE + " --part=1/2 --overwrite", "--part and --overwrite"),
-    (_MAKE + " --runner=ray --overwrite", "--runner ray and --overwrite"),
     ("check-data --data_dir={t}/none", "no manifest.json"),
     ("preflight --data_dir={t}/none", "no manifest.json"),
     ("preflight --data_dir={w}/data --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     ("preflight --chip=v9", "one of v2, v3"),
     ("preflight --topology=v5ee:2x4", "did you mean 'v5e'"),
+    ("preflight --topology=v5e:3x3", "v5e:3x3: there is no such slice: use one such as 2x2"),
+    ("pretrain --data_dir={w}/corpus.jsonl --model_dir={o}", "a file, not a data set: give the"),
     (_TRAIN + " --set=make_data.seq_length=512", "512 (--set) disagrees with "),
     (_TRAIN + " --set=model.vocab_size=9000", "data/manifest.json, which has 1200"),
     (_TRAIN + " --set=model.block_size=20", "not a multiple of two attention blocks"),
@@ -101,6 +102,8 @@ def test_bad_input(case, words, world, tmp_path, capsys):
     out, err = capsys.readouterr()
     last = err.splitlines()[-1]
     assert last.startswith("bigbird-ja: ") and words in last
-    assert "Traceback" not in err
+    assert "Traceback" not in err and "INTERNAL" not in err
+    if case.startswith(("make-data", "pretrain")) and not case.endswith(_FOUND_LATER):
+        assert err.splitlines() == [last], "settings were shown before what is wrong with them"
     assert json.loads(out)["reason"] == "bad_input"
     assert state(world) == before and state(tmp_path) == {}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.process.console import human_bytes, human_count, human_time, table
+from bigbird_ja.process.console import human_bytes, human_count, human_time, log, table
 from bigbird_ja.process.errors import BadInput
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bigbird_ja.settings.resolve import Override
     from bigbird_ja.settings.schema import Config
 
+_MOST_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
 _WEIGHTS = (
     " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
     " others have one); weighted corpora are packed apart."
@@ -92,6 +93,7 @@ def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
         "mean_predictions": manifest.mean_predictions,
         "seconds": round(seconds, 3),
         "skipped": manifest.statistics.get("skipped"),
+        "unknown_rate": manifest.unknown_rate,
         "train_sequences": manifest.train.sequences,
         "eval_sequences": manifest.eval.sequences,
         "bytes": sum(s.bytes for s in manifest.every_shard),
@@ -100,15 +102,16 @@ def data_summary(manifest: Manifest, seconds: float) -> dict[str, Any]:
 
 
 def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
-    """Describe a data set to people."""
+    """Describe a data set to people; log a warning if its tokenizer knows too little of it."""
     fragments = manifest.statistics.get("documents_per_sequence", [])
-    skipped = results["skipped"]
+    skipped, unknown = results["skipped"], results["unknown_rate"]
     mean_fragments = sum(i * n for i, n in enumerate(fragments)) / max(1, sum(fragments))
     rows = [
         ["masks", f"{manifest.masking}, {manifest.mask_unit}, words by {manifest.word_boundaries}"],
         ["documents", f"{manifest.train.documents:,} train, {manifest.eval.documents:,} eval"],
         *([["without text", f"{skipped:,} records, left out"]] if skipped is not None else []),
         ["tokens per epoch", human_count(manifest.train.tokens * manifest.dupe_factor)],
+        *([["unknown tokens", f"{unknown:.4%}"]] if unknown is not None else []),
         ["sequences", f"{manifest.train.sequences:,} train, {manifest.eval.sequences:,} eval"],
         ["shards", f"{len(manifest.train_shards)} train, {len(manifest.eval_shards)} eval"],
         ["density", f"{manifest.density:.2%} of {manifest.seq_length:,} positions are tokens"],
@@ -119,6 +122,11 @@ def data_report(manifest: Manifest, results: dict[str, Any], where: str) -> str:
         ["size", human_bytes(results["bytes"])],
         ["time", human_time(results["seconds"])],
     ]
+    if unknown is not None and unknown > _MOST_UNKNOWN:
+        log(
+            f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer, and nothing can be"
+            " learned from these: is it a tokenizer of another language?"
+        )
     lengths = manifest.statistics.get("document_tokens", [])
     most = max(lengths, default=1)
     bars = [

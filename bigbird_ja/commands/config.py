@@ -29,7 +29,7 @@ def define_flags(flags: Flags) -> None:
 def run(args: Args) -> dict[str, Any]:
     """Prints the settings."""
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.resolve import preset_names, resolve_config
+    from bigbird_ja.settings.resolve import preset_purposes, resolve_config
     from bigbird_ja.settings.values import config_warnings, flatten
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
@@ -44,14 +44,17 @@ def run(args: Args) -> dict[str, Any]:
         }
         for key, option in OPTIONS.items()
     }
-    presets = textwrap.wrap(f"Presets: {', '.join(preset_names())}.", _WIDTH - 2)
-    print("\n".join(f"# {line}" for line in presets))
+    presets = preset_purposes()
+    print("# Presets:")
+    for name, purpose in presets.items():
+        lines = textwrap.wrap(f"{name}: {purpose}", _WIDTH - 4, subsequent_indent="  ")
+        print("\n".join(f"#   {line}" for line in lines))
     print(f"format_version: {FORMAT_VERSION}  # a file that states every setting")
     print(_as_yaml(settings))
     warnings = config_warnings(config)
     for warning in warnings:
         log(f"warning: {warning}")
-    return {"settings": settings, "warnings": warnings}
+    return {"settings": settings, "warnings": warnings, "presets": presets}
 
 
 def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:

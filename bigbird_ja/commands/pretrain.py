@@ -133,19 +133,20 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
     if args.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite, args.adopt)
-    config, overrides, manifest, guard = _settings(args, run_dir, deps.log)
+    config, overrides, manifest, guard, notices = _settings(args, run_dir, deps.log)
     profiled = range(0)
     if args.profile_steps is not None:
         profiled = read_profile_steps(args.profile_steps, config.training.num_train_steps)
     with hosts.joined(args, config, manifest, stop, deps.log) as pod:
         engine = choose(args.engine, args.use_tpu, config, pod.count)
-        from bigbird_ja.train.train import train  # after refusals, as this takes seconds
-
-        deps.log(str(engine))
-        if warning := cpu_warning(config, manifest, engine):
-            deps.log(f"warning: {warning}")
         if engine.name == "pjrt":
             _refuse_cores(overrides)
+        from bigbird_ja.train.train import train  # after refusals, as this takes seconds
+
+        for notice in (*notices, str(engine)):
+            deps.log(notice)
+        if warning := cpu_warning(config, manifest, engine):
+            deps.log(f"warning: {warning}")
         job = Job(
             config=config,
             manifest=manifest,
@@ -169,15 +170,21 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
 
 def _settings(
     args: Args, run_dir: RunDir, log: Callable[[str], None]
-) -> tuple[Config, list[Override], Manifest, DataGuard]:
-    """Return the config, completed by the data set, what was set, in order, and the data set."""
+) -> tuple[Config, list[Override], Manifest, DataGuard, list[str]]:
+    """Return the config, completed by the data set, what was set, in order, and the data set.
+
+    The last are notices about these, to be logged once nothing is refused.
+    """
     from bigbird_ja.data import check
+    from bigbird_ja.model import pattern
     from bigbird_ja.train.engines import has_estimator
     from bigbird_ja.train.hf_folder import adopted_settings
 
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
-    adopted = adopted_settings(args.init_from, so_far, manifest) if args.init_from else []
+    adopted = []
+    if args.init_from:
+        adopted = adopted_settings(args.init_from, so_far, manifest, args.data_dir)
     settings_of_run = None
     if args.config is None and so_far is not None:
         log(f"no --config: the run in {args.model_dir} continues with its own settings")
@@ -188,25 +195,31 @@ def _settings(
     if args.engine == "pjrt" or (args.engine == "auto" and not has_estimator()):
         _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, args.data_dir)
-    log(f"settings:\n{echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)}")
+    try:
+        pattern.is_full(config, manifest.seq_length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    echo = echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)
+    notices = [f"settings:\n{echo}"]
     if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
-        log(hint)
-    for warning in config_warnings(config, not args.init_from, overrides, manifest):
-        log(f"warning: {warning}")
-    return config, overrides, manifest, guard
+        notices.append(hint)
+    warnings = config_warnings(config, not args.init_from, overrides, manifest)
+    notices += [f"warning: {warning}" for warning in warnings]
+    return config, overrides, manifest, guard, notices
 
 
 def plateau(config: Config, data: Data) -> str | None:
-    """Word when a small model that begins from scratch learns more than frequencies of pieces."""
+    """Return a notice about the unigram plateau of a small model trained from scratch, or None."""
     model, training = config.model, config.training
     if model.hidden_size > _SMALL:
         return None
     tokens = _PLATEAU[model.architecture == "modernbert" or model.initializer == "subspaces"]
     steps = tokens // (training.global_batch_size * data.seq_length)
-    end = "" if steps < training.num_train_steps else ", and this run ends before that"
+    end = "" if steps < training.num_train_steps else "; this run ends before that"
     return (
-        f"what to expect: about {steps:,} steps ({tokens / 1e6:g} M tokens) in which the loss falls"
-        f" to what the pieces' frequencies give and stays there{end} (docs/lab/recipe.md)"
+        f"what to expect: the loss first falls to what token frequencies alone give; until about"
+        f" step {steps:,} ({tokens / 1e6:g} M tokens) little more is learned{end}"
+        " (docs/lab/recipe.md)"
     )
 
 

@@ -1,6 +1,7 @@
 """Trains a SentencePiece model.
 
-Reads `--input` (repeatable), streaming: tfds:wiki40b/ja[:split], .jsonl[.gz], .txt, globs, gs://.
+Reads `--input` (repeatable), streaming: .jsonl, .txt, .csv, .tsv (also .gz, .zst), .parquet,
+.arrow, .zip, folders and globs of these, on disk or gs://; tfds:wiki40b/ja[:split]; hf:OWNER/NAME.
 Writes PREFIX.model, PREFIX.vocab and PREFIX.json (settings, corpus fingerprint, statistics), on
 disk or gs://. Takes 90 seconds for 35 MB of text on two cores; 1.3 hours for Wiki40b.
 """

@@ -68,6 +68,7 @@ class BlockStats:
     document_tokens: tuple[Count, ...]  # documents by the power of two of their length
     documents_per_sequence: tuple[Count, ...]  # sequences by number of fragments, the last: or more
     times: Count = 1  # the block's
+    unknown: Count = 0  # tokens
 
 
 def cut_into_blocks(
@@ -169,25 +170,29 @@ _packer: dict[str, Any] = {}  # of a worker process
 
 
 def start_packer(
-    tokenizer: Tokenizer,
-    spec: DataSpec,
-    path_of: Callable[[str], str],
-    share: Callable[[str], None],
+    tokenizer: Tokenizer, spec: DataSpec, path_of: Callable[[str], str] | None = None
 ) -> None:
-    """Prepare a process for `pack_block`.
-
-    A block's name goes to `path_of` for its path, and to `share` once it is written.
-    """
+    """Prepare a process for `packed`, or with `path_of`, the path by a name, for `pack_block`."""
     marker = words.word_marker(spec.word_boundaries, tokenizer)
-    _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of, share=share)
+    _packer.update(tokenizer=tokenizer, marker=marker, spec=spec, path_of=path_of)
+
+
+def packed(block: Block) -> bytes:
+    """Pack one block; return its file."""
+    spec = _packer["spec"]
+    return _file_of(*make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
 
 
 def pack_block(block: Block) -> int:
-    """Packs and writes one block unless it is there; returns its bytes of text."""
-    spec, path = _packer["spec"], _packer["path_of"](block.name)
-    if read_block(path, spec.row_dtype.itemsize, verify=True) is None:
-        write_block(path, *make_rows(block, _packer["tokenizer"], _packer["marker"], spec))
-    _packer["share"](block.name)
+    """Pack and write one block unless it is there; return its bytes of text."""
+    path = _packer["path_of"](block.name)
+    if read_block(path, _packer["spec"].row_dtype.itemsize, verify=True) is None:
+        write_block(path, packed(block))
+    return text_bytes(block)
+
+
+def text_bytes(block: Block) -> int:
+    """Count the bytes of a block's text."""
     return sum(len(text.encode()) for text in block.texts)
 
 
@@ -246,6 +251,7 @@ def _stats(
         sequences=len(tokens),
         used_positions=int((tokens != spec.special_ids["pad"]).sum()),
         predictions=int(wanted.sum()),
+        unknown=int((tokens == spec.special_ids.get("unk", -1)).sum()),
         left_out=int((~kept).sum()),
         document_tokens=tuple(np.bincount(bins, minlength=LENGTH_BINS).tolist()),
         documents_per_sequence=tuple(
@@ -284,11 +290,16 @@ class _Header:
     crc32c: Count  # of the rows
 
 
-def write_block(path: str, rows: npt.NDArray[Any], stats: BlockStats) -> None:
-    """Writes rows and counts as one file, whole or not at all."""
+def _file_of(rows: npt.NDArray[Any], stats: BlockStats) -> bytes:
+    """Return rows and counts as one file."""
     data = rows.tobytes()
     header = json.dumps({"stats": vars(stats), "crc32c": google_crc32c.value(data)}).encode()
-    storage.write_bytes(path, struct.pack("<I", len(header)) + header + data)
+    return struct.pack("<I", len(header)) + header + data
+
+
+def write_block(path: str, data: bytes) -> None:
+    """Write what `packed` returned, whole or not at all."""
+    storage.write_bytes(path, data)
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@
 3. When all shards are ready they are moved into place, and `manifest.json` is written, last.
 
 Each file appears whole or not at all, and depends on the corpus and the settings alone. So the next
-run of a killed command makes the same bytes, and repeats only what was in flight; and machines that
-share OUTPUT_DIR can each do a part of 1 and 2 (`make_part`).
+run of a killed command makes the same bytes, and repeats only what was in flight.
 """
 
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from bigbird_ja.storage import hub, outputs
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words
 from bigbird_ja.text.corpus import Corpus, Input
+from bigbird_ja.text.stored import size_of
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _GZIP_RATIO = 3  # text bytes per compressed byte, for the progress line only
@@ -37,7 +37,7 @@ _worker: dict[str, Any] = {}  # of a worker process
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `make_data`. Picklable."""
+    """The arguments of `make_data`."""
 
     corpus: Corpus
     tokenizer: Tokenizer
@@ -45,10 +45,12 @@ class Request:
     output_dir: str
     num_workers: int
     overwrite: bool = False
+    settings: str = ""  # logged once nothing of the request is refused
+    pack: Callable[..., Generator[int]] | None = None  # in place of processes of this machine
 
 
 def make_data(request: Request) -> tuple[Manifest, bool]:
-    """Make a data set, resume unfinished work, join what parts have made, or find it finished.
+    """Make a data set, resume unfinished work, or find it finished.
 
     Returns:
         The manifest, and whether it was there already.
@@ -60,7 +62,6 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
         work = Work(request.output_dir)
         if (manifest := _finished(request, work)) is not None:
             return manifest, True
-        work.check_no_part()
         _begin(request, work)
         with mid_run():
             packed = _pack(request, work)
@@ -68,37 +69,6 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
             made = _write_shards(request, work, plans)
             lease.check()
             return _finish(request, work, plans, made, packed.skipped), False
-
-
-def make_part(request: Request, part: tuple[int, int]) -> list[MadeShard] | None:
-    """Makes a part of the shards, on one of several machines that share the output.
-
-    It packs its share of the blocks, then whatever blocks are missing, and writes its share of the
-    shards. So parts can run at once, or one after the other in any order; what a lost machine has
-    not done, others do, `make_data` at the latest.
-
-    Args:
-        request: without `overwrite`; the same for each part but for `num_workers`.
-        part: its number, from 0, and how many there are.
-
-    Returns:
-        Its shards; None where the data set is finished already.
-
-    Raises:
-        BadInput: as of `make_data`; the others' work stays.
-    """
-    with _output_folder(request):
-        work = Work(request.output_dir, part)
-        if _finished(request, work) is not None:
-            return None
-        _begin(request, work)
-        with work.exclusive_part(), mid_run():
-            if _finished(request, work) is not None:  # joined this moment
-                return None
-            plans = _plan(request, work, _pack(request, work))
-            made = _write_shards(request, work, plans)
-            work.remove_copies()
-            return list(made.values())
 
 
 @contextlib.contextmanager
@@ -127,7 +97,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
         if differing := spec.differences(manifest_lib.load(output)):
             raise BadInput(
                 f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
-                f" another --output_dir, or {'remove that one' if work.part else '--overwrite'}"
+                f" another --output_dir, or --overwrite"
             )
         manifest, _ = check.fast_check(output)
     except BadInput:
@@ -151,8 +121,7 @@ def _begin(request: Request, work: Work) -> None:
         if not request.overwrite:
             raise BadInput(
                 f"{work.beside} holds unfinished work of other settings:"
-                f" {', '.join(spec.differences(begun))}: run that command again, or"
-                f" {'remove that folder' if work.part else '--overwrite'}"
+                f" {', '.join(spec.differences(begun))}: run that command again, or --overwrite"
             )
         begun = None
     check_output(output)
@@ -160,45 +129,37 @@ def _begin(request: Request, work: Work) -> None:
         work.remove()
     else:
         log(f"{output}: continuing what an earlier run began")
+    if request.settings:
+        log(request.settings)
     work.open(spec)
 
 
 def _pack(request: Request, work: Work) -> blocks.Packed:
-    """Packs the corpus, but for the blocks that are there.
+    """Pack the corpus, but for the blocks that are there.
 
     Raises:
-        BadInput: the text is at fault; nothing of the work is left then, but for that of parts.
+        BadInput: the text is at fault; nothing of the work is left then.
         Refused: the bucket that the text lies on refuses; the work is kept.
     """
-    if (packed := work.packed()) is not None:  # by parts: the text need not be read again
-        return packed
     try:
-        numbers, skipped = _pack_blocks(request, work, work.part or (0, 1))
-        if work.part:
-            if set(_names(numbers)) - work.shared_blocks():
-                _pack_blocks(request, work, (0, 1))
-            work.fetch_blocks(_names(numbers))
+        numbers, skipped = _pack_blocks(request, work)
         packed = blocks.Packed(_stored_blocks(work, numbers, request.spec), skipped)
         if not any(block.stats.sequences for block in packed.blocks["train"]):
             raise BadInput(
                 "the corpus has no text that could be predicted: give more or other --input"
             )
     except BadInput as error:
-        if work.part is None and not isinstance(error, Refused):
+        if not isinstance(error, Refused):
             work.remove()
         raise
-    if work.part:
-        work.note_packed(packed)
     return packed
 
 
-def _pack_blocks(
-    request: Request, work: Work, share: tuple[int, int]
-) -> tuple[dict[str, int], int]:
-    """Reads all text, and packs the blocks `share[0]`, `share[0] + share[1]`, ... of each split.
+def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
+    """Read all text, and pack its blocks.
 
     Returns:
-        The number of all blocks of each split, and of the records without text.
+        The number of blocks of each split, and of the records without text.
     """
     spec, corpus = request.spec, request.corpus
     corpora: list[tuple[Iterable[str], float]] = [(corpus.texts(), 1.0)]
@@ -208,19 +169,21 @@ def _pack_blocks(
     numbers, skipped, trained = dict.fromkeys(SPLITS, 0), Counter[int](), set[int]()
     cut = blocks.cut_into_blocks(corpora, spec.seq_length, spec.eval_fraction, spec.seed, skipped)
     total = sum(_text_bytes(part) * min(1.0, part.weight or 1.0) for part in corpus.parts)
-    shared = work.shared_blocks() if work.part else set()
 
     def tasks() -> Iterator[blocks.Block]:
         for block in cut:
             numbers[block.split] += 1
             if block.split == "train":
                 trained.add(block.corpus)
-            if block.number % share[1] == share[0] and block.name not in shared:
-                yield block
+            yield block
 
-    packer = (request.tokenizer, spec, work.block, work.share_block)
-    done = run_tasks(blocks.pack_block, tasks(), request.num_workers, blocks.start_packer, packer)
-    with contextlib.closing(done), Progress(int(total) // share[1], "B") as progress:
+    packer = (request.tokenizer, spec, work.block)
+    if request.pack:
+        done = request.pack(tasks(), *packer)
+    else:
+        workers = request.num_workers
+        done = run_tasks(blocks.pack_block, tasks(), workers, blocks.start_packer, packer)
+    with contextlib.closing(done), Progress(int(total), "B") as progress:
         for size in done:
             progress.update(size)
     for number in set(range(len(spec.mixture))) - trained:
@@ -235,7 +198,7 @@ def _text_bytes(part: Input) -> int:
     """Estimate the bytes of text in a part of the corpus."""
     paths = [source.label for source in part.opened if not source.label.startswith(NAMED)]
     packed = (".gz", ".zst", ".parquet")
-    return sum(storage.stat(p).size * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
+    return sum(size_of(p) * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
 
 
 def _names(numbers: dict[str, int]) -> list[str]:
@@ -283,13 +246,10 @@ def _write_shard(task: tuple[int, int]) -> MadeShard:
 
 
 def _write_shards(request: Request, work: Work, plans: list[SplitPlan]) -> dict[str, MadeShard]:
-    """Writes the shards of both splits, or this part's, except those that are there."""
-    first, step = work.part or (0, 1)
-    every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)][first::step]
+    """Write the shards of both splits, except those that are there."""
+    every = [(i, k) for i, plan in enumerate(plans) for k in range(plan.num_shards)]
     made = work.finished_shards([plans[i].name(k) for i, k in every])
     tasks = [(i, k) for i, k in every if plans[i].name(k) not in made]
-    if tasks:
-        work.fetch_blocks(block.path for plan in plans for block in plan.blocks)
     num_workers = max(1, min(request.num_workers, len(tasks)))
     done = run_tasks(_write_shard, tasks, num_workers, _start_writer, (plans, request.spec, work))
     with contextlib.closing(done), Progress(len(tasks), "shards") as progress:

@@ -22,7 +22,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
-from bigbird_ja.text import tokenizer_of
+from bigbird_ja.text import known_tokenizer
 
 _OTHER = "is not the file that was made (its checksum differs)"
 
@@ -118,7 +118,9 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
-    tokenizer = tokenizer_of(data, manifest_lib.TOKENIZER_NAME)
+    tokenizer = known_tokenizer(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
+    if tokenizer is None:
+        return None
     # Earlier versions took other pieces for the first and the last of a sequence.
     ids, stated = ({*each.special_ids.values()} for each in (tokenizer, manifest))
     if tokenizer.vocab_size != manifest.vocab_size or ids != stated:

@@ -171,8 +171,9 @@ class Manifest(DataSpec):
     eval_shards: tuple[Shard, ...]
     corpora: tuple[dict[str, Any], ...] = ()  # counts of mixed corpora, of earlier versions
     # For people: the histograms `document_tokens` and `documents_per_sequence`,
-    # `sequences_left_out`, `skipped` (records without text; not content), and `tokenizer_changes`
-    # (special piece -> how another project's model got it).
+    # `sequences_left_out`, `skipped` (records without text; not content), `unknown` (unknown
+    # tokens; not content), and `tokenizer_changes` (special piece -> how another project's model
+    # got it).
     statistics: dict[str, Any] = field(default_factory=dict)
     sources: tuple[str, ...] = ()
     created_by: str = ""
@@ -214,10 +215,16 @@ class Manifest(DataSpec):
         return (self.train.predictions + self.eval.predictions) / max(1, self.sequences)
 
     @property
+    def unknown_rate(self) -> float | None:
+        """Share of unknown tokens; None if the data set was made before they were counted."""
+        unknown = self.statistics.get("unknown")
+        return None if unknown is None else round(unknown / max(1, self.tokens), 6)
+
+    @property
     def fingerprint(self) -> str:
         """Hash all that a run depends on: counts, ids, settings, checksums; SHA-256 in hex."""
         values = {k: v for k, v in self.stated().items() if k not in _NOT_CONTENT}
-        for name in ("skipped", "tokenizer_source"):
+        for name in ("skipped", "tokenizer_source", "unknown"):
             values["statistics"].pop(name, None)
         for corpus in values["corpora"]:
             del corpus["name"]  # text may move
@@ -267,7 +274,12 @@ def load(data_dir: str) -> Manifest:
     path = storage.join(data_dir, FILE_NAME)
     try:
         data = storage.read_bytes(path)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except NotADirectoryError as error:
+        raise BadInput(
+            f"{data_dir}: a file, not a data set: give the folder that `bigbird-ja make-data`"
+            " wrote (--output_dir)"
+        ) from error
+    except FileNotFoundError as error:
         raise BadInput(
             f"{data_dir}: no {FILE_NAME}, so no finished data set: run `bigbird-ja make-data`"
             f" with --output_dir {data_dir}"

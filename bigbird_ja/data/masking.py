@@ -16,6 +16,7 @@ and of TensorFlow (`pipeline.TensorOps`: dynamic masks). `ArrayOps` holds what t
 spell differently. Both give the same targets, bit for bit, for the same (seed, epoch, record).
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -43,15 +44,13 @@ class MaskingRule:
     prob: float
     unit: str  # subword | whole_word | span
 
-    @property
+    @functools.cached_property
     def special_prefix(self) -> int:
         """Return n: all ids below it are special, so that comparing once serves."""
-        prefix = 0
-        while prefix in self.special_ids:
-            prefix += 1
-        return prefix
+        known = set(self.special_ids)
+        return next(i for i in range(len(known) + 1) if i not in known)
 
-    @property
+    @functools.cached_property
     def other_special(self) -> tuple[int, ...]:
         """Return the special ids that `special_prefix` does not cover."""
         return tuple(i for i in sorted(self.special_ids) if i >= self.special_prefix)

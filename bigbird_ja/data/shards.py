@@ -205,6 +205,7 @@ def manifest_of(
             "document_tokens": _sum([(s.document_tokens, s.times) for s in stats]),
             "documents_per_sequence": _sum([(s.documents_per_sequence, s.times) for s in stats]),
             "sequences_left_out": sum(s.left_out for s in stats),
+            "unknown": sum(s.unknown * s.times for s in stats),
         },
         sources=tuple(corpus.sources),
         created_by=f"bigbird-ja {__version__}",

@@ -2,8 +2,7 @@
 
 `OUTPUT_DIR/.make-data` holds `settings.json`, by which it is recognised, `ready/`, where shards
 wait until all are finished, and `shards/`, with notes on these. Packed blocks lie in a folder of
-this machine: the same one, or one in the user's cache for an output on gs://. Machines that each
-make a part put copies of their blocks on the bucket, and `packed.json` beside once there are all.
+this machine: the same one, or one in the user's cache for an output on gs://.
 
 Nothing is removed from these folders but files of the names below, where `settings.json` shows that
 this program made the folder. In OUTPUT_DIR the folder's mark (`storage.ownership`) proves what is
@@ -15,36 +14,32 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from bigbird_ja import storage
 from bigbird_ja.data import check
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.blocks import Packed
 from bigbird_ja.data.manifest import DataSpec, Manifest, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs
-from bigbird_ja.storage.lease import Lease, held, holder_of
+from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import Made, Owned
 
 KIND = "data set"
 NAME = ".make-data"
 LOCK_NAME = ".make-data.lock"
-_SETTINGS, _PACKED = "settings.json", "packed.json"
+_SETTINGS = "settings.json"
 _WAIT = "wait for it to end, or choose another --output_dir"
 _SHARD_END = ".tfrecord"
 _SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
-_PART_LOCK = r"part-\d+-of-\d+\.lock"
 # The names of our files in each part of a work folder.
 _OURS = {
-    "": rf"{_SETTINGS}|{_PACKED}|{_PART_LOCK}",
+    "": _SETTINGS,
     "blocks": r"(train|eval)-\d{6}\.block",
     "shards": rf"{_SHARD}(\.json)?",  # shards on their way to a bucket; notes
     "ready": _SHARD,
@@ -69,12 +64,11 @@ class Work:
         local: folder of all that lies on this machine.
         blocks: folder of packed blocks, in `local`.
         ready: where finished shards wait, beside the output.
-        part: which part this process makes, from 0, and of how many; None: all.
     """
 
-    def __init__(self, output_dir: str, part: tuple[int, int] | None = None) -> None:
+    def __init__(self, output_dir: str) -> None:
         """Name the folders; nothing is made."""
-        self._output, self.part = output_dir, part
+        self._output = output_dir
         self.beside = storage.join(output_dir, NAME)
         self.ready = storage.join(self.beside, "ready")
         self.local = self.beside
@@ -121,76 +115,9 @@ class Work:
             if _spec_in(folder) is not None:
                 _remove_ours(folder, seconds=-1)
 
-    @contextlib.contextmanager
-    def exclusive_part(self) -> Iterator[None]:
-        """Holds this part.
-
-        Raises:
-            BadInput: another process makes it, or joins all.
-        """
-        number, count = self.part or (0, 1)
-        with self._held_part(f"part-{number + 1}-of-{count}.lock"):
-            # Both sides take their own lease first, so that one at least sees the other's.
-            joining = holder_of(storage.join(self._output, LOCK_NAME))
-            if joining is not None and not joining.has_ended:
-                raise BadInput(f"{self._output}: {joining.name} is making data there: {_WAIT}")
-            yield
-
-    def check_no_part(self) -> None:
-        """Removes the leases of parts that are gone.
-
-        Raises:
-            BadInput: one is alive.
-        """
-        for name in storage.list_files(self.beside) if self.begun() else ():
-            if re.fullmatch(_PART_LOCK, name):
-                with self._held_part(name):
-                    pass
-
-    def _held_part(self, name: str) -> AbstractContextManager[Lease]:
-        part = name.removesuffix(".lock")
-        busy = f"{self._output}: {{owner}} is making {part} there: wait for it to end"
-        return held(Lease(storage.join(self.beside, name), busy, log))
-
-    def note_packed(self, packed: Packed) -> None:
-        """Notes that all blocks are shared."""
-        data = msgspec.json.encode(packed)
-        storage.write_bytes(storage.join(self.beside, _PACKED), data)
-
-    def packed(self) -> Packed | None:
-        """Return what a part has noted, or None."""
-        with contextlib.suppress(FileNotFoundError):
-            path = storage.join(self.beside, _PACKED)
-            return decode.read_json(path, Packed)
-        return None
-
     def block(self, name: str) -> str:
         """Return the path of a packed block."""
         return os.path.join(self.blocks, name)
-
-    def _shared(self, name: str) -> str:
-        return storage.join(self.beside, "blocks", name)
-
-    def share_block(self, name: str) -> None:
-        """Copy a packed block to the bucket, for other parts."""
-        if self.part and self.local != self.beside:
-            storage.upload(self.block(name), self._shared(name))
-
-    def shared_blocks(self) -> set[str]:
-        """List the names of the blocks that this and other parts have packed."""
-        return set(storage.list_files(storage.join(self.beside, "blocks")))
-
-    def fetch_blocks(self, names: Iterable[str]) -> None:
-        """Copy blocks of other parts to this machine."""
-        if self.local != self.beside:
-            missing = [name for name in names if not os.path.exists(self.block(name))]
-            copy = storage.download
-            storage.run_all([partial(copy, self._shared(n), self.block(n)) for n in missing])
-
-    def remove_copies(self) -> None:
-        """Removes this machine's copies of what lies on the bucket."""
-        if self.local != self.beside:
-            _remove_ours(self.local)
 
     def scratch(self, name: str) -> str:
         """Return the path of a shard on its way to a bucket."""

@@ -18,12 +18,10 @@ from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.text import MASK
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
@@ -33,12 +31,9 @@ Arrays = Mapping[str, np.ndarray]
 # Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
 _TOKENS_PER_BATCH = 16_384
 _MAX_BATCH = 32
-# Before the mask, what a reader expects there, after it; shown while a model learns.
-_PREVIEW = (
-    ("日本の首都は", "東京", "です。"),
-    ("春になると", "桜", "の花が咲きます。"),
-    ("富士山は日本で一番高い", "山", "です。"),
-)
+# Masked words that are shown while a model learns, and tokens on each side of one.
+_PREVIEWS = 3
+_PREVIEW_TOKENS = 24
 NO_DISTANCE = -1
 
 
@@ -108,26 +103,31 @@ def evaluate_model(
         BadInput: no held-out records.
     """
     from bigbird_ja.data import check, pipeline
-    from bigbird_ja.text import read_tokenizer
+    from bigbird_ja.text import known_tokenizer
 
     part = part or BatchShare()
     start = time.monotonic()
     size = batch_size(manifest.seq_length)
-    batches = pipeline.eval_batches(manifest, data_dir, batch_size=size).enumerate()
+    records = pipeline.eval_batches(manifest, data_dir, batch_size=size)
+    batches = records.enumerate()
     if max_batches:
         batches = batches.take(max_batches)
     path = storage.join(data_dir, TOKENIZER_NAME)
-    tokenizer = read_tokenizer(path) if manifest.tokenizer_sha256 else None
+    tokenizer = known_tokenizer(path) if manifest.tokenizer_sha256 else None
     with check.named_damage(manifest, data_dir, ("eval",)):
         measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
     parts = part.gather(measured)
     if parts is None:
         return None
+    examples = []
+    if tokenizer:
+        shown = next(iter(records.as_numpy_iterator()))
+        examples = preview(forward, tokenizer, shown)
     names = {name for arrays in parts for name in arrays}
     collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
     return {
         **summarise(collected, manifest, tokenizer.characters if tokenizer else None),
-        "examples": preview(forward, tokenizer, manifest.seq_length) if tokenizer else [],
+        "examples": examples,
         "data_fingerprint": manifest.fingerprint,
         "max_batches": max_batches,
         "seconds": round(time.monotonic() - start, 2),
@@ -287,33 +287,52 @@ def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> l
     return rows
 
 
-def preview(forward: Model, tokenizer: Tokenizer, seq_length: int) -> list[dict[str, Any]]:
-    """Fill in the mask of each sentence of `_PREVIEW` that fits into a sequence.
+def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[str, Any]]:
+    """Mask single words of held-out records, each with its neighborhood, and fill them in.
+
+    Args:
+        forward: the model on a device.
+        tokenizer: of the records.
+        batch: the first held-out records.
 
     Returns:
-        For each: `before` and `after` the mask, `truth` (what a reader expects), the `guess` (a
-        piece, perhaps the beginning of it) and its `probability`.
+        For each: `before` and `after` the mask, `truth` (the masked token), the `guess` (a token)
+        and its `probability`.
     """
-    filled: list[dict[str, Any]] = []
-    special, rows = tokenizer.special, []
-    for before, truth, after in _PREVIEW:
-        try:
-            ids = [special.cls, *tokenizer.encode_with_masks(before + MASK + after), special.sep]
-        except BadInput:  # MeCab is not on every machine that trains
-            continue
-        if special.mask in ids and len(ids) <= seq_length:
-            filled.append({"before": before, "after": after, "truth": truth})
-            rows.append(ids)
-    if not rows:
+    special, written = tokenizer.special, tokenizer.written
+    row, slot = np.nonzero(batch["masked_lm_weights"] > 0)
+    column, truth = batch["masked_lm_positions"][row, slot], batch["masked_lm_ids"][row, slot]
+    tokens = batch["input_ids"].copy()
+    tokens[row, column] = truth
+    is_word = [len(w := written[i].strip("▁")) > 1 and w.isalnum() for i in truth]
+    candidates = np.flatnonzero(is_word if any(is_word) else tokenizer.is_text_piece[truth])
+    chosen = candidates[:: max(1, len(candidates) // _PREVIEWS)][:_PREVIEWS]
+    if not len(chosen):
         return []
+    filled: list[dict[str, Any]] = []
+    rows = []
+    for one in chosen:
+        line, at = tokens[row[one]], int(column[one])
+        ends = np.flatnonzero(np.isin(line, (special.cls, special.sep, special.pad)))
+        first = max(at - _PREVIEW_TOKENS, *(ends[ends < at] + 1))
+        last = min([at + _PREVIEW_TOKENS, *ends[ends > at]])
+        before, after = line[first:at].tolist(), line[at + 1 : last].tolist()
+        rows.append([special.cls, *before, special.mask, *after, special.sep])
+        filled.append(
+            {
+                "before": tokenizer.shown(before),
+                "after": tokenizer.shown(after),
+                "truth": tokenizer.shown([truth[one]]).strip(),
+            }
+        )
     longest = max(map(len, rows))
-    batch = np.array([ids + [special.pad] * (longest - len(ids)) for ids in rows])
+    ids = np.array([ids + [special.pad] * (longest - len(ids)) for ids in rows])
     places = np.array([[ids.index(special.mask)] for ids in rows])
-    scores = forward.log_probabilities(batch, places)[:, 0, : tokenizer.vocab_size]
-    for sentence, row in zip(filled, scores, strict=True):
-        best = int(row.argmax())
-        sentence["guess"] = tokenizer.written[best].replace("▁", " ")
-        sentence["probability"] = round(math.exp(float(row[best])), 4)
+    scores = forward.log_probabilities(ids, places)[:, 0, : tokenizer.vocab_size]
+    for sentence, scored in zip(filled, scores, strict=True):
+        best = int(scored.argmax())
+        sentence["guess"] = tokenizer.shown([best]).strip()
+        sentence["probability"] = round(math.exp(float(scored[best])), 4)
     return filled
 
 

@@ -21,16 +21,11 @@ import json
 from typing import Any
 
 from bigbird_ja.text import MASK, model_proto
-from bigbird_ja.text.folder_files import MECAB_CLASS
-from bigbird_ja.text.folder_tokenizer import FolderTokenizer
+from bigbird_ja.text.folder_tokenizer import CONFIG, FolderTokenizer
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer, Tokenizer
 
 # transformers' name for the part that each control piece plays.
 _ROLES = {part: piece for piece, (part, _) in model_proto.PARTS.items()}
-
-# Beside `model_type: modernbert`, transformers 5 takes tokenizer_class for wrong unless `auto_map`
-# is there. It then loads its own class of that name; this module serves `trust_remote_code=True`.
-_MECAB_MODULE = "tokenization_mecab"
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
@@ -54,34 +49,10 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
 
 
 def _handed_back(tokenizer: FolderTokenizer, model_max_length: int) -> dict[str, bytes]:
-    """Copy a folder's files, changed so that transformers 4 and 5 give the ids of training.
-
-    - The class is one that both know and that reads tokenizer.json as it is, where none is stated
-      or one that only 5 knows.
-    - tokenizer.json's own `add_prefix_space` is stated, which 4 takes for false otherwise.
-    - Both ends of a sequence are in tokenizer.json's template, where it lacks one of them.
-    - MeCab's class is named by `auto_map`, too: see `_MECAB_MODULE`.
-    """
-    files = dict(tokenizer.files)
-    config = json.loads(files.get("tokenizer_config.json", b"{}"))
-    if config.get("tokenizer_class", "TokenizersBackend") == "TokenizersBackend":
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-    definition = json.loads(files.get("tokenizer.json", b"{}"))
-    prefixed = (definition.get("pre_tokenizer") or {}).get("add_prefix_space")
-    if prefixed is not None:
-        config["add_prefix_space"] = prefixed
+    """Return the files of a folder's tokenizer, for this model."""
+    config = json.loads(tokenizer.files[CONFIG])
     config["model_max_length"] = model_max_length
-    if tokenizer.folder.is_mecab:
-        config["auto_map"] = {"AutoTokenizer": [f"{_MECAB_MODULE}.{MECAB_CLASS}", None]}
-        files[f"{_MECAB_MODULE}.py"] = f"from transformers import {MECAB_CLASS}\n".encode()
-    elif None in tokenizer.folder.ends():
-        config["tokenizer_class"] = "PreTrainedTokenizerFast"
-        for flag in model_proto.END_FLAGS:
-            config.pop(flag, None)
-        ends = {tokenizer.written[i]: i for i in (tokenizer.special.cls, tokenizer.special.sep)}
-        definition["post_processor"] = _post_processor(ends)
-        files["tokenizer.json"] = to_json(definition, indent=None)
-    return {**files, "tokenizer_config.json": to_json(config)}
+    return {**tokenizer.files, CONFIG: to_json(config)}
 
 
 def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:

@@ -83,6 +83,11 @@ def of_topology(name: str) -> Target:
     except BadInput as error:
         raise BadInput(f"--topology {error}") from error
     shape = name.partition(":")[2]
+    if not _is_built(sorted(map(int, shape.split("x")))):
+        raise BadInput(
+            f"--topology {name}: there is no such slice: use one such as 2x2, 2x4, 4x4, 4x8, 8x8 or"
+            " 16x16; with three numbers 2x2x1, 2x2x2, 2x2x4, 2x4x4 or multiples of 4"
+        )
     options: dict[str, Any] = {}
     if math.prod(map(int, shape.split("x"))) == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
@@ -91,6 +96,16 @@ def of_topology(name: str) -> Target:
     chip = MEGACORE.get(machine.chip, CHIPS[machine.chip])
     prefix = chip.topology.partition(":")[0]
     return Target(name, chip, f"{prefix}:{shape}", machine.devices, options)
+
+
+def _is_built(sides: list[int]) -> bool:
+    """Tell whether Google builds slices with these sides, ascending.
+
+    Sources: the tables of topologies in cloud.google.com/tpu/docs/v5e, v6e, v4 and v5p.
+    """
+    if len(sides) == 2:
+        return all(side & (side - 1) == 0 for side in sides) and sides[1] <= 2 * sides[0]
+    return all(side in (1, 2) or side % 4 == 0 for side in sides)
 
 
 @dataclass(frozen=True)

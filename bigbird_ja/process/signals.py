@@ -236,7 +236,7 @@ class StopRequest:
 
     def _receive(self, number: int) -> None:
         if number == signal.SIGINT and self.is_set():
-            self.leave("interrupted again: left at once; the last checkpoint is good")
+            self.leave("interrupted again: left at once; a checkpoint saved before is good")
         else:
             self.ask(name_of(number))
 
@@ -244,7 +244,7 @@ class StopRequest:
         if not self._is_answered:
             self.leave(
                 f"{self.name}: no step ended within {self._patience:.0f} s: left without saving;"
-                " the last checkpoint is good"
+                " a checkpoint saved before is good"
             )
 
 

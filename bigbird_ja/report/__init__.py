@@ -24,6 +24,7 @@ from bigbird_ja.storage import decode
 
 # Without a heartbeat for so long nobody is training, whatever the last state was.
 _FRESH_SECONDS = 300.0
+_LABELS = {"engine_why": "reason for the engine"}  # of fields of the event of a start
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ def _examples(run: RunLogs) -> str:
     examples: Sequence[Example] = shown[-1]["examples"]
     rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
     for e in examples:
-        is_right = e["guess"] and e["truth"].startswith(e["guess"])  # pieces may be short
+        is_right = e["guess"] and e["truth"].startswith(e["guess"])  # tokens may be short
         verdict = "right" if is_right else "wrong"
         rows.append(
             f"<tr><td>{_escape(e['before'])}</td><td><b>{_escape(e['truth'])}</b></td>"
@@ -310,7 +311,7 @@ def _environment(run: RunLogs) -> dict[str, Any]:
     return {
         "sessions": run.count("started", "resumed"),
         "checkpoints saved": run.count("saved"),
-        **{key: value for key, value in last.items() if key not in left_out},
+        **{_LABELS.get(key, key): value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }
 

@@ -93,7 +93,7 @@ class PredictionBucket(_Span):
 
 
 class Example(TypedDict):
-    """A sentence with a mask (earlier: held-out text), with the model's guess."""
+    """A masked word of held-out text (or of a fixed sentence), with the model's guess."""
 
     before: str
     after: str

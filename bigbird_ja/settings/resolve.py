@@ -306,6 +306,14 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
 
 
+def preset_purposes() -> dict[str, str]:
+    """Map each preset to its purpose, the first line of its file."""
+    return {
+        path.stem: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+        for path in sorted(_PRESETS.glob("*.yaml"))
+    }
+
+
 def preset_path(name: str) -> str:
     """Return the path of a preset."""
     return str(_PRESETS / f"{name}.yaml")

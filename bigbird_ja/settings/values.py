@@ -248,7 +248,8 @@ def config_warnings(
 
 def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
     """Warn of a preset's learning rate with sequences of quite another length than its own."""
-    preset, last = {}, {}
+    preset: dict[str, Any] = {}
+    last: dict[str, Override] = {}
     for override in overrides:
         last[override.key] = override
         preset |= {override.key: override.value} if override.is_of_preset else {}

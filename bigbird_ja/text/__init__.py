@@ -193,45 +193,59 @@ def _ascii_dot_ends(text: str, start: int, before: str, following: str, cuts: li
 
 
 def read_tokenizer(path: str) -> Tokenizer:
-    """Read a tokenizer of whatever project: a `.model` file, or a Hugging Face folder.
+    """Load a tokenizer: a `.model` file, or a Hugging Face folder, which needs transformers.
 
-    A folder's `tokenizer.json`, or MeCab with WordPiece, is used as it is. Where there is only a
-    SentencePiece model, it is given our special pieces; `changes` says how. A folder that `export`
-    made of one holds both, and the model counts.
+    A SentencePiece model of another project is given our special pieces; `changes` says how. If a
+    folder holds a model that has them, such as one that `export` made, the model is used.
 
     Raises:
         BadInput: there is no tokenizer, or none that can be used.
     """
-    from bigbird_ja.text import folder_files, model_proto, tokenizer
+    from bigbird_ja.text import folder_tokenizer, model_proto, tokenizer
 
-    if path.endswith(".model"):
-        return tokenizer_of(_read(path), path)
-    stored = model_proto.read_folder(path)
-    is_ours = stored is not None and tokenizer.has_our_pieces(stored[0])
-    if not is_ours and (files := folder_files.FolderFiles.read(path)):
-        return tokenizer_of(files.pack(), path)
-    if stored is not None:
-        return tokenizer.from_model(*stored)
-    if not storage.is_remote(path) and os.path.isdir(path):
+    is_folder = os.path.isdir(path) or (storage.is_remote(path) and not path.endswith(".model"))
+    names = storage.list_files(path) if is_folder else []
+    for name in (name for name in model_proto.MODEL_NAMES if name in names):
+        data = storage.read_bytes(storage.join(path, name))
+        if tokenizer.has_our_pieces(data):
+            return tokenizer.from_model(data, storage.join(path, name))
+    if {*folder_tokenizer.WITH_TOKENS} & {*names}:
+        return folder_tokenizer.read(path)
+    if is_folder:
+        models = [storage.join(path, name) for name in names if name.endswith(".model")]
         raise BadInput(
-            f"{path}: no tokenizer in this folder: neither tokenizer.json, nor MeCab with"
-            f" WordPiece, nor a SentencePiece model ({', '.join(model_proto.MODEL_NAMES)}): let"
-            " transformers write one, by AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+            f"{path}: a folder: give the model in it, {models[0]}"
+            if models
+            else f"{path}: no tokenizer in this folder: let transformers write one, by"
+            " AutoTokenizer.from_pretrained(...).save_pretrained(...)"
         )
     return tokenizer_of(_read(path), path)
 
 
 def tokenizer_of(data: bytes, source: str) -> Tokenizer:
-    """Load what a `tokenizer.model` holds: a SentencePiece model, or the files of a folder.
+    """Load what a `tokenizer.model` holds: a SentencePiece model, or the archive of a folder.
 
     Raises:
         BadInput: neither of the two.
     """
-    from bigbird_ja.text import folder_files, folder_tokenizer, tokenizer
+    from bigbird_ja.text import folder_tokenizer, tokenizer
 
-    if data.startswith(folder_files.FIRST_BYTES):
+    if data.startswith(folder_tokenizer.FIRST_BYTES):
         return folder_tokenizer.FolderTokenizer(data, source)
     return tokenizer.from_model(data, source)
+
+
+def known_tokenizer(path: str) -> Tokenizer | None:
+    """Load a data set's `tokenizer.model`; None if only transformers could and it is not here.
+
+    Such archives were made of a folder by an earlier version. Training works without.
+    """
+    from bigbird_ja.text import folder_tokenizer
+
+    data = _read(path)
+    if data.startswith(folder_tokenizer.FIRST_BYTES) and not folder_tokenizer.is_described(data):
+        return None
+    return tokenizer_of(data, path)
 
 
 def _read(path: str) -> bytes:
@@ -240,18 +254,3 @@ def _read(path: str) -> bytes:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         advice = "train one with `bigbird-ja tokenize`, which writes PREFIX.model"
         raise BadInput(f"no tokenizer {path}: {hub.download_advice(path) or advice}") from error
-
-
-def pieces_of(folder: str, sha256: str) -> int | None:
-    """Count the pieces of a tokenizer in use that are a Hugging Face folder's, by the same ids.
-
-    Those that `read_tokenizer` added stand behind them.
-
-    Returns:
-        None where the tokenizer in use was not made of the folder's.
-    """
-    try:
-        tokenizer = read_tokenizer(folder)
-    except BadInput:
-        return None
-    return tokenizer.vocab_size - tokenizer.added if tokenizer.sha256 == sha256 else None

@@ -301,13 +301,13 @@ def _builder(name: str, data_dir: str) -> Any:
     logging.set_verbosity(logging.ERROR)  # it warns of every configuration that is not prepared
     try:
         builder = tfds.builder(name, data_dir=data_dir)
+        return builder if builder.is_prepared() else None
     except Exception as error:  # a missing data set or version has exceptions of TFDS's own
         if "NotFoundError" in type(error).__name__ or "version" in str(error).lower():
             return None
         raise
     finally:
         logging.set_verbosity(verbosity)
-    return builder if builder.is_prepared() else None
 
 
 def _public_copy_answers() -> bool:

@@ -1,208 +1,406 @@
-"""Encode by the tokenizer of a Hugging Face folder as it is: its ids, its special pieces.
+"""Tokenizers of Hugging Face folders: transformers' ids, kept with the data set.
 
-Text is encoded by the `tokenizers` library, which needs nothing of transformers. What needs pieces
-and ids, but encodes nothing, works without it.
+`make-data` loads a folder by `transformers.AutoTokenizer`. The result is kept as one zip archive,
+DATA_DIR/tokenizer.model:
 
-One thing differs from transformers: a special piece that a text spells out (`</s>`) is
-ordinary text, as it is to SentencePiece.
+- `vocabulary.json`: what training, previews and masks need. No package of Hugging Face's is needed
+  to read it, so a machine that trains needs none.
+- `tokenizer.json`: the definition that the class of the tokenizer has built, whatever class it is.
+  The library `tokenizers` encodes by it, which starts in a tenth of the time of transformers. A
+  tokenizer in Python (`BertJapaneseTokenizer`) has its own files instead, and transformers encodes.
+- `tokenizer_config.json`. It names the class that reads `tokenizer.json` as it is in transformers 4
+  and 5, beside a model of any type: `export` hands these files back.
+
+One thing differs from transformers: a special token that a text spells out (`</s>`) is ordinary
+text, as it is to SentencePiece.
 """
 
+from __future__ import annotations
+
+import contextlib
 import functools
+import importlib.util
+import io
 import json
 import os
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput, require, summary_line
 from bigbird_ja.storage import decode
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import MASK, model_proto
-from bigbird_ja.text.folder_files import DEFINITION, FolderFiles
 from bigbird_ja.text.tokenizer import CORE, SpecialIds, Tokenizer, check_encodable
 
+FIRST_BYTES = b"PK\x03\x04"  # of a zip archive
+VOCABULARY = "vocabulary.json"
+DEFINITION, CONFIG = "tokenizer.json", "tokenizer_config.json"
+WITH_TOKENS = (DEFINITION, "vocab.txt", "vocab.json", *model_proto.MODEL_NAMES)
+_SUFFIXES = (".json", ".txt", ".model")  # of the files that a tokenizer may need
+_MOST_BYTES = 256 << 20  # of all files together
+_ADVICE = "give a whole folder, or install the version of transformers that wrote it"
+# Keys of tokenizer_config.json by which transformers changes what tokenizer.json puts around a
+# text, or loads code from the folder.
+_OVERRIDES = ("add_bos_token", "add_eos_token", "auto_map")
+# Beside `model_type: modernbert`, transformers 5 takes the class of a tokenizer in Python for wrong
+# unless `auto_map` is there. It then loads its own class of that name; this module serves
+# `trust_remote_code=True`.
+_MODULE = "tokenization_of_transformers"
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What is known of a tokenizer's tokens."""
+
+    names: list[str]  # by id, as the tokenizer has them; empty for an id without a token
+    special: dict[str, int | None]  # of `SpecialIds`
+    added: dict[int, bool]  # tokens that stand for themselves; whether each is special
+    prefix: str  # of tokens that continue a word; empty: none do
+    is_byte_level: bool  # names are written in the alphabet of byte-level BPE
+
+
+def read(folder: str) -> FolderTokenizer:
+    """Load the tokenizer of a folder, on disk or gs://, by transformers.
+
+    Raises:
+        BadInput: transformers is not installed, or cannot load it, or it lacks a special token that
+            training needs.
+    """
+    content = {
+        name: storage.read_bytes(storage.join(folder, name), _MOST_BYTES)
+        for name in storage.list_files(folder)
+        if name.endswith(_SUFFIXES)
+    }
+    return FolderTokenizer(pack(_described(content, folder)), folder)
+
+
+def tokens_in(folder: str) -> dict[str, int | None]:
+    """Read a folder's tokens without transformers: token -> id, None if that is not sure.
+
+    Returns:
+        Empty if there are none.
+
+    Raises:
+        BadInput: a file is damaged.
+    """
+    names = storage.list_files(folder)
+    name = next((name for name in WITH_TOKENS if name in names), None)
+    if name is None:
+        return {}
+    path = storage.join(folder, name)
+    with decode.made_by_others(path, "a vocabulary", "give a whole file"):
+        data = storage.read_bytes(path, _MOST_BYTES)
+        if name.endswith(".model"):  # some classes count otherwise than the model
+            return {piece.name: None for piece in model_proto.pieces(data)}
+        if name.endswith(".txt"):
+            return {token: i for i, token in enumerate(data.decode().splitlines())}
+        content = json.loads(data)
+        if name == DEFINITION:
+            content = content["model"]["vocab"]
+        if isinstance(content, list):
+            content = {token: i for i, (token, _) in enumerate(content)}
+        return dict(content)
+
+
+def pack(content: Mapping[str, bytes]) -> bytes:
+    """Write files as one zip archive, stored, with the same date always."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in sorted(content):
+            entry = zipfile.ZipInfo(name)  # of 1980
+            entry.create_system = 3  # as on Unix, wherever this runs
+            archive.writestr(entry, content[name])
+    return buffer.getvalue()
+
+
+def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
+    """Read what `pack` wrote.
+
+    Raises:
+        BadInput: it is damaged.
+    """
+    kind = "a whole archive of a tokenizer"
+    with (
+        decode.made_by_others(source, kind, "restore it from a copy"),
+        zipfile.ZipFile(io.BytesIO(data)) as archive,
+    ):
+        if sum(entry.file_size for entry in archive.infolist()) > 2 * _MOST_BYTES:
+            raise BadInput(f"{source}: holds more than {2 * _MOST_BYTES:,} bytes: no tokenizer")
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def is_described(data: bytes) -> bool:
+    """Tell whether an archive can be read here: those of earlier versions need transformers."""
+    with contextlib.suppress(zipfile.BadZipFile):
+        names = zipfile.ZipFile(io.BytesIO(data)).namelist()
+        return VOCABULARY in names or importlib.util.find_spec("transformers") is not None
+    return True
+
+
+def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
+    """Load a folder's files by `AutoTokenizer`; return the files of its archive."""
+    require("transformers")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    with _loading(source), _on_disk(content) as folder:
+        config = json.loads(content.get(CONFIG, b"{}"))
+        if (config.get("mecab_kwargs") or {}).get("mecab_option"):
+            raise BadInput(f"{source}/{CONFIG}: mecab_option can write files: leave it out")
+        only = {"local_files_only": True, "trust_remote_code": False}
+        theirs = transformers.AutoTokenizer.from_pretrained(folder, **only)
+        names = _names(theirs)
+        ends = _ends(theirs, source)
+        special = _special_ids(theirs, names, ends, source)
+        config = {**theirs.special_tokens_map, **config, "mask_token": names[special.mask]}
+        for key in _OVERRIDES:
+            config.pop(key, None)
+        config["model_input_names"] = theirs.model_input_names
+        if theirs.is_fast:
+            files = {DEFINITION: _definition(theirs, names, special, None in ends)}
+            config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        else:
+            kind = config["tokenizer_class"] = type(theirs).__name__
+            config["auto_map"] = {"AutoTokenizer": [f"{_MODULE}.{kind}", None]}
+            files = {f"{_MODULE}.py": f"from transformers import {kind}\n".encode()}
+            kept = (*type(theirs).vocab_files_names.values(), "added_tokens.json")
+            files |= {name: content[name] for name in kept if name in content}
+    definition = json.loads(files.get(DEFINITION, b"{}"))
+    pre_tokenizer, model = definition.get("pre_tokenizer") or {}, definition.get("model") or {}
+    if "add_prefix_space" in pre_tokenizer:  # 4 takes it for false where it is not stated
+        config["add_prefix_space"] = pre_tokenizer["add_prefix_space"]
+    prefix = model.get("continuing_subword_prefix") if theirs.is_fast else "##"
+    vocabulary = Vocabulary(
+        names=names,
+        special=vars(special),
+        added={i: token.special for i, token in theirs.added_tokens_decoder.items()},
+        prefix=prefix if prefix and any(name.startswith(prefix) for name in names) else "",
+        is_byte_level='"ByteLevel"' in json.dumps([pre_tokenizer, definition.get("decoder")]),
+    )
+    return {**files, CONFIG: _json(config), VOCABULARY: msgspec.json.encode(vocabulary)}
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n").encode()
+
+
+@contextlib.contextmanager
+def _loading(source: str) -> Iterator[None]:
+    """Refuse what transformers, or a package that it asks for, cannot load."""
+    try:
+        with decode.made_by_others(source, "a tokenizer that transformers can load", _ADVICE):
+            yield
+    except ImportError as error:
+        advice = "pip install 'bigbird-ja[huggingface,words]', or what it names"
+        raise BadInput(f"{source}: {summary_line(error)}: {advice}") from error
+
+
+@contextlib.contextmanager
+def _on_disk(content: Mapping[str, bytes]) -> Iterator[str]:
+    with scratch_directory() as folder:
+        for name, data in content.items():
+            storage.write_bytes(os.path.join(folder, name), data)
+        yield folder
+
+
+def _names(theirs: Any) -> list[str]:
+    """Return the token of each id; empty for an id that none has."""
+    names = {i: name for name, i in theirs.get_vocab().items()}
+    return [names.get(i, "") for i in range(max(names, default=-1) + 1)]
+
+
+def _ends(theirs: Any, source: str) -> tuple[int | None, int | None]:
+    """Return the ids that a tokenizer puts before and after a text, None for a side without.
+
+    Raises:
+        BadInput: it puts several tokens on one side.
+    """
+    inner = theirs("a", add_special_tokens=False)["input_ids"]
+    whole = theirs("a")["input_ids"]
+    added = len(whole) - len(inner)
+    start = next(i for i in range(added + 1) if whole[i : i + len(inner)] == inner)
+    if start > 1 or added - start > 1:
+        raise BadInput(
+            f"{source}: its tokenizer puts {start} tokens before a text and {added - start} after"
+            " it: use one that puts one on each side"
+        )
+    return (whole[0] if start else None), (whole[-1] if added > start else None)
+
+
+def _special_ids(
+    theirs: Any, names: Sequence[str], ends: tuple[int | None, int | None], source: str
+) -> SpecialIds:
+    """Find the tokens that play the parts: as the tokenizer states them, else by usual names.
+
+    A sequence begins and ends with the tokens that the tokenizer itself puts around a text, if it
+    puts any.
+    """
+    known = {name: i for i, name in enumerate(names)}
+    stated = theirs.special_tokens_map
+    ids: dict[str, int | None] = {}
+    for usual, (part, others) in model_proto.PARTS.items():
+        candidates = [str(stated[part])] if stated.get(part) else [usual, *others]
+        ids[part.removesuffix("_token")] = next((known[n] for n in candidates if n in known), None)
+    for part, other, end in (("cls", "bos", ends[0]), ("sep", "eos", ends[1])):
+        ids[part] = next((i for i in (end, ids[part], ids[other]) if i is not None), None)
+    lacking = [f"{part}_token" for part in CORE if ids[part] is None]
+    if lacking:
+        raise BadInput(
+            f"{source}: its vocabulary has no token for {', '.join(lacking)}: name them in"
+            f" {CONFIG}, or use the tokenizer of a masked language model"
+        )
+    if len({ids[part] for part in CORE}) < len(CORE):
+        shown = ", ".join(f"{part} {ids[part]}" for part in CORE)
+        raise BadInput(f"{source}: one token plays two parts ({shown}): use another tokenizer")
+    return SpecialIds(**ids)  # type: ignore[arg-type]  # the four that must be are there
+
+
+def _definition(theirs: Any, names: Sequence[str], special: SpecialIds, lacks_ends: bool) -> bytes:
+    """Return the tokenizer.json of a fast tokenizer, with both ends and the mask."""
+    from tokenizers import processors
+
+    engine = theirs.backend_tokenizer
+    engine.no_truncation()
+    engine.no_padding()
+    engine.add_special_tokens([names[special.mask]])  # does nothing if it is one
+    if lacks_ends:
+        first, last = names[special.cls], names[special.sep]
+        engine.post_processor = processors.TemplateProcessing(
+            single=[first, "$A", last],
+            pair=[first, "$A", last, "$B:1", f"{last}:1"],
+            special_tokens=[(first, special.cls), (last, special.sep)],
+        )
+    return str(engine.to_str()).encode()
 
 
 class FolderTokenizer(Tokenizer):
     """The tokenizer of one Hugging Face folder.
 
     Raises:
-        BadInput: a file of it is damaged, or it lacks a special piece that training needs.
+        BadInput: the archive is damaged, or of an earlier version and transformers cannot load it.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
-        """Unpack `model`, what `FolderFiles.pack` made; `source` is where it was read from."""
+        """Unpack `model`, an archive; `source` is where it was read from."""
         super().__init__(model, source)
-        self.folder = FolderFiles.unpack(model, source)
-        self.files = self.folder.content
-        self._definition = self.folder.definition
-        self._added = self.folder.added()
-        self._names = self._names_by_id()
-        self.vocab_size = len(self._names)
-        self.special = self._special_ids()
+        content = _unpacked(model, source)
+        if VOCABULARY not in content:  # of an earlier version
+            content = _described(content, source)
+        known = decode.decode_json(content.pop(VOCABULARY), Vocabulary, f"{source}: {VOCABULARY}")
+        self.files, self.names, self._known = content, known.names, known
+        self.vocab_size = len(known.names)
+        self.special = SpecialIds(**known.special)  # type: ignore[arg-type]
         self.special_ids = self._ids_of_no_text()
         self._bytes, self.is_text_piece = self._bytes_by_id()
-        self.written = self._shown_by_id()
+        no_text = set(self.special_ids.values())
+        self.written = [
+            name if i in no_text else _shown(data)
+            for i, (name, data) in enumerate(zip(self.names, self._bytes, strict=True))
+        ]
         # Of byte-level BPE the characters, where they are whole.
-        self.pieces = self.written if self._has_byte_level else self._names
-        prefix = self._definition.model.continuing_subword_prefix
-        if prefix:
+        self.pieces = self.written if known.is_byte_level else self.names
+        if known.prefix:
             self.continues_word = np.array(
-                [name.startswith(prefix) and name not in self._added for name in self._names]
+                [
+                    n.startswith(known.prefix) and i not in known.added
+                    for i, n in enumerate(self.names)
+                ]
             )
         else:
-            self.has_partial_characters = self._has_byte_level or "<0x00>" in self._names
+            self.has_partial_characters = known.is_byte_level or "<0x00>" in self.names
 
-    def _names_by_id(self) -> list[str]:
-        """Return the piece of each id as the folder names it; empty for an id that none has."""
-        vocabulary = self._definition.model.vocab
-        if isinstance(vocabulary, list):
-            vocabulary = {piece: i for i, (piece, _) in enumerate(vocabulary)}
-        ids = vocabulary | {content: each.id for content, each in self._added.items()}
-        names = {i: name for name, i in ids.items()}
-        return [names.get(i, "") for i in range(max(names, default=-1) + 1)]
-
-    def _special_ids(self) -> SpecialIds:
-        """Find the pieces that play the parts: as the folder states them, else by usual names.
-
-        A sequence begins and ends with the pieces that the tokenizer itself adds to a text, where
-        it adds any.
-        """
-        stated = self.folder.parts()
-        known = {piece: i for i, piece in enumerate(self._names)}
-        ids: dict[str, int | None] = {}
-        for usual, (part, others) in model_proto.PARTS.items():
-            names = [stated[part]] if part in stated else [usual, *others]
-            ids[part.removesuffix("_token")] = next((known[n] for n in names if n in known), None)
-        pairs = (("cls", "bos"), ("sep", "eos"))
-        for (part, other), end in zip(pairs, self.folder.ends(), strict=True):
-            if end is not None and not (0 <= end < len(self._names) and self._names[end]):
-                raise BadInput(
-                    f"{self.folder.path(DEFINITION)}: its post_processor adds id {end} to a"
-                    " text, and no piece has it: give a whole file"
-                )
-            ids[part] = next((i for i in (end, ids[part], ids[other]) if i is not None), None)
-        lacking = [f"{part}_token" for part in CORE if ids[part] is None]
-        if lacking:
-            raise BadInput(
-                f"{self.source}: its vocabulary has no piece for {', '.join(lacking)}: name them in"
-                " tokenizer_config.json, or use the tokenizer of a masked language model"
-            )
-        if len({ids[part] for part in CORE}) < len(CORE):
-            shown = ", ".join(f"{part} {ids[part]}" for part in CORE)
-            raise BadInput(f"{self.source}: one piece plays two parts ({shown}): use another one")
-        return SpecialIds(**ids)  # type: ignore[arg-type]  # the four that must be are there
-
-    @functools.cached_property
-    def _has_byte_level(self) -> bool:
-        shapes = json.dumps([self._definition.pre_tokenizer, self._definition.decoder])
-        return '"ByteLevel"' in shapes
+    def _ids_of_no_text(self) -> dict[str, int]:
+        """Name special ids: also unused ones, other special tokens, and ids without a token."""
+        ids = self.special.by_name()
+        named = set(ids.values())
+        for i, name in enumerate(self.names):
+            is_special = not name or self._known.added.get(i) or _UNUSED.fullmatch(name)
+            if is_special and i not in named:
+                ids[f"other_{i}"] = i
+        return ids
 
     def _bytes_by_id(self) -> tuple[list[bytes], np.ndarray]:
-        """Return what each piece writes, and bool [vocab_size]: that it is ordinary text."""
-        no_text = set(self.special_ids.values())
-        prefix = self._definition.model.continuing_subword_prefix or ""
+        """Return what each token writes, and bool [vocab_size]: that it is ordinary text."""
+        no_text, known = set(self.special_ids.values()), self._known
         written = []
-        for i, name in enumerate(self._names):
+        for i, name in enumerate(self.names):
             if i in no_text:
                 data = _NO_TEXT.encode()
-            elif name in self._added:
+            elif i in known.added:
                 data = name.encode()
-            elif self._has_byte_level and all(character in _BYTE_OF for character in name):
+            elif known.is_byte_level and all(character in _BYTE_OF for character in name):
                 data = bytes(_BYTE_OF[character] for character in name)
             elif byte := _BYTE.fullmatch(name):
                 data = bytes([int(byte[1], 16)])
             else:
-                data = name.removeprefix(prefix).encode("utf-8", "replace")
+                data = name.removeprefix(known.prefix).encode("utf-8", "replace")
             written.append(data)
         is_text = np.array([_text_of(data) is not None for data in written])
         is_text[[*no_text]] = False
         return written, is_text
 
-    def _ids_of_no_text(self) -> dict[str, int]:
-        """Name special ids: also unused ones, other special pieces, and ids without a piece."""
-        ids = self.special.by_name()
-        named = set(ids.values())
-        for i, name in enumerate(self._names):
-            added = self._added.get(name)
-            is_special = added is not None and added.special
-            if (not name or is_special or _UNUSED.fullmatch(name)) and i not in named:
-                ids[f"other_{i}"] = i
-        return ids
-
-    def _shown_by_id(self) -> list[str]:
-        """Return what each piece writes; of a special piece its name."""
-        special = set(self.special_ids.values())
-        return [
-            name if i in special else _shown(data)
-            for i, (name, data) in enumerate(zip(self._names, self._bytes, strict=True))
-        ]
-
     @functools.cached_property
     def characters(self) -> np.ndarray:  # type: ignore[override]
-        """Implement `Tokenizer.characters`: those that begin in a piece."""
+        """Implement `Tokenizer.characters`: those that begin in a token."""
         return np.array([int(_begins(data).sum()) for data in self._bytes], np.int32)
 
     @functools.cached_property
-    def _engine(self) -> Any:
-        """Build the `tokenizers.Tokenizer`.
+    def _encode(self) -> Callable[[list[str], bool], list[list[int]]]:
+        """Load the engine: a function of texts, and of whether special tokens in them count.
 
         Raises:
-            BadInput: the library is not installed, or cannot read the file.
+            BadInput: a package is not installed, or cannot read the files.
         """
-        try:
+        # Each worker has one core.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        with _loading(self.source):
+            if DEFINITION not in self.files:
+                return self._in_python()
             import tokenizers
-        except ImportError as error:
-            raise BadInput(
-                f"{self.source}: its tokenizer.json needs the package tokenizers: pip install"
-                " 'bigbird-ja[huggingface]'"
-            ) from error
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker has one core
-        with self._reading():
-            engine = tokenizers.Tokenizer.from_str(self.folder.definition_json.decode("utf-8"))
-            self._add_to(engine, tokenizers.AddedToken)
-            engine.no_truncation()
-            engine.no_padding()
-        return engine
 
-    def _reading(self) -> AbstractContextManager[None]:
-        return decode.made_by_others(
-            self.folder.path(DEFINITION),
-            "a tokenizer that the installed version of the package tokenizers can use",
-            "give a whole file, or install a later version",
-        )
+            engine = tokenizers.Tokenizer.from_str(self.files[DEFINITION].decode())
 
-    def _add_to(self, engine: Any, kind: Any) -> None:
-        """Adds what other files of the folder add; transformers does so, too."""
-        known = {each.content for each in self._definition.added_tokens}
-        for each in sorted(self._added.values(), key=lambda each: each.id):
-            if each.content not in known:
-                if self.folder.is_mecab and each.id not in self.special_ids.values():
-                    raise BadInput(
-                        f"{self.source}: {each.content!r} is a piece beside MeCab's words: use a"
-                        " tokenizer without such pieces"
-                    )
-                properties = {k: v for k, v in vars(each).items() if k not in ("id", "content")}
-                engine.add_tokens([kind(each.content, **properties)])
-            if engine.token_to_id(each.content) != each.id:
-                raise BadInput(
-                    f"{self.source}: {each.content!r} has another id in {DEFINITION} than in the"
-                    " other files: let transformers write the folder again"
-                )
+        def encode(texts: list[str], has_special: bool) -> list[list[int]]:
+            engine.encode_special_tokens = not has_special
+            encoded = engine.encode_batch_fast(texts, add_special_tokens=False)
+            return [each.ids for each in encoded]
+
+        return encode
+
+    def _in_python(self) -> Callable[[list[str], bool], list[list[int]]]:
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        kind = json.loads(self.files[CONFIG])["tokenizer_class"]
+        with _on_disk(self.files) as folder:
+            theirs = getattr(transformers, kind).from_pretrained(folder)
+        if hasattr(theirs, "subword_tokenizer"):  # words repeat, and cutting one takes long
+            cut = theirs.subword_tokenizer.tokenize
+            theirs.subword_tokenizer.tokenize = functools.lru_cache(1 << 18)(cut)
+
+        def encode(texts: list[str], has_special: bool) -> list[list[int]]:
+            texts = [text.replace("\0", " ") for text in texts]  # it ends a text for MeCab
+            ways = {"add_special_tokens": False, "split_special_tokens": not has_special}
+            ids: list[list[int]] = theirs(texts, verbose=False, **ways)["input_ids"]
+            return ids
+
+        return encode
 
     def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
         """Implement `Tokenizer.encode_arrays`; the library chooses the number of threads."""
         check_encodable(texts)
-        self._engine.encode_special_tokens = True  # special pieces in a text are ordinary text
-        prepared = [self.folder.prepared(text) for text in texts]
-        with self._reading():  # it may lack its own unknown piece, say
-            encoded = self._engine.encode_batch_fast(prepared, add_special_tokens=False)
-        result = [np.array(each.ids, np.int32) for each in encoded]
+        with _loading(self.source):  # it may lack its own unknown token, say
+            result = [np.array(ids, np.int32) for ids in self._encode([*texts], False)]
         control, unknown = [getattr(self.special, part) for part in CORE], self.special.unk
         if unknown is not None:
             for ids in result:
@@ -212,12 +410,7 @@ class FolderTokenizer(Tokenizer):
     def encode_with_masks(self, text: str) -> list[int]:
         """Implement `Tokenizer.encode_with_masks`."""
         check_encodable([text])
-        self._engine.encode_special_tokens = False
-        mask = self._names[self.special.mask]
-        self._engine.add_special_tokens([mask])  # does nothing where it is one
-        joined = mask.join(self.folder.prepared(part) for part in text.split(MASK))
-        ids: list[int] = self._engine.encode(joined, add_special_tokens=False).ids
-        return ids
+        return self._encode([text.replace(MASK, self.names[self.special.mask])], True)[0]
 
     def surface_and_offsets(self, text: str, ids: np.ndarray) -> tuple[str, np.ndarray]:
         """Implement `Tokenizer.surface_and_offsets`, of the ids alone.
@@ -230,11 +423,11 @@ class FolderTokenizer(Tokenizer):
             return "", np.zeros(len(ids), np.int64)
         numbers = np.cumsum(_begins(data), dtype=np.int64)
         surface = _text_of(data)
-        if surface is None:  # a piece for some byte is missing: no character is known
+        if surface is None:  # a token for some byte is missing: no character is known
             surface = _NO_TEXT * int(numbers[-1])
         lengths = np.array([len(part) for part in parts], np.int64)
         starts = np.cumsum(lengths) - lengths
-        ends = np.append(numbers, numbers[-1:])  # a last piece may write nothing
+        ends = np.append(numbers, numbers[-1:])  # a last token may write nothing
         return surface, np.maximum(ends[starts] - 1, 0)
 
 

@@ -7,25 +7,16 @@ Everything here finds special pieces by name. So another project's model that ca
 or has none, is rewritten (`adapt`): its own special pieces are renamed where they stand, missing
 ones are added behind the last piece. All ids stay. Changes are logged, and recorded in the manifest
 of the data.
-
-The part that a piece plays follows from what a Hugging Face folder states
-(`special_tokens_map.json`, `tokenizer_config.json`), else from its name.
 """
 
-import contextlib
 import functools
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode
 
 MODEL_NAMES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "spm.model")
-# Files in which a folder states the parts of its pieces; the later one wins.
-PART_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-# Our name -> the part in Hugging Face's files, and names by which others call it.
+# Our name -> the part by Hugging Face's name, and names by which others call it.
 PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<unk>": ("unk_token", ("[UNK]",)),
     "<pad>": ("pad_token", ("[PAD]",)),
@@ -35,13 +26,6 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "<s>": ("bos_token", ("[BOS]", "<bos>")),
     "</s>": ("eos_token", ("[EOS]", "<eos>")),
 }
-# Keys of tokenizer_config.json by which transformers adds a part's piece before or after a text
-# -> that part, and the part by which ours takes its place.
-END_FLAGS = {
-    "add_bos_token": ("bos_token", "cls_token"),
-    "add_eos_token": ("eos_token", "sep_token"),
-}
-
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
 
@@ -161,53 +145,11 @@ def round_scores(model: bytes) -> bytes:
 # --- another project's model ---
 
 
-def read_folder(folder: str) -> tuple[bytes, str, dict[str, str]] | None:
-    """Read a folder's SentencePiece model; return it, its path and the parts of its pieces.
-
-    Returns:
-        None where the folder holds no such model; parts are named as in Hugging Face's files.
-
-    Raises:
-        BadInput: a file of the folder is not what it should be.
-    """
-    for name in MODEL_NAMES:
-        path = storage.join(folder, name)
-        if storage.exists(path):
-            return storage.read_bytes(path), path, _parts(folder)
-    return None
-
-
-def _parts(folder: str) -> dict[str, str]:
-    files = []
-    for name in PART_FILES:
-        with contextlib.suppress(FileNotFoundError):
-            files.append(decode.read_json(storage.join(folder, name), dict[str, Any]))
-    return stated_parts(files)
-
-
-def stated_parts(files: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Map parts, such as `cls_token`, to the pieces that `PART_FILES` state for them."""
-    parts: dict[str, str] = {}
-    for stated in files:
-        for part, _ in PARTS.values():
-            token = stated.get(part)
-            token = token.get("content") if isinstance(token, dict) else token
-            if isinstance(token, str):
-                parts[part] = token
-        for flag, (part, end) in END_FLAGS.items():
-            if stated.get(flag) and part in parts:
-                parts[end] = parts[part]
-    return parts
-
-
-def adapt(
-    model: bytes, parts: Mapping[str, str], markers: tuple[str, ...], source: str
-) -> tuple[bytes, dict[str, str]]:
-    """Gives a model our special pieces.
+def adapt(model: bytes, markers: tuple[str, ...], source: str) -> tuple[bytes, dict[str, str]]:
+    """Give another project's model our special pieces.
 
     Args:
-        model: a serialised SentencePiece model.
-        parts: Hugging Face's name of a part (`cls_token`) -> the piece that plays it.
+        model: a serialized SentencePiece model.
         markers: pieces of their own wherever text holds them.
         source: the model's path, for messages.
 
@@ -221,9 +163,9 @@ def adapt(
         raise BadInput(f"{source}: neither a unigram nor a BPE model: train one with `tokenize`")
     ours = pieces(model)
     changes: dict[str, str] = {}
-    for name, (part, others) in PARTS.items():
+    for name, (_, others) in PARTS.items():
         kind = UNKNOWN if name == "<unk>" else CONTROL
-        place = _find(ours, name, parts.get(part), others)
+        place = _find(ours, name, others)
         if place is None:
             ours.append(Piece(name, 0.0, kind))
             changes[name] = f"added with id {len(ours) - 1}"
@@ -241,18 +183,9 @@ def adapt(
     return with_pieces(model, ours), changes
 
 
-def _find(
-    pieces: list[Piece], name: str, stated: str | None, others: tuple[str, ...]
-) -> int | None:
+def _find(pieces: list[Piece], name: str, others: tuple[str, ...]) -> int | None:
     """Find the id of the piece that plays a part."""
     if name == "<unk>":
         return next((i for i, piece in enumerate(pieces) if piece.kind == UNKNOWN), None)
     places = {piece.name: i for i, piece in reversed(list(enumerate(pieces)))}
-    if name in ("[CLS]", "[SEP]") and stated in places:
-        return places[stated]
-    ours = PARTS.keys() - {name}
-    for candidate in (name, stated, *others):
-        # One piece cannot play two parts: <s> that is also [CLS] keeps the first of them.
-        if candidate in places and candidate not in ours:
-            return places[candidate]
-    return None
+    return next((places[each] for each in (name, *others) if each in places), None)

@@ -64,12 +64,12 @@ class Tokenizer(abc.ABC):
         special: ids of special pieces.
         special_ids: ids that are never predicted and never drawn, by name.
         vocab_size: pieces, special ones included; ids are below it.
+        names: the token of each id, as its project writes it.
         pieces: the piece of each id, as people read it; "▁" stands for a space.
         written: what each piece writes in a text, "▁" for a space.
         is_text_piece: bool [vocab_size]: ordinary text, not special, unknown, bytes.
         characters: int32 [vocab_size]: characters that a piece writes in a text, about.
         changes: how another project's SentencePiece model was changed.
-        added: pieces that were added to it; they are the last.
         files: of a Hugging Face folder, they go where the model goes; empty: they are made.
         continues_word: bool [vocab_size]: pieces that continue the word of the piece before; None:
             none say so.
@@ -79,6 +79,7 @@ class Tokenizer(abc.ABC):
     special: SpecialIds
     special_ids: dict[str, int]
     vocab_size: int
+    names: list[str]
     pieces: list[str]
     written: list[str]
     is_text_piece: np.ndarray
@@ -88,7 +89,6 @@ class Tokenizer(abc.ABC):
         """Keep the model, and defaults that kinds of tokenizers change."""
         self.model_bytes, self.source = model, source
         self.changes: dict[str, str] = {}
-        self.added = 0
         self.files: Mapping[str, bytes] = {}
         self.continues_word: np.ndarray | None = None
         self.has_partial_characters = False
@@ -129,6 +129,14 @@ class Tokenizer(abc.ABC):
         """Hash the model: SHA-256 in hex."""
         return hashlib.sha256(self.model_bytes).hexdigest()
 
+    def shown(self, ids: Sequence[int]) -> str:
+        """Return tokens as people read them, words apart if the tokenizer drops spaces."""
+        parts = [self.written[i].replace("▁", " ") for i in ids]
+        if self.continues_word is not None:
+            apart = ["" if self.continues_word[i] else " " for i in ids]
+            parts = [space + part for space, part in zip(apart, parts, strict=True)]
+        return "".join(parts)
+
     def encode(self, text: str) -> list[int]:
         """Encode one text, without [CLS] and [SEP]."""
         return self.encode_arrays([text])[0].tolist()
@@ -152,7 +160,8 @@ class SentencePieceTokenizer(Tokenizer):
         self.special = self._special_ids()
         self.special_ids = self.special.by_name()
         self.vocab_size = self._processor.GetPieceSize()
-        self.pieces = self.written = [self._processor.IdToPiece(i) for i in range(self.vocab_size)]
+        self.pieces = [self._processor.IdToPiece(i) for i in range(self.vocab_size)]
+        self.names = self.written = self.pieces
 
     def _special_ids(self) -> SpecialIds:
         ids = [self._processor.PieceToId(name) for name in SPECIAL_PIECES]
@@ -242,31 +251,31 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
     with decode.made_by_others(source, "a SentencePiece model", advice):
         if not model:
             raise ValueError("an empty file")
-        processor.LoadFromSerializedProto(model)
+        try:
+            processor.LoadFromSerializedProto(model)
+        except RuntimeError as error:  # it names a line of its own source
+            raise ValueError("damaged, or of another kind") from error
         for piece in range(processor.GetPieceSize()):
             processor.IdToPiece(piece)
     return processor
 
 
-def from_model(
-    model: bytes, source: str, parts: Mapping[str, str] | None = None
-) -> SentencePieceTokenizer:
+def from_model(model: bytes, source: str) -> SentencePieceTokenizer:
     """Load a SentencePiece model; one without our special pieces is given them, see `changes`.
 
     Args:
         model: serialised.
         source: where it was read from.
-        parts: as of `model_proto.adapt`.
 
     Raises:
         BadInput: it is no such model.
     """
     if has_our_pieces(model):
         return SentencePieceTokenizer(model, source)
-    size = _processor_of(model, source).GetPieceSize()  # refuses what is no model
-    adapted, changes = model_proto.adapt(model, parts or {}, USER_PIECES, source)
+    _processor_of(model, source)  # refuses what is no model
+    adapted, changes = model_proto.adapt(model, USER_PIECES, source)
     tokenizer = SentencePieceTokenizer(adapted, source)
-    tokenizer.changes, tokenizer.added = changes, tokenizer.vocab_size - size
+    tokenizer.changes = changes
     return tokenizer
 
 

@@ -11,7 +11,6 @@ first character belongs to another word than the first character of the token be
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -101,33 +100,25 @@ _TO_SPACE = str.maketrans(dict.fromkeys("\t\n\r\v\f\x00\x1c\x1d\x1e\x1f\x85\xa0\
 _CHUNK = re.compile(r".{0,4000}[。 ]|.{1,4000}", re.DOTALL)
 
 
-def mecab_parser(dictionary: str, subject: str) -> Callable[[str], str]:
+@functools.lru_cache(maxsize=1)
+def _mecab_parser() -> Callable[[str], str]:
     """Return a function that puts spaces between the words of a text, by MeCab.
 
-    Args:
-        dictionary: the package that holds it, such as unidic_lite.
-        subject: what needs it, for messages.
-
     Raises:
-        BadInput: fugashi or the dictionary is not installed.
+        BadInput: fugashi or unidic-lite is not installed.
     """
     try:
         import fugashi
-
-        folder = importlib.import_module(dictionary).DICDIR
+        import unidic_lite
     except ImportError as error:
-        extra = "" if dictionary == "unidic_lite" else f" {dictionary.replace('_', '-')}"
         raise BadInput(
-            f"{subject} need fugashi and {dictionary}: pip install 'bigbird-ja[words]'{extra}"
+            "words by mecab need fugashi and unidic_lite (--word_boundaries script does without):"
+            " pip install 'bigbird-ja[words]'"
         ) from error
+    folder = unidic_lite.DICDIR
     tagger = fugashi.GenericTagger(f'-Owakati -d "{folder}" -r "{os.path.join(folder, "mecabrc")}"')
     parse: Callable[[str], str] = tagger.parse
     return parse
-
-
-@functools.lru_cache(maxsize=1)
-def _mecab_parser() -> Callable[[str], str]:
-    return mecab_parser("unidic_lite", "words by mecab (--word_boundaries script does without)")
 
 
 # Says of the tokens of encoded texts whether each starts a word: bool [tokens] for each text, from

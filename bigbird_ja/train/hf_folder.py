@@ -12,14 +12,14 @@ import msgspec
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.data.manifest import Manifest
+from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.model import params, state_dict
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
-from bigbird_ja.text import pieces_of
+from bigbird_ja.text import folder_tokenizer, known_tokenizer
 
 _ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {
@@ -53,6 +53,9 @@ _FIXED = {
     "rope_scaling": None,
     "position_embedding_type": "absolute",
 }
+# Share of a folder's tokens that have the same ids in a data set made with its tokenizer, at least:
+# special ones may be renamed (`text.model_proto.adapt`).
+_SAME_TOKENS = 0.99
 _ADVICE = "is this a Hugging Face folder?"
 
 
@@ -140,16 +143,20 @@ def read_config(folder: str) -> Encoder:
     return Encoder(config.model_type, config.vocab_size, settings)
 
 
-def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
+def adopted_settings(
+    source: str, run: Config | None, manifest: Manifest, data_dir: str
+) -> list[Override]:
     """Return the settings that a Hugging Face folder fixes for a model; none of other sources.
 
     Args:
         source: of `--init_from`.
         run: of a run that goes on, which has them already.
-        manifest: of the data set. The model keeps more embeddings than its tokenizer has pieces.
+        manifest: of the data set. The model keeps more embeddings than its tokenizer has tokens.
+        data_dir: of the data set.
 
     Raises:
-        BadInput: the folder's model is none that a run can start from.
+        BadInput: the folder's model is none that a run can start from, or the data set was made
+            with another tokenizer than the folder's.
     """
     if not state_dict.has_weights(source):
         return []
@@ -158,13 +165,8 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     else:
         theirs = read_config(source)
         known, where = dict(theirs.settings), f"{source}/config.json"
-        pieces = pieces_of(source, manifest.tokenizer_sha256) or 0
-        if theirs.vocab_size < pieces:
-            raise BadInput(
-                f"{where}: embeddings of {theirs.vocab_size:,} pieces (vocab_size), and the"
-                f" folder's tokenizer, by which the data was made, has ids up to {pieces - 1:,}:"
-                " the folder's files do not belong together"
-            )
+        if manifest.tokenizer_sha256:
+            _check_tokenizer(source, theirs, storage.join(data_dir, TOKENIZER_NAME))
         if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary: none is learnt
             known.pop("max_position_embeddings", None)
         if theirs.vocab_size >= manifest.vocab_size:
@@ -189,6 +191,36 @@ def stated_settings(source: str) -> list[Override]:
     known = theirs.settings | ({"vocab_size": theirs.vocab_size} if theirs.vocab_size else {})
     known.pop("max_position_embeddings", None)  # the data's length decides
     return [Override(f"model.{k}", value, f"{source}/config.json") for k, value in known.items()]
+
+
+def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
+    """Refuse a data set whose ids stand for other tokens than the rows of the embeddings.
+
+    Args:
+        source: the folder; one without a tokenizer proves nothing.
+        encoder: its model.
+        path: of the data set's tokenizer.
+
+    Raises:
+        BadInput: it is not the folder's, or the folder's has more tokens than embeddings.
+    """
+    theirs, tokenizer = folder_tokenizer.tokens_in(source), known_tokenizer(path)
+    if not theirs or tokenizer is None:
+        return
+    ours = {name: i for i, name in enumerate(tokenizer.names)}
+    same = sum(name in ours and i in (None, ours[name]) for name, i in theirs.items())
+    if same < _SAME_TOKENS * len(theirs):
+        raise BadInput(
+            f"--init_from {source}: the data was made with another tokenizer, so its ids stand for"
+            f" other words: make it with `bigbird-ja make-data --tokenizer {source}`"
+        )
+    last = max((ours[name] for name in theirs if name in ours), default=0)
+    if encoder.vocab_size <= last:
+        raise BadInput(
+            f"{source}/config.json: embeddings of {encoder.vocab_size:,} tokens (vocab_size), and"
+            f" the folder's tokenizer, by which the data was made, has ids up to {last:,}: the"
+            " folder's files do not belong together"
+        )
 
 
 def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
@@ -249,16 +281,13 @@ def _global_every(layer_types: list[str]) -> int:
     return every if places == list(range(0, len(layer_types), every)) else 0
 
 
-def read_folder(
-    folder: str, config: Config, specs: Mapping[str, ParameterSpec], tokenizer_sha256: str
-) -> Source:
+def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
     """Read a folder's model.
 
     Args:
         folder: on disk or gs://.
         config: of the new run.
         specs: its parameters.
-        tokenizer_sha256: of the data set's tokenizer.
 
     Raises:
         BadInput: as `read_config` and `state_dict.read`; or the encoder is of another architecture,
@@ -292,8 +321,7 @@ def read_folder(
             f" model.architecture={model.architecture} with {model.num_layers} layers, first"
             f" {surplus[0]}: use its model.* settings"
         )
-    if pieces_of(folder, tokenizer_sha256) is not None:
-        _add_pieces(values, names, config, specs)
+    _add_pieces(values, names, config, specs)
     kind = f"a Hugging Face folder, {encoder.model_type}"
     return Source(kind, checksums, values, names, encoder.settings)
 
@@ -304,7 +332,7 @@ def _add_pieces(
     config: Config,
     specs: Mapping[str, ParameterSpec],
 ) -> None:
-    """Give random rows to pieces that `make-data --tokenizer` added behind the folder's own."""
+    """Give random rows to tokens that `make-data --tokenizer` added behind the folder's own."""
     for name in (n for n in _BY_PIECE if n in values):
         old = values[name]
         new = params.initial_value(config, name, specs[name], config.training.seed)

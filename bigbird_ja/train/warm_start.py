@@ -66,22 +66,18 @@ def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
     if not job.overwrite and has_checkpoints:
         job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
         return None
-    first = load_initial(job.init_from, job.config, job.manifest, job.manifest.tokenizer_sha256)
+    first = load_initial(job.init_from, job.config, job.manifest)
     job.deps.log(first.summary)
     return first
 
 
-def load_initial(
-    source: str, config: Config, data: Data, tokenizer_sha256: str = ""
-) -> FirstValues:
+def load_initial(source: str, config: Config, data: Data) -> FirstValues:
     """Load first values from another model.
 
     Args:
         source: a folder or a checkpoint's prefix, on disk or gs://.
         config: of the new run.
-        data: of the new run.
-        tokenizer_sha256: of the data set's tokenizer. Where it was made of the source's, pieces
-            that were added to that get random rows behind the source's.
+        data: of the new run. Tokens that were added to a folder's tokenizer get random rows.
 
     Returns:
         The parameters that the source has, float32 by our names.
@@ -90,7 +86,7 @@ def load_initial(
         BadInput: missing, not readable, or of another architecture.
     """
     specs = parameter_specs(config, data)
-    model = _read(source, config, specs, tokenizer_sha256)
+    model = _read(source, config, specs)
     taken: dict[str, np.ndarray] = {}
     lacking: dict[str, str] = {}
     adapted = []
@@ -162,12 +158,10 @@ def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | N
     return None, f"{source} has shape {'x'.join(map(str, value.shape))}"
 
 
-def _read(
-    source: str, config: Config, specs: Mapping[str, ParameterSpec], tokenizer_sha256: str
-) -> Source:
+def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
     if state_dict.has_weights(source):
         content.verify(source)
-        return read_folder(source, config, specs, tokenizer_sha256)
+        return read_folder(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         content.verify(source)
         _, _, params, meta = run_model.load_parameters(source)

@@ -19,12 +19,14 @@ def test_what_it_prints_is_a_file_of_the_same_settings(name, tmp_path, run):
 def test_each_line_has_its_meaning_and_where_it_came_from(run):
     text = run("config", "tiny-cpu", "--set=model.num_layers=3").stdout
     assert all(len(line) < 80 for line in text.splitlines())
+    stated = " ".join(text.replace("\n#", "").split())
     text = " ".join(text.replace("\n  #", "").split())  # comments stand above their lines
     assert [key for key, option in OPTIONS.items() if option.meaning not in text] == []
     assert "Layers of the encoder. (--set) num_layers: 3" in text
     assert "they divide hidden_size. (preset tiny-cpu) num_attention_heads: 2" in text
     assert "(default) layer_norm_eps: 1.0e-12" in text
-    assert all(name in text for name in preset_names()), "the presets there are"
+    assert "small-1024: A small encoder of 1,024 tokens: a first run on one's own corpus" in stated
+    assert all(f"{name}: " in stated for name in preset_names()), "the presets there are"
 
 
 def test_json_has_everything_that_is_declared_and_warnings(run):

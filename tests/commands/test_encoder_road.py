@@ -1,7 +1,9 @@
 """From an encoder that somebody made to one that is fine-tuned: `make-data --tokenizer FOLDER`,
 `pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py; nightly on text."""
 
+import dataclasses
 import hashlib
+import importlib.util
 import itertools
 import json
 import shutil
@@ -14,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bigbird_ja.data import check, pipeline
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data import pipeline
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles
+from bigbird_ja.text import articles, folder_tokenizer
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.train import hf_folder
 from testkit import ROOT, runs
@@ -140,11 +142,60 @@ def test_embeddings_that_are_too_few_are_refused(roberta_data, tmp_path):
     manifest = manifest_lib.load(str(roberta_data[1]))
     config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": manifest.vocab_size - 1}
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BadInput, match=r"embeddings of .* pieces .* ids up to "):
-        hf_folder.adopted_settings(str(folder), None, manifest)
+    with pytest.raises(BadInput, match=r"embeddings of .* tokens .* ids up to "):
+        hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 9000}))
-    adopted = hf_folder.adopted_settings(str(folder), None, manifest)
+    adopted = hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     assert ("model.vocab_size", 9000) in [(o.key, o.value) for o in adopted]
+
+
+BLOCKED = """
+import json, sys
+for name in ("transformers", "tokenizers"):
+    sys.modules[name] = None
+from bigbird_ja import cli
+for words in json.loads(sys.argv[1]):
+    if status := cli.run_command_line(words):
+        sys.exit(status)
+"""
+
+
+def test_a_machine_that_trains_needs_no_package_of_hugging_face(roberta_data, tmp_path):
+    data, model = f"--data_dir={roberta_data[1]}", f"--model_dir={tmp_path}/model"
+    steps = ["--num_train_steps=2", "--mode=train_and_eval", runs.ENGINE, *runs.SETTINGS]
+    commands = [["pretrain", data, model, *steps], ["evaluate", data, model, "--max_batches=1"]]
+    program = [sys.executable, "-c", BLOCKED, json.dumps(commands)]
+    ended = subprocess.run(program, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    last = json.loads((tmp_path / "model/eval.jsonl").read_text().splitlines()[-1])
+    assert last["bits_per_character"] > 0
+    assert all(example["truth"] for example in last["examples"]) and len(last["examples"]) == 3
+
+
+def test_data_of_an_earlier_version_is_accepted(roberta_data, tmp_path, monkeypatch):
+    """Its archive is the folder's files, with nothing about the vocabulary."""
+    tokenizer, data = roberta_data[0], shutil.copytree(roberta_data[1], tmp_path / "data")
+    names = ("tokenizer.json", "tokenizer_config.json")
+    archive = folder_tokenizer.pack({name: (tokenizer / name).read_bytes() for name in names})
+    made = manifest_lib.load(str(data))
+    sha256 = hashlib.sha256(archive).hexdigest()
+    (data / "tokenizer.model").write_bytes(archive)
+    made = dataclasses.replace(made, tokenizer_sha256=sha256)
+    (data / "manifest.json").write_text(manifest_lib.to_json(made), encoding="utf-8")
+    assert check.fast_check(str(data))[0] == made
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert check.fast_check(str(data))[0] == made, "without transformers, too"
+
+
+def test_data_of_another_tokenizer_is_refused(roberta_data, small_run, tmp_path):
+    """Rows of the embeddings stood for other words, and it trained."""
+    folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
+    (folder / "model.safetensors").touch()
+    config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": 9000}
+    (folder / "config.json").write_text(json.dumps(config))
+    other = small_run.data_dir
+    with pytest.raises(BadInput, match=f"other words: .* make-data --tokenizer {folder}"):
+        hf_folder.adopted_settings(str(folder), None, manifest_lib.load(other), other)
 
 
 @dataclass(frozen=True)

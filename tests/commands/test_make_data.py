@@ -99,17 +99,6 @@ def test_what_has_no_text_is_counted(tmp_path, sample_corpus, make_data, run):
     assert same.json["skipped"] == 0 and same.json["tokens"] == made.json["tokens"]
 
 
-def test_parts_and_their_join(tmp_path, make_data, sample_corpus):
-    places = (f"--input={sample_corpus}", f"--output_dir={tmp_path}/data")
-    for part, shards in (("2/2", 2), ("1/2", 3)):
-        made = make_data(*places, f"--part={part}")
-        assert made.status == 0, made.stderr
-        assert (made.json["part"], made.json["shards"]) == (part, shards)
-    joined = make_data(*places)
-    assert joined.json["shards"] == 5
-    assert make_data(*places, "--part=1/2").json["fingerprint"] == joined.json["fingerprint"]
-
-
 def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, make_data):
     pytest.importorskip("transformers")
     from testkit import tokenizer_folders
@@ -135,3 +124,27 @@ def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, ma
     )
     assert (made.strip_markers, plain.strip_markers, kept.strip_markers) == (True, False, False)
     assert made.tokens == plain.tokens < kept.tokens
+
+
+def test_unknown_tokens_are_counted_and_many_are_warned_of(tmp_path, make_data, run, sample_corpus):
+    """A tokenizer of another language was used without a word."""
+    foreign = making.write_corpus(tmp_path / "foreign.jsonl", ["ζωή και φως"] * 20)
+    made = make_data(f"--input={sample_corpus}", f"--output_dir={tmp_path}/known")
+    assert made.json["unknown_rate"] < 0.01 and "warning" not in made.stderr
+    made = make_data(f"--input={foreign}", f"--output_dir={tmp_path}/foreign")
+    assert made.json["unknown_rate"] > 0.3
+    checked = run("check-data", f"--data_dir={tmp_path}/foreign", "--json")
+    assert checked.json["unknown_rate"] == made.json["unknown_rate"]
+    for ended in (made, checked):
+        assert "of the tokens are unknown to the tokenizer" in ended.stderr
+        assert "unknown tokens" in ended.stderr
+    tokens = manifest_lib.load(f"{tmp_path}/foreign")
+    assert tokens.unknown_rate == made.json["unknown_rate"]
+
+
+def test_a_length_that_a_preset_cannot_train_is_warned_of(tmp_path, make_data, sample_corpus):
+    places = (f"--input={sample_corpus}", f"--output_dir={tmp_path}/data")
+    ended = make_data(*places, "--seq_length=500", "--max_predictions_per_seq=75")
+    assert ended.status == 0, ended.stderr
+    assert "the preset tiny-cpu cannot be trained on this data" in ended.stderr
+    assert "use 480 or 512" in ended.stderr

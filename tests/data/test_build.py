@@ -1,14 +1,19 @@
 """`make-data` packs every token once, in equal shards, with the same bytes for any worker count."""
 
+import gzip
+import io
 import itertools
+import json
 import os
 import tracemalloc
+import zipfile
 from collections import Counter
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja import storage
 from bigbird_ja.data import blocks, build, check, shards, tfrecords
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.ownership import MARK
@@ -106,6 +111,55 @@ def test_text_that_cannot_be_predicted_leaves_nothing(tmp_path, tokenizer_path, 
     with pytest.raises(BadInput, match="no text that could be predicted"):
         build.make_data(making.request(corpus, tokenizer_path, str(tmp_path / "data")))
     assert not (tmp_path / "data").exists()
+
+
+TEXTS = [f"吾輩は猫である。名前はまだ無い、{i}匹目。" for i in range(12)]
+
+
+def written(kind):
+    """The bytes of a file of this kind, which holds `TEXTS`."""
+    stem, _, packed = kind.partition(".")
+    if packed == "gz":
+        return gzip.compress(written(stem))
+    if packed == "zst":
+        pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
+        return pyarrow.compress(written(stem), codec="zstd", asbytes=True)
+    if stem == "jsonl":
+        return "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
+    if stem == "txt":
+        return "\n\n".join(TEXTS).encode()
+    if stem in ("csv", "tsv"):
+        comma = {"csv": ",", "tsv": "\t"}[stem]
+        return "".join(f"{i}{comma}{text}\n" for i, text in enumerate(["text", *TEXTS])).encode()
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the arrow extra")
+    table, sink = pyarrow.table({"text": TEXTS}), io.BytesIO()
+    if stem == "parquet":
+        parquet.write_table(table, sink)
+    else:
+        with pyarrow.ipc.new_stream(sink, table.schema) as out:
+            out.write_table(table)
+    return sink.getvalue()
+
+
+KINDS = ("jsonl", "txt", "csv", "tsv", "jsonl.gz", "txt.zst", "csv.gz", "parquet", "arrow")
+
+
+def test_every_kind_of_input_becomes_data(base, tmp_path, tokenizer_path):
+    """A member of an archive was looked for in the storage: status 74 at every run."""
+    files = {f"a{i}.{kind}": written(kind) for i, kind in enumerate(KINDS)}
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as opened:
+        for name, content in files.items():
+            opened.writestr(f"in/{name}", content)
+    storage.make_directory(f"{base}/all")
+    for name, content in {**files, "b.zip": archive.getvalue()}.items():
+        storage.write_bytes(f"{base}/all/{name}", content)
+    for number, name in enumerate([*files, "b.zip", "", "a*"]):
+        output = str(tmp_path / f"data{number}")
+        request = making.request(f"{base}/all/{name}", tokenizer_path, output, num_shards=1)
+        manifest, _ = build.make_data(request)
+        assert manifest.documents == len([*request.corpus.texts()]) >= len(TEXTS), name
 
 
 def test_more_shards_than_records_are_fewer():

@@ -1,4 +1,4 @@
-"""`make-data --runner ray` on a local cluster: a worker that is killed is replaced by Ray."""
+"""`make-data --runner ray` on a local cluster: an actor that is killed is replaced by Ray."""
 
 import json
 import os
@@ -9,8 +9,6 @@ import time
 
 import pytest
 
-from bigbird_ja.data import work
-from bigbird_ja.storage.lease import holder_of
 from testkit import ROOT
 from tests.data import making
 
@@ -21,7 +19,7 @@ FLAGS = "--seq_length=128 --num_shards=16 --num_workers=1 --masking=static --dup
 
 @pytest.fixture
 def make_data(sample_corpus, tokenizer_path, tmp_path):
-    """`make_data(folder, "--flag", ...)`: the command, started; a part is one process."""
+    """`make_data(folder, "--flag", ...)`: the command, started, with one actor."""
     program = [sys.executable, "-m", "bigbird_ja", "make-data", *FLAGS.split()]
     program += [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
     # Ray gives up after half a minute, which a busy machine needs.
@@ -36,25 +34,29 @@ def make_data(sample_corpus, tokenizer_path, tmp_path):
     return start
 
 
-def test_with_a_worker_killed_on_the_way_the_bytes_are_those_of_one_machine(make_data, tmp_path):
+def actors(process):
+    """The ids of Ray's processes that pack."""
+    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    session = os.getsid(process.pid)
+    found = [line.split()[0] for line in listed.stdout.splitlines() if "ray::PoolActor" in line]
+    return [int(pid) for pid in found if os.getsid(int(pid)) == session]
+
+
+def test_with_an_actor_killed_on_the_way_the_bytes_are_those_of_one_machine(make_data, tmp_path):
     process = make_data("data", "--runner=ray")
-    folder = tmp_path / "data" / work.NAME
-    while process.poll() is None and not list(folder.glob("ready/*.tfrecord")):
+    while process.poll() is None and not (killed := actors(process)):
         time.sleep(0.01)
-    lease = next(folder.glob("part-*.lock"))
-    os.kill(holder_of(str(lease)).pid, signal.SIGKILL)
+    os.kill(killed[0], signal.SIGKILL)
     status, shown = process.wait(), (tmp_path / "shown").read_text()
     assert status == 0, shown
-    assert f"{os.cpu_count()} parts of 1 processes on 1 machines" in shown
+    assert "Ray: 1 processes on 1 machines" in shown
     assert json.loads((tmp_path / "out").read_text())["shards"] > 16
     assert make_data("whole").wait() == 0
     assert making.tree(tmp_path / "data") == making.tree(tmp_path / "whole")
 
 
-def test_what_a_part_refuses_is_one_line(make_data, tmp_path):
-    (tmp_path / "data" / work.NAME).mkdir(parents=True)
-    (tmp_path / "data" / work.NAME / "mine.txt").write_text("mine")
-    status, shown = make_data("data", "--runner=ray").wait(), (tmp_path / "shown").read_text()
+def test_what_an_actor_refuses_is_one_line(make_data, tmp_path):
+    corpus = making.write_corpus(tmp_path / "c.jsonl", ["\ud800"])
+    status = make_data("data", "--runner=ray", f"--input={corpus}").wait()
+    shown = (tmp_path / "shown").read_text()
     assert status == 2 and "Traceback" not in shown, shown
-    error = json.loads((tmp_path / "out").read_text())["error"]
-    assert "holds files and no settings.json of make-data" in error

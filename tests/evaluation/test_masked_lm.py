@@ -1,18 +1,21 @@
 """The summary against sums by hand, and one pass over held-out records."""
 
 import math
+import re
 import sys
+import unicodedata
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bigbird_ja import evaluation
-from bigbird_ja.commands.fill_mask import fill_mask
+from bigbird_ja.data import pipeline
+from bigbird_ja.data.manifest import load
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.pattern import padded_length
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.values import varied
+from bigbird_ja.text.corpus import open_corpus
 from tests.model.tiny import tiny_config
 
 
@@ -36,32 +39,47 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_the_preview_is_what_fill_mask_says(result, forward, trained, monkeypatch):
-    tokenizer = trained.tokenizer
+def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run):
+    """Fixed Japanese sentences were shown whatever the language of tokenizer and text."""
+    tokenizer, batch = trained.tokenizer, first_batch(small_run)
     asked, ask = [], forward.log_probabilities
-    with monkeypatch.context() as patched:
-        patched.setattr(forward, "log_probabilities", lambda *given: asked.append(1) or ask(*given))
-        assert evaluation.preview(forward, tokenizer, 256) == result["examples"]
-    assert asked == [1]
-    assert len(result["examples"]) == 3
-    for e in result["examples"]:
-        text = f"{e['before']}[MASK]{e['after']}"
-        ((best,),) = fill_mask(forward, tokenizer, text, 1)
-        assert e["guess"] == tokenizer.written[best["token_id"]].replace("▁", " ")
-        assert e["probability"] == pytest.approx(best["probability"], abs=2e-4)
+    forward.log_probabilities = lambda *given: asked.append(given) or ask(*given)
+    assert evaluation.preview(forward, tokenizer, batch) == result["examples"]
+    del forward.log_probabilities
+    ((ids, places),) = asked
+    assert len(result["examples"]) == len(ids) == 3
+    texts = "".join(open_corpus([small_run.corpus]).texts()).replace("\n", "")
+    for e, row, (place,) in zip(result["examples"], ids, places, strict=True):
+        whole = f"{e['before']}{e['truth']}{e['after']}".strip()
+        assert without_spaces(whole) in without_spaces(unicodedata.normalize("NFKC", texts))
+        assert row[place] == tokenizer.special.mask and (row == row[place]).sum() == 1
+        assert e["truth"].isalnum() and 0 <= e["probability"] <= 1
+        assert e["guess"] in tokenizer.written or f"▁{e['guess']}" in tokenizer.written
 
 
-def test_a_machine_without_mecab_and_sequences_too_short_have_no_preview(
-    forward, trained, monkeypatch
-):
-    tokenizer = trained.tokenizer
-    assert evaluation.preview(forward, tokenizer, 4) == []
+def without_spaces(text):
+    return re.sub(r"\s|_NEWLINE_", "", text)
 
-    def refuse(text):
-        raise BadInput("needs fugashi")
 
-    monkeypatch.setattr(tokenizer, "encode_with_masks", refuse)
-    assert evaluation.preview(forward, tokenizer, 256) == []
+def first_batch(small_run):
+    size = evaluation.batch_size(256)
+    batches = pipeline.eval_batches(load(small_run.data_dir), small_run.data_dir, batch_size=size)
+    return {name: value.copy() for name, value in next(batches.as_numpy_iterator()).items()}
+
+
+def test_words_of_wordpiece_stand_apart_in_the_preview(forward, trained, small_run, monkeypatch):
+    tokenizer, batch = trained.tokenizer, first_batch(small_run)
+    joined = evaluation.preview(forward, tokenizer, batch)
+    continues = np.arange(tokenizer.vocab_size) % 2 == 0
+    monkeypatch.setattr(tokenizer, "continues_word", continues)
+    for before, after in zip(joined, evaluation.preview(forward, tokenizer, batch), strict=True):
+        assert after["after"].count(" ") > before["after"].count(" ")
+
+
+def test_records_without_predictions_have_no_preview(forward, trained, small_run):
+    batch = first_batch(small_run)
+    batch["masked_lm_weights"][:] = 0
+    assert evaluation.preview(forward, trained.tokenizer, batch) == []
 
 
 def test_pairs_and_characters_are_measured_where_they_are_known(manifest):

@@ -1,5 +1,6 @@
 """The child process around the compiler. The compiler itself: test_recorded_cost."""
 
+import dataclasses
 import re
 import sys
 from unittest import mock
@@ -67,8 +68,11 @@ def test_a_chip_that_this_compiler_does_not_know(monkeypatch):
 
 
 def test_a_slice_that_the_real_compiler_does_not_know():
+    target = of_topology("v5e:2x4")
+    prefix = target.topology.partition(":")[0]
+    unknown = dataclasses.replace(target, name="v5e:3x5", topology=f"{prefix}:3x5")
     with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v5e:3x5"):
-        compile_lib.compile_for(STEP, of_topology("v5e:3x5"))
+        compile_lib.compile_for(STEP, unknown)
 
 
 LISTING = """

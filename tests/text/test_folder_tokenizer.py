@@ -1,13 +1,11 @@
 """Tokenizers of Hugging Face folders: transformers' ids, special pieces by name, whole words."""
 
-import dataclasses
 import importlib.util
 import itertools
 import json
 import pickle
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,14 @@ pytest.importorskip("transformers", reason="needs the huggingface extra")
 
 from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles, folder_files, model_proto, read_tokenizer, tokenizer_of, words
+from bigbird_ja.text import (
+    articles,
+    folder_tokenizer,
+    known_tokenizer,
+    read_tokenizer,
+    tokenizer_of,
+    words,
+)
 from bigbird_ja.text.corpus import open_corpus
 from testkit import ROOT, tokenizer_folders
 from tests.text import HARD
@@ -101,6 +106,9 @@ def test_the_folder_that_is_handed_back_loads_and_gives_the_same_ids(
     assert transformers_ids(back, texts) == our_ids(ours, texts)
     again = read_tokenizer(str(back))
     assert our_ids(again, texts) == our_ids(ours, texts)
+    masked = ours.encode_with_masks("日本の[MASK]は東京")
+    mask = ours.names[ours.special.mask]
+    assert masked == transformers_ids(back, [f"日本の{mask}は東京"], ends=False)[0]
 
 
 # How a folder may state which pieces stand around a text.
@@ -119,25 +127,6 @@ def test_sequences_end_as_the_tokenizer_ends_a_text(stated, folders, tmp_path):
     assert written <= {ours.special.cls, ours.special.sep}
     back = exported(ours, tmp_path / "back")
     assert transformers_ids(back, ["日本"]) == our_ids(ours, ["日本"])
-
-
-def test_a_sentencepiece_model_ends_as_its_flags_say(tokenizer_path, tmp_path):
-    names = {"[CLS]": "<cls>", "[SEP]": "<sep>"}
-    model = Path(tokenizer_path).read_bytes()
-    pieces = [
-        dataclasses.replace(piece, name=names.get(piece.name, piece.name))
-        for piece in model_proto.pieces(model)
-    ]
-    (tmp_path / "tokenizer.model").write_bytes(model_proto.with_pieces(model, pieces))
-    config = {"bos_token": "<s>", "eos_token": "</s>", "cls_token": "<cls>"}
-    flags = {"add_bos_token": True, "add_eos_token": True}
-    path = tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps(config | flags))
-    special = read_tokenizer(str(tmp_path)).special
-    assert (special.cls, special.sep) == (1, 2)
-    path.write_text(json.dumps(config))
-    special = read_tokenizer(str(tmp_path)).special
-    assert (special.cls, special.sep) == (4, 5)
 
 
 @each_kind(tokenizer_folders.KINDS)
@@ -236,23 +225,21 @@ def cut_short(folder):
 FILE, CONFIG = "tokenizer.json", "tokenizer_config.json"
 UNIGRAM, MECAB = "Unigram with bytes", "MeCab with WordPiece"
 START = {"SpecialToken": {"id": "<s>", "type_id": 0}}
-ENDS = {"type": "BertProcessing", "cls": ["<cls>", 99999], "sep": ["</s>", 2]}
-TWICE = {"type": "TemplateProcessing", "single": [START] * 2, "pair": []}
-TWICE["special_tokens"] = {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}
-ALONE, OPTIONS = {"single": [START]}, {"mecab_option": "-o /tmp/x"}
+TEXT_A = {"Sequence": {"id": "A", "type_id": 0}}
+TWICE = {"type": "TemplateProcessing", "single": [START, START, TEXT_A]}
+TWICE |= {"pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}}
 PANIC = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
 NEW = {"type": "New", "vocab": {"[UNK]": 1}}
+WRITES = {"mecab_dic": "unidic_lite", "mecab_option": "-o /tmp/x"}
+CANNOT = "not a tokenizer that transformers can load"
 BAD = {
-    "cut short": ("WordPiece", cut_short, r"tokenizer\.json: not JSON"),
-    "another format": ("WordPiece", spoilt(FILE, model=NEW), "that the installed version"),
-    "no mask": ("WordPiece", spoilt(CONFIG, mask_token="<x>"), "no piece for mask_token"),
-    "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "puts 2 pieces before"),
-    "end of no piece": (UNIGRAM, spoilt(FILE, post_processor=ENDS), "adds id 99999 to a text"),
-    "template alone": (UNIGRAM, spoilt(FILE, post_processor=ALONE), "not a tokenizer with a post"),
+    "cut short": ("WordPiece", cut_short, CANNOT),
+    "another format": ("WordPiece", spoilt(FILE, model=NEW), CANNOT),
+    "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "puts 2 tokens before"),
     "the library panics": (UNIGRAM, spoilt(FILE, normalizer=PANIC), "precompiled_charsmap"),
-    "one piece for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "plays two parts"),
-    "no MeCab": (MECAB, spoilt(CONFIG, word_tokenizer_type="jumanpp"), "only mecab with wordpiece"),
-    "options of MeCab": (MECAB, spoilt(CONFIG, mecab_kwargs=OPTIONS), "without options"),
+    "one token for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "plays two parts"),
+    "no such words": (MECAB, spoilt(CONFIG, word_tokenizer_type="jumanpp"), r"bad: .*rhoknp"),
+    "options of MeCab": (MECAB, spoilt(CONFIG, mecab_kwargs=WRITES), "mecab_option can write"),
 }
 
 
@@ -267,8 +254,34 @@ def test_bad_folders_are_one_line(kind, folders, tmp_path):
 
 
 def test_what_is_not_installed_is_named(folders, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface\]"):
-        read_tokenizer(str(folders["byte-level BPE"])).encode("")
-    packed = folder_files.FolderFiles.read(str(folders["byte-level BPE"])).pack()
-    assert tokenizer_of(packed, "x").special.mask > 0, "training needs no such package"
+    made = read_tokenizer(str(folders["byte-level BPE"])).model_bytes
+    for package in ("transformers", "tokenizers"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface"):
+        read_tokenizer(str(folders["byte-level BPE"]))
+    ours = tokenizer_of(made, "x")
+    assert ours.special.mask > 0 and ours.shown([*range(300, 310)]), "training needs no package"
+    with pytest.raises(BadInput, match=r"bigbird-ja\[huggingface"):
+        ours.encode("日本")
+
+
+def test_an_archive_of_an_earlier_version_is_read_where_transformers_is(
+    folders, monkeypatch, tmp_path
+):
+    folder = folders["WordPiece"]
+    names = (FILE, CONFIG, "special_tokens_map.json", "vocab.txt")
+    kept = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(folder_tokenizer.pack(kept))
+    old, new = known_tokenizer(str(path)), read_tokenizer(str(folder))
+    assert old.model_bytes == path.read_bytes(), "the name of the data set's tokenizer stays"
+    assert (old.names, old.special, old.files) == (new.names, new.special, new.files)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert known_tokenizer(str(path)) is None, "which training does without"
+
+
+@each_kind(tokenizer_folders.KINDS)
+def test_tokens_are_read_without_packages(kind, folders):
+    ours = read_tokenizer(str(folders[kind]))
+    tokens = folder_tokenizer.tokens_in(str(folders[kind]))
+    assert len(tokens) > 1000 and all(ours.names[i] == token for token, i in tokens.items())

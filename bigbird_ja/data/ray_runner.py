@@ -1,0 +1,89 @@
+"""Pack blocks on a Ray cluster, for `make-data --runner ray` (extra `ray`).
+
+This machine reads the corpus, sends its blocks to actors and writes what they return; so the
+machines need not share a disk, and the bytes are those of one machine.
+"""
+
+import logging
+import os
+import signal
+from collections.abc import Callable, Generator, Iterable
+from typing import Any
+
+from bigbird_ja.data import blocks
+from bigbird_ja.data.blocks import Block
+from bigbird_ja.data.manifest import DataSpec
+from bigbird_ja.process.console import log, shortened, waiting
+from bigbird_ja.process.errors import StorageError
+from bigbird_ja.text.tokenizer import Tokenizer
+
+# Ray starts an actor again whose process or machine is lost, and gives it its block again.
+_LOST = {"max_restarts": 5, "max_task_retries": 5}
+
+
+def pack_blocks(
+    todo: Iterable[Block],
+    tokenizer: Tokenizer,
+    spec: DataSpec,
+    path_of: Callable[[str], str],
+    num_workers: int | None,
+) -> Generator[int]:
+    """Pack and write blocks that are not there yet; yield the bytes of text of each.
+
+    Args:
+        todo: the blocks.
+        tokenizer: to encode with.
+        spec: of the data set.
+        path_of: the path of a block by its name.
+        num_workers: actors, of one core each; None: one for each core of the cluster.
+
+    Raises:
+        BadInput: as `blocks.make_rows`.
+        StorageError: no cluster, or an actor was lost more often than Ray starts it again.
+    """
+    ray = _start()
+    from ray.util.multiprocessing import Pool
+
+    def missing() -> Iterable[Block]:
+        size = spec.row_dtype.itemsize
+        return (b for b in todo if not blocks.read_block(path_of(b.name), size, verify=True))
+
+    try:
+        cores = int(ray.cluster_resources()["CPU"])
+        count = min(num_workers or cores, cores)
+        log(f"Ray: {count} processes on {len(ray.nodes())} machines")
+        pool = Pool(count, blocks.start_packer, (tokenizer, spec), ray_remote_args=_LOST)
+        for name, data, size in pool.imap_unordered(_packed, missing()):
+            blocks.write_block(path_of(name), data)
+            yield size
+    except ray.exceptions.RayError as error:
+        line = shortened(str(error), 300)
+        raise StorageError(f"the Ray cluster: {line}: run the same command again") from error
+    finally:
+        ray.shutdown()
+
+
+def _packed(block: Block) -> tuple[str, bytes, int]:
+    return block.name, blocks.packed(block), blocks.text_bytes(block)
+
+
+def _start() -> Any:
+    """Start Ray, or join its cluster; return its module.
+
+    Raises:
+        ModuleNotFoundError: no Ray.
+        StorageError: no cluster.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    try:
+        with waiting("starting Ray, or joining its cluster"):
+            ray.init(logging_level=logging.ERROR)
+    except Exception as error:  # Ray's own kinds, or none
+        line = shortened(str(error), 300)
+        raise StorageError(f"Ray does not start, or cannot be reached: {line}") from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # Ray has set its own
+    return ray
