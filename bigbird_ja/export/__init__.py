@@ -7,7 +7,7 @@ a SavedModel: ids in, embeddings and log-probabilities out.
 import importlib.resources
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export import hf_tokenizer, model_card, parity
-from bigbird_ja.export.model_card import Options
+from bigbird_ja.export.model_card import SENTENCE_MODULES, Options
 from bigbird_ja.model import pattern
 from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
 from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.model.state_dict import SETTINGS, to_hugging_face
+from bigbird_ja.run import log as run_log
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
@@ -113,7 +114,8 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
         _write(directory, name, data)
     _write(directory, "config.json", hf_tokenizer.to_json(model_config(model)))
     width = model.config.model.hidden_size
-    for name, content in _sentence_modules(width).items():
+    source = run_log.origin_folder(run_log.origin(run_log.read_events(model.folder)))
+    for name, content in _sentence_modules(width, most, source).items():
         _write(directory, name, hf_tokenizer.to_json(content))
     state = to_hugging_face(model.config.model, model.params)
     if model.config.model.architecture == "bigbird":
@@ -133,19 +135,36 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     return report
 
 
-def _sentence_modules(width: int) -> dict[str, Any]:
-    """Return what sentence-transformers reads: the encoder, then the mean of its tokens.
+def _sentence_modules(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sentence-transformers' files: as the source's, else the mean of the tokens.
 
-    By the names that every version since 2 reads.
+    By the names that every version since 2 reads. A module with weights of its own is left out. A
+    length limit is kept unless the source had fewer positions than this model: its limit was then
+    theirs.
+
+    Args:
+        width: of a vector.
+        most: tokens that the model takes.
+        source: as `run_log.origin_folder` returns it.
     """
-    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    kinds = [k for k in source.get("modules", SENTENCE_MODULES[:2]) if k in SENTENCE_MODULES]
+    paths = {kind: f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds.items())
+        for i, (kind, path) in enumerate(paths.items())
     ]
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
-    pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
-    return {"modules.json": modules, "1_Pooling/config.json": pooling}
+    files: dict[str, Any] = {"modules.json": modules}
+    if "Pooling" in paths:
+        pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+        pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
+        files[f"{paths['Pooling']}/config.json"] = source.get("Pooling", pooling)
+    limits, positions = source.get("Transformer"), source.get("config", {})
+    if limits and most <= positions.get("max_position_embeddings", most):
+        kept = {k: limits[k] for k in ("max_seq_length", "do_lower_case") if k in limits}
+        files["sentence_bert_config.json"] = kept
+    if prompts := source.get("prompts"):
+        files["config_sentence_transformers.json"] = prompts
+    return files
 
 
 def _code(name: str) -> bytes:

@@ -3,13 +3,15 @@
 ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
@@ -18,7 +20,7 @@ from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, P
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode
+from bigbird_ja.storage import decode, hub
 from bigbird_ja.text import pieces_of
 
 _ROBERTAS = ("roberta", "xlm-roberta")
@@ -54,6 +56,8 @@ _FIXED = {
     "position_embedding_type": "absolute",
 }
 _ADVICE = "is this a Hugging Face folder?"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,71 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
         if theirs.vocab_size >= manifest.vocab_size:
             known["vocab_size"] = theirs.vocab_size
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
+
+
+def describe(folder: str) -> dict[str, Any]:
+    """Return what a folder states about itself, for the record of a run.
+
+    A model card needs it when the folder may be gone. Missing or damaged files state nothing.
+
+    Returns:
+        config: the content of config.json; name: on the Hub; license, language, tags: of its model
+        card; modules: sentence-transformers' kinds, in order; Transformer, Pooling, prompts: their
+        settings. Only keys that are stated.
+    """
+    config = _stated(folder, "config.json", dict[str, Any]) or {}
+    card, body = _model_card(folder)
+    modules = _stated(folder, "modules.json", list[_Module]) or []
+    pooling = next((m.path for m in modules if m.kind == "Pooling"), "")
+    facts = {
+        "config": config,
+        "name": _hub_name(folder, config, body),
+        **{key: card.get(key) for key in ("license", "language", "tags")},
+        "modules": [module.kind for module in modules],
+        "Transformer": _stated(folder, "sentence_bert_config.json", dict[str, Any]),
+        "Pooling": _stated(folder, f"{pooling}/config.json", dict[str, Any]) if pooling else None,
+        "prompts": _stated(folder, "config_sentence_transformers.json", dict[str, Any]),
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+@dataclass(frozen=True)
+class _Module:
+    type: str
+    path: Annotated[str, Meta(pattern=r"^[\w.-]*\Z")]
+
+    @property
+    def kind(self) -> str:
+        return self.type.rpartition(".")[2]
+
+
+def _stated(folder: str, name: str, kind: type[T]) -> T | None:
+    """Return the content of a JSON file; None if it is missing or damaged."""
+    with contextlib.suppress(BadInput, FileNotFoundError):
+        return decode.read_json(storage.join(folder, name), kind)
+    return None
+
+
+def _model_card(folder: str) -> tuple[dict[str, Any], str]:
+    """Return the header and the text of README.md; both empty if it is missing or damaged."""
+    path = storage.join(folder, "README.md")
+    with contextlib.suppress(BadInput, FileNotFoundError, UnicodeDecodeError):
+        text = storage.read_text(path).replace("\r\n", "\n")
+        if match := re.match(r"---\n(.*?)\n---\n(.*)", text, re.DOTALL):
+            header = decode.read_yaml(match[1], path)
+            return header if isinstance(header, dict) else {}, match[2]
+        return {}, text
+    return {}, ""
+
+
+def _hub_name(folder: str, config: Mapping[str, Any], card: str) -> str | None:
+    """Return NAME/REPO by the client's cache, the card's code, or config.json."""
+    title = re.search(r"^# +(.+)", card, re.MULTILINE)
+    titles = (title[1].strip() if title else "", storage.base_name(folder.rstrip("/")))
+    loaded = re.findall(r"(?:from_pretrained|SentenceTransformer)\(\s*[\"']([^\"']+)", card)
+    names = [name for name in loaded if name.rpartition("/")[2] in titles]
+    names = [hub.cached_name(folder)[0], *names, str(config.get("_name_or_path"))]
+    return next((name for name in names if hub.NAME.fullmatch(name)), None)
 
 
 def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
