@@ -1,7 +1,9 @@
-"""Fine-tunes an encoder for texts of your own: classification, or questions on a text.
+"""Fine-tune an encoder for texts of your own: classification, or questions on a text.
 
-    python docs/examples/finetune.py classification --model guide/hf --data texts.jsonl --output out
-    python docs/examples/finetune.py qa --model guide/hf --data questions.jsonl --output out
+    python docs/examples/finetune.py classification --model guide/hf --data texts.jsonl \\
+        --output out --trust_remote_code
+    python docs/examples/finetune.py qa --model guide/hf --data questions.jsonl \\
+        --output out --trust_remote_code
 
 The model is a folder that `bigbird-ja export` wrote, or any other Hugging Face encoder. Data is a
 file of one JSON object per line (.jsonl or .jsonl.gz). Classification: `text`, `label`. Questions:
@@ -9,8 +11,9 @@ file of one JSON object per line (.jsonl or .jsonl.gz). Classification: `text`, 
 may be as long as the model takes. Writes the fine-tuned model to --output and prints loss and
 accuracy on a tenth of the data, drawn at random, that it was not trained on.
 
-Plain PyTorch and transformers, on a GPU where there is one. A BigBird export has its trained
-attention in code of its own, which runs only if you say --trust_remote_code: read it first.
+Plain PyTorch and transformers, on a GPU if there is one. A BigBird export, such as the guide's, has
+its trained attention in code of its own, which runs only with --trust_remote_code: read it first.
+A ModernBERT export has none, and needs no flag.
 """
 
 from __future__ import annotations

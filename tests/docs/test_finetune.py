@@ -177,8 +177,50 @@ def test_rows_without_a_model_stand_beside_kept_ones(tmp_path, example):
 
 def test_overlap_finds_texts_that_differ_in_width_and_spaces_alone(tmp_path, example):
     corpus = write_rows(tmp_path / "corpus.jsonl", [{"text": "その ３年\n間"}])
-    printed = example(benchmark, "--data", downstream(tmp_path / "data"), "--overlap", corpus)
+    call = (benchmark, "--data", downstream(tmp_path / "data"), "--overlap", corpus)
+    printed = example(*call)
     assert "jsts-valid: 1 of 8 texts" in printed and "\n  3年\n" in printed
+    assert example(*call, "--task", "jsts").count(" texts stand in ") == 1  # it took all tasks
+
+
+def published(folder):
+    """The tasks' files as their repositories hold them, with columns that are not needed."""
+    glue, acceptability, inference = (folder / name for name in ("JGLUE", "JCoLA", "JSICK"))
+    pair = {"sentence1": "犬が走る", "sentence2": "猫", "label": 1.5, "yjcaptions_id": "1"}
+    choices = {f"choice{i}": text for i, text in enumerate("一二三四五")}
+    for part in ("train", "valid"):
+        for name, row in (("jsts", pair), ("jcommonsenseqa", {"question": "何", "label": 3})):
+            (place := glue / f"datasets/{name}-v1.3").mkdir(parents=True, exist_ok=True)
+            more = {} if name == "jsts" else choices
+            write_rows(place / f"{part}-v1.3.json", [{**row, **more}])
+    (place := acceptability / "data/jcola-v1.0").mkdir(parents=True)
+    for name in ("in_domain_train-v1.0.jsonl", "in_domain_valid-v1.0.json"):
+        write_rows(place / name, [{"uid": 1, "sentence": "走る", "label": 1, "diacritic": "*"}])
+    for name in ("out_of_domain_valid", "out_of_domain_valid_annotated"):
+        write_rows(place / f"{name}-v1.0.json", [{"sentence": name, "label": 0}])
+    columns = ["pair_ID", "sentence_A_En", "sentence_A_Ja", "sentence_B_Ja", "entailment_label_Ja"]
+    (place := inference / "jsick").mkdir(parents=True)
+    for part in ("train", "test"):
+        lines = [columns, ["1", "A dog", '犬が"走る"', "猫", "neutral"]]
+        (place / f"{part}.tsv").write_text("".join("\t".join(x) + "\n" for x in lines), "utf-8")
+    return folder
+
+
+def test_the_benchmark_reads_files_as_their_publishers_name_them(tmp_path):
+    """No repository has them under the names that it asked for."""
+    data = published(tmp_path)
+    targets = {}
+    for task in benchmark.TASKS.values():
+        for file in (task.train, *task.tests.values()):
+            _, (row,) = benchmark.rows_of(data, file)
+            assert all(task.encodings(row, benchmark.as_pair))
+            targets[file] = task.target(row)
+    assert targets["jsts-train"] == 1.5 and targets["jcommonsenseqa-valid"] == 3
+    assert targets["jcola-in_domain_valid"] == 1 and targets["jsick-test"] == 2
+    _, (row,) = benchmark.rows_of(data, "jcola-out_of_domain_valid")
+    assert row["sentence"] == "out_of_domain_valid"
+    _, (row,) = benchmark.rows_of(data, "jsick-train")
+    assert (row["sentence1"], row["sentence2"]) == ('犬が"走る"', "猫")
 
 
 def test_measures_are_those_of_scipy_and_numpy():
