@@ -173,7 +173,7 @@ def _settings(
     """Return the config, completed by the data set, what was set, in order, and the data set."""
     from bigbird_ja.data import check
     from bigbird_ja.train.engines import has_estimator
-    from bigbird_ja.train.hf_folder import adopted_settings
+    from bigbird_ja.train.hf_folder import adopted_settings, attention_notice
 
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
@@ -189,7 +189,10 @@ def _settings(
         _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, args.data_dir)
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)}")
-    if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
+    if args.init_from and so_far is None:
+        if notice := attention_notice(args.init_from, config, manifest):
+            log(notice)
+    elif not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         log(hint)
     for warning in config_warnings(config, from_scratch=not args.init_from):
         log(f"warning: {warning}")

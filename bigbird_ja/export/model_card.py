@@ -23,6 +23,7 @@ from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
 from bigbird_ja.text import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
+from bigbird_ja.train import hf_folder
 
 _MOST_FILES = 3  # of a folder, by name
 _SHORT = 512  # tokens that encoders before BigBird take
@@ -70,7 +71,9 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     masked_text, long_text = _EXAMPLES.get(code, _EXAMPLES["en"])
     license = options.license or stated.get("license")
     license = license if license in hub.licenses() else "other"
-    shape = _shape(config.model)
+    model_type = stated.get("config", {}).get("model_type")
+    stock = hf_folder.stock_class(model_type, config.model, model.data.nsp)
+    shape = _shape(config.model) if stock is None else _stock_shape(model_type, stock)
     origin, base_model = _origin(source)
     mask = model.tokenizer.written[model.tokenizer.special.mask]
     card = _template("model_card.md").format(
@@ -208,6 +211,13 @@ def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | Non
     return {"beginning": f"trained on from {chain}", "first_values": first_values}, base_model
 
 
+def _stock_shape(model_type: str, stock: str) -> dict[str, str]:
+    """Describe a class of transformers'."""
+    names = {"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa"}
+    encoder = f"{names[model_type]} encoder (transformers' `{stock}`)"
+    return {"tag": model_type, "encoder": encoder, "attends": "all tokens"}
+
+
 def _shape(model: ModelConfig) -> dict[str, str]:
     """Describe the architecture."""
     if model.architecture == "modernbert":
@@ -290,9 +300,9 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
 
 
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
-    """Write the section about random blocks; empty for a model with full attention."""
+    """Write the section about random blocks; empty for a model with only full attention."""
     settings = model.config.model
-    if not pattern.is_sparse(settings):
+    if pattern.is_full_throughout(settings):
         return ""
     if losses := report.get("masked_lm_loss"):
         measured = (

@@ -15,19 +15,21 @@ from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.model import params, state_dict
+from bigbird_ja.model import params, pattern, state_dict
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
-from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.schema import Config, ModelConfig
 from bigbird_ja.storage import decode, hub
 from bigbird_ja.text import pieces_of
 
-_ROBERTAS = ("roberta", "xlm-roberta")
+ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {
     "modernbert": "modernbert",
-    **dict.fromkeys(("bert", *_ROBERTAS, "big_bird"), "bigbird"),
+    **dict.fromkeys(("bert", *ROBERTAS, "big_bird"), "bigbird"),
 }
+# Models that a BigBird of full attention computes the same as, and transformers' names of them.
+_STOCK = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 _HEADS = ("ForMaskedLM", "ForPreTraining", "Model")  # ends of their classes' names
 # RoBERTa numbers positions from its padding id + 1 on; the rows below are never read.
 _FIRST_POSITION = 2
@@ -108,11 +110,13 @@ class Encoder:
         model_type: Hugging Face's name of the architecture.
         vocab_size: rows of the word embeddings.
         settings: ours of `model`, as far as config.json states them; ranges are not checked.
+        positions: tokens that learned positions are for; 0 without such, or for a BigBird.
     """
 
     model_type: str
     vocab_size: int
     settings: dict[str, Any]
+    positions: int = 0
 
 
 def read_config(folder: str) -> Encoder:
@@ -141,7 +145,32 @@ def read_config(folder: str) -> Encoder:
     settings["hidden_act"] = _ACTIVATIONS[_activations(config)[0]]
     if architecture == "modernbert":
         settings |= _of_layers(config)
-    return Encoder(config.model_type, config.vocab_size, settings)
+    positions = (config.max_position_embeddings or 0) if config.model_type in _STOCK else 0
+    if config.model_type in ROBERTAS:
+        positions -= _FIRST_POSITION
+    return Encoder(config.model_type, config.vocab_size, settings, positions)
+
+
+def stock_class(model_type: str | None, model: ModelConfig, nsp: bool) -> str | None:
+    """Return transformers' class of a source that computes what the model does, or None."""
+    name = _STOCK.get(model_type or "")
+    if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):
+        return None
+    return f"{name}For{'PreTraining' if nsp else 'MaskedLM'}"
+
+
+def attention_notice(source: str, config: Config, manifest: Manifest) -> str | None:
+    """Return what a BERT's or RoBERTa's attention becomes, and its class; None for others."""
+    theirs = read_config(source) if state_dict.has_weights(source) else None
+    if theirs is None or theirs.model_type not in _STOCK:
+        return None
+    has = f"{source} has {theirs.positions:,} positions, the data {manifest.seq_length:,} tokens"
+    if stock := stock_class(theirs.model_type, config.model, manifest.nsp):
+        return f"attention: full, as the source's ({has}); `export` makes a {stock} again"
+    return (
+        f"attention: BigBird's ({has}); `export` makes a BigBird, which may need code of its own."
+        " --set model.attention_type=original_full keeps the source's attention and class"
+    )
 
 
 def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> list[Override]:
@@ -171,6 +200,9 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
             )
         if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary: none is learnt
             known.pop("max_position_embeddings", None)
+        if manifest.seq_length <= theirs.positions:  # its own length: its own attention
+            known["max_position_embeddings"] = theirs.positions
+            known["attention_type"] = "original_full"
         if theirs.vocab_size >= manifest.vocab_size:
             known["vocab_size"] = theirs.vocab_size
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
@@ -278,7 +310,7 @@ def _activations(config: FolderConfig) -> tuple[str, str]:
     if config.model_type == "modernbert":
         return config.hidden_activation or "gelu", config.classifier_activation or "gelu"
     layers = config.hidden_act or ("gelu_new" if config.model_type == "big_bird" else "gelu")
-    return layers, "gelu" if config.model_type in _ROBERTAS else layers
+    return layers, "gelu" if config.model_type in ROBERTAS else layers
 
 
 def _of_layers(config: FolderConfig) -> dict[str, Any]:
@@ -330,7 +362,7 @@ def read_folder(
         if usual in theirs:
             value = state[names[name]]
             values[name] = value.T if state_dict.is_transposed(name) else value
-    if encoder.model_type in _ROBERTAS:
+    if encoder.model_type in ROBERTAS:
         if POSITIONS in values:
             values[POSITIONS] = values[POSITIONS][_FIRST_POSITION:]
         if SEGMENT_TABLE in values:  # one row, which every token has
@@ -380,6 +412,6 @@ _RENAMED = {
 
 
 def _usual(name: str) -> str:
-    for pattern, usual in _RENAMED.items():
-        name = re.sub(pattern, usual, name)
+    for form, usual in _RENAMED.items():
+        name = re.sub(form, usual, name)
     return name

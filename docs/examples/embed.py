@@ -177,7 +177,7 @@ def evaluate(model: SentenceTransformer, pairs: Sequence[Pair], max_tokens: int)
     length = np.array([len(ids) for ids in model.tokenizer(texts, verbose=False)["input_ids"]])
     methods = {
         "embedder": cosines(model, queries, texts, max_tokens),
-        f"its first {SHORT} tokens": cosines(model, queries, texts, SHORT),
+        f"its first {SHORT} tokens": cosines(model, queries, texts, min(SHORT, max_tokens)),
         "BM25": bm25(queries, texts),
     }
     print(f"{len(texts):,} held-out documents, {len(queries):,} queries\n")
