@@ -4,7 +4,7 @@ import html
 import importlib.resources
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
+from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 from bigbird_ja.train import hf_folder
@@ -253,14 +254,15 @@ def _data(manifest: Manifest | None, code: str) -> str:
     kind = "Japanese text" if code == "ja" else "text"
     if manifest is None:
         return kind
-    folders = Counter(storage.directory_of(source) for source in manifest.sources)
-    names = [
-        f"{storage.base_name(folder)} ({folders[folder]:,} files)"
-        if name != source and folders[folder := storage.directory_of(source)] > _MOST_FILES
-        else name
-        for source, name in zip(manifest.sources, manifest.source_names, strict=True)
-    ]
-    stated = ", ".join(_plain(name) for name in dict.fromkeys(names)) or kind
+    folders: dict[str, list[str]] = defaultdict(list)
+    for source, name in zip(manifest.sources, manifest.source_names, strict=True):
+        place = source if source.startswith(NAMED) else storage.directory_of(source)
+        folders[place].append(_plain(name))
+    names: list[str] = []
+    for files in folders.values():
+        folder = f"a folder of {len(files):,} files ({files[0]}, ...)"
+        names += [folder] if len(files) > _MOST_FILES else files
+    stated = ", ".join(names) or kind
     return f"{stated}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bigbird_ja.text import articles
 from testkit import ROOT, command_line
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+
 sys.path.insert(0, str(ROOT / "docs/examples"))
 finetune, benchmark = map(importlib.import_module, ("finetune", "benchmark"))
 
@@ -50,6 +53,9 @@ def rows(task, corpus):
     texts = [json.loads(line)["text"] + "\u2028" for line in lines]
     if task == "classification":
         return [{"text": t, "label": "年" if t.count("年") > 10 else "他"} for t in texts]
+    if task == "ner":
+        found = [[i, i + 1, "時"] for i, c in enumerate(texts[0]) if c == "年"]
+        return [{"text": texts[0], "entities": found}] * 20
     question = "何について書かれていますか。"
     return [{"question": question, "context": t, "answer": t.split("\n")[2]} for t in texts]
 
@@ -60,6 +66,7 @@ def rows(task, corpus):
     ("task", "loads"),
     [
         ("classification", "AutoModelForSequenceClassification"),
+        ("ner", "AutoModelForTokenClassification"),
         ("qa", "AutoModelForQuestionAnswering"),
     ],
 )
@@ -72,7 +79,8 @@ def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
     places = ("--model", exported, "--data", data, "--output", output)
     printed = example(finetune, task, *places, *flags)
     result = json.loads(printed.splitlines()[-1])
-    assert math.isfinite(result["eval_loss"]) and 0 <= result["eval_accuracy"] <= 1
+    measured = result["eval_f1" if task == "ner" else "eval_accuracy"]
+    assert math.isfinite(result["eval_loss"]) and 0 <= measured <= 1
     tuned = getattr(transformers, loads).from_pretrained(output, trust_remote_code=True)
     assert type(tuned).__name__.startswith("BigBirdJa")
     before = transformers.AutoModel.from_pretrained(exported).state_dict()
@@ -81,6 +89,25 @@ def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
     assert not before[name].equal(after[name])
     ids = transformers.AutoTokenizer.from_pretrained(output)("東京")["input_ids"]
     assert ids == transformers.AutoTokenizer.from_pretrained(exported)("東京")["input_ids"]
+
+
+def test_entities_are_of_whole_tokens_and_measured_whole(tmp_path):
+    folder = tmp_path / "bert"
+    tokenizer_folders.wordpiece(folder, list(articles.documents(20, seed=5)))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    row = {"text": "東京と京都の城", "entities": [[0, 2, "地"], [3, 5, "地"], [6, 7, "物"]]}
+    path = write_rows(tmp_path / "ner.jsonl", [row])
+    (example,), config = finetune.entities(path, tokenizer)
+    names = config["id2label"] | {finetune.IGNORED: "-"}
+    expected = ["-", "B-地", "I-地", "O", "B-地", "I-地", "O", "B-物", "-"]
+    assert [names[i] for i in example.target] == expected
+    assert finetune.f1([example.target], [example]) == 1
+    second = [0 if i == 4 else c for i, c in enumerate(example.target)]  # begins with I-: cut off
+    assert finetune.f1([second], [example]) == pytest.approx(2 / 3)
+    assert finetune.f1([[0] * 9], [example]) == 0
+    write_rows(path, [{"text": "城", "entities": [[0, 2, "物"]]}])
+    with pytest.raises(SystemExit, match=r"row 1: the text has no characters 0 to 2 \(物\)"):
+        finetune.entities(path, tokenizer)
 
 
 def test_code_in_a_folder_runs_only_where_it_is_trusted(exported):

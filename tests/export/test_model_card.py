@@ -42,7 +42,8 @@ def test_many_files_are_stated_by_their_folder(trained, manifest):
     paths = [f"/home/me/diary/{i}.txt" for i in range(399)]
     many = dataclasses.replace(manifest, sources=("/home/me/a.jsonl", *paths, "hf:a/b@c:train"))
     card = model_card.text(trained, model_card.Options("x", manifest=many), {})
-    assert "| data | a.jsonl, diary (399 files), hf:a/b@c:train: " in card
+    data = "a.jsonl, a folder of 399 files (0.txt, ...), hf:a/b@c:train: "
+    assert f"| data | {data}" in card and "diary" not in card
 
 
 def test_names_of_others_are_text_and_nothing_else(trained, manifest):
