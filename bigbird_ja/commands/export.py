@@ -8,9 +8,11 @@ OUTPUT_DIR, export.json last: without that file it is unfinished, and the same c
 With --overwrite, a file that you changed is refused: move it away.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
-special_tokens_map.json, code for transformers, a model card (README.md) and a parity report, which
-says whether transformers gives the same token ids and, with --data_dir, the same scores.
-Seconds to minutes.
+special_tokens_map.json, sentence-transformers' modules (the source's, if it had any), a model card
+(README.md) and a parity report, which says whether transformers gives the same token ids and, with
+--data_dir, the same scores. If not, the folder is kept, the card says so, and the status is 1.
+A BERT, RoBERTa or XLM-R that was continued with full attention is written as its own class; only a
+BigBird with sparse attention needs code beside its weights. Seconds to minutes.
 
 saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, segment_ids and
 positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
@@ -157,7 +159,7 @@ def _check_card(args: Args) -> None:
 
 def _check_push(args: Args) -> None:
     if args.license in (None, "other"):
-        raise BadInput(f"--push_to_hub {args.push_to_hub}: say the weights' licence by --license")
+        raise BadInput(f"--push_to_hub {args.push_to_hub}: state the weights' license by --license")
     if storage.is_remote(args.output_dir):
         raise BadInput(f"--push_to_hub reads files on disk: --output_dir {args.output_dir} is not")
     hub.check_push(args.push_to_hub)

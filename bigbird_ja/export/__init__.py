@@ -172,7 +172,9 @@ def _sentence_modules(width: int, most: int, source: Mapping[str, Any]) -> dict[
         most: tokens that the model takes.
         source: as `run_log.origin_folder` returns it.
     """
-    kinds = [k for k in source.get("modules", SENTENCE_MODULES[:2]) if k in SENTENCE_MODULES]
+    stated = source.get("modules", ())
+    stated = stated if "Transformer" in stated else SENTENCE_MODULES[:2]
+    kinds = [kind for kind in stated if kind in SENTENCE_MODULES]
     paths = {kind: f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -183,8 +185,8 @@ def _sentence_modules(width: int, most: int, source: Mapping[str, Any]) -> dict[
         pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
         pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
         files[f"{paths['Pooling']}/config.json"] = source.get("Pooling", pooling)
-    limits, positions = source.get("Transformer"), source.get("config", {})
-    if limits and most <= positions.get("max_position_embeddings", most):
+    positions = source.get("config", {}).get("max_position_embeddings") or most
+    if (limits := source.get("Transformer")) and most <= positions:
         kept = {k: limits[k] for k in ("max_seq_length", "do_lower_case") if k in limits}
         files["sentence_bert_config.json"] = kept
     if prompts := source.get("prompts"):

@@ -1,6 +1,7 @@
 """Convert encoders of Hugging Face folders to ours: settings and weights.
 
-ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
+ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird, whose attention is full
+if the positions of a BERT or RoBERTa hold the data's sequences.
 """
 
 import contextlib
@@ -166,9 +167,12 @@ def attention_notice(source: str, config: Config, manifest: Manifest) -> str | N
         return None
     has = f"{source} has {theirs.positions:,} positions, the data {manifest.seq_length:,} tokens"
     if stock := stock_class(theirs.model_type, config.model, manifest.nsp):
-        return f"attention: full, as the source's ({has}); `export` makes a {stock} again"
+        return (
+            f"attention: full, as the source's ({has}); `export` makes a {stock} again."
+            " --set model.attention_type=block_sparse takes BigBird's"
+        )
     return (
-        f"attention: BigBird's ({has}); `export` makes a BigBird, which may need code of its own."
+        f"attention: BigBird's ({has}); `export` makes a BigBird, which needs code of its own."
         " --set model.attention_type=original_full keeps the source's attention and class"
     )
 
