@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_transformers_own_class_fills_short_texts_as_we_do(exported, trained):
         assert mine["probability"] == pytest.approx(other["score"], rel=1e-3)
 
 
-def test_the_card_s_code_runs(exported):
+def test_the_card_s_code_runs(exported, tmp_path):
     folder, _ = exported
     card = (folder / "README.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in card.split("```python\n")[1:]]
@@ -86,7 +87,9 @@ def test_the_card_s_code_runs(exported):
     if importlib.util.find_spec("sentence_transformers") is None:
         blocks.pop()
     code = "\n".join(blocks).replace("PATH_TO_THIS_FOLDER", str(folder))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert code.count("trust_remote_code=True") == len(blocks) - 1  # some lengths are sparse
+    env = {**os.environ, "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
 
 

@@ -207,4 +207,4 @@ def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch):
     assert "x.index `cd34`" in text and "base_model: sbintuitions/modernbert-ja\n" in text
     text = card(None)
     assert "pretrained from scratch with" in text and "base_model" not in text
-    assert "whose license" not in text and "| first values | random |" in text
+    assert "whose license" not in text and "| initial weights | random |" in text
