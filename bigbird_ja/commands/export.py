@@ -8,9 +8,11 @@ OUTPUT_DIR, export.json last: without that file it is unfinished, and the same c
 With --overwrite, a file that you changed is refused: move it away.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
-special_tokens_map.json, code for transformers, a model card (README.md) and a parity report, which
-says whether transformers gives the same token ids and, with --data_dir, the same scores.
-Seconds to minutes.
+special_tokens_map.json, sentence-transformers' modules (the source's, if it had any), a model card
+(README.md) and a parity report, which says whether transformers gives the same token ids and, with
+--data_dir, the same scores. If not, the folder is kept, the card says so, and the status is 1.
+A BERT, RoBERTa or XLM-R that was continued with full attention is written as its own class; only a
+BigBird with sparse attention needs code beside its weights. Seconds to minutes.
 
 saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, segment_ids and
 positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
@@ -18,6 +20,7 @@ positions in, embeddings and log_probabilities out; tokenizer.model in assets.ex
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -29,7 +32,7 @@ from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import define_model_flags
 from bigbird_ja.process.console import log, waiting
-from bigbird_ja.process.errors import BadInput, mid_run, require
+from bigbird_ja.process.errors import BadInput, CommandError, mid_run, require
 from bigbird_ja.storage import decode, hub, outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.ownership import Made, Owned
@@ -61,11 +64,18 @@ def define_flags(flags: Flags) -> None:
         " held-out records, and the model card describes it.",
         needs=card,
     )
-    flags.text("model_name", "Title of the model card.", default="bigbird-ja", needs=card)
+    flags.text("model_name", "Title of the model card.", none="OUTPUT_DIR's name", needs=card)
+    known = "the source's by its card, else"
     flags.text(
         "license",
-        "Licence of the weights, as on the Hugging Face hub.",
-        default="other",
+        "License of the weights: an identifier of the Hub, such as apache-2.0, or other.",
+        none=f"{known} other",
+        needs=card,
+    )
+    flags.text(
+        "language",
+        "Languages of the weights: codes such as ja, or ja,en.",
+        none=f"{known} ja for a Japanese vocabulary",
         needs=card,
     )
     flags.text(
@@ -79,10 +89,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Make the folder, unless it is there."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}", args.license):
-        raise BadInput(
-            f"--license {args.license!r}: an identifier of the hub, such as cc-by-sa-4.0"
-        )
+    _check_card(args)
     if args.format == "huggingface":
         require("safetensors")
     if args.push_to_hub:
@@ -97,6 +104,9 @@ def run(args: Args) -> dict[str, Any]:
     result = {"step": model.meta.step, "format": args.format, "output_dir": args.output_dir}
     if finished(args.output_dir, record, args.overwrite):
         print(f"finished before: {args.output_dir} holds this export of step {model.meta.step:,}")
+        if args.format == "huggingface":
+            path = storage.join(args.output_dir, "parity_report.json")
+            _check_parity(args, decode.read_json(path, dict[str, Any]), result)
         return {**result, **_push(args)}
     report: dict[str, Any] = {}
 
@@ -104,20 +114,52 @@ def run(args: Args) -> dict[str, Any]:
         if args.format == "saved_model":
             fill_saved_model(local, model)
             return
-        options = model_card.Options(args.model_name, args.license, args.data_dir, manifest)
+        options = model_card.Options(
+            args.model_name, args.license, args.data_dir, manifest, args.language
+        )
         report.update(fill_huggingface(local, model, options))
 
     with waiting("exporting: a minute, of which most is the comparison with transformers"):
         write(args.output_dir, record, fill, args.overwrite)
     print(f"step {model.meta.step:,} exported to {args.output_dir}")
     if report:
+        result["parity"] = report
         print(parity.as_text(report))
-    return {**result, **({"parity": report} if report else {}), **_push(args)}
+        _check_parity(args, report, result)
+    return {**result, **_push(args)}
+
+
+def _check_parity(args: Args, report: Mapping[str, Any], result: dict[str, Any]) -> None:
+    """End with status 1, before any push, if the folder computes otherwise than training did."""
+    from bigbird_ja.export import parity
+
+    if problem := parity.disagreement(report):
+        raise CommandError(
+            f"{args.output_dir}: {problem}: the folder is kept, and its card says so; do not"
+            " publish it, and report this with its parity_report.json",
+            result,
+        )
+
+
+def _check_card(args: Args) -> None:
+    """Refuse what the Hub would, and settle the title."""
+    known = hub.licenses()
+    if args.license is not None and args.license not in known:
+        near = difflib.get_close_matches(args.license, known, 1) or ["other"]
+        raise BadInput(
+            f"--license {args.license}: not an identifier of the Hub; use {near[0]}, or another of"
+            " https://huggingface.co/docs/hub/repositories-licenses"
+        )
+    for code in (args.language or "ja").split(","):
+        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
+            raise BadInput(f"--language {args.language}: use language codes, such as ja, or ja,en")
+    if args.model_name is None:
+        args["model_name"].value = storage.base_name(args.output_dir.rstrip("/"))
 
 
 def _check_push(args: Args) -> None:
-    if args.license == "other":
-        raise BadInput(f"--push_to_hub {args.push_to_hub}: say the weights' licence by --license")
+    if args.license in (None, "other"):
+        raise BadInput(f"--push_to_hub {args.push_to_hub}: state the weights' license by --license")
     if storage.is_remote(args.output_dir):
         raise BadInput(f"--push_to_hub reads files on disk: --output_dir {args.output_dir} is not")
     hub.check_push(args.push_to_hub)
@@ -155,7 +197,7 @@ def _record(args: Args, model: TrainedModel, manifest: Manifest | None) -> dict[
     """Return what the export depends on."""
     from bigbird_ja import __version__
 
-    names = ("format", "model_name", "license")
+    names = ("format", "model_name", "license", "language")
     return {
         "format_version": decode.FORMAT_VERSION,
         "bigbird_ja": __version__,

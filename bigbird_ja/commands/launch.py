@@ -155,7 +155,9 @@ def run(args: Args) -> dict[str, Any]:
     if args.dry_run:
         return {**prepare.dry_run(run, config, vm, table), "warnings": warnings}
     if model:  # again, as the data set decides some of it, and may have another tokenizer
-        known = hf_folder.adopted_settings(model, None, manifest_lib.load(run.data_dir))
+        known = hf_folder.adopted_settings(
+            model, None, manifest_lib.load(run.data_dir), run.data_dir
+        )
         config, overrides = resolve(args, known)
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)

@@ -134,7 +134,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     if args.data_dir:
         data = manifest_lib.load(args.data_dir[number])
         if source:
-            adopted = hf_folder.adopted_settings(source, None, data)
+            adopted = hf_folder.adopted_settings(source, None, data, args.data_dir[number])
             config, overrides = resolve(args, adopted, name)
         config = fit_to_data(config, data, overrides, args.data_dir[number])
         for line in decided_by_data(overrides, data):

@@ -178,7 +178,7 @@ def _settings(
     from bigbird_ja.data import check
     from bigbird_ja.model import pattern
     from bigbird_ja.train.engines import has_estimator
-    from bigbird_ja.train.hf_folder import adopted_settings
+    from bigbird_ja.train.hf_folder import adopted_settings, attention_notice
 
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
@@ -201,7 +201,9 @@ def _settings(
         raise BadInput(str(error)) from error
     echo = echo_settings(config, overrides, SETTINGS, settings_of_run, manifest)
     notices = [f"settings:\n{echo}"]
-    if not args.init_from and so_far is None and (hint := plateau(config, manifest)):
+    if args.init_from and so_far is None:
+        notices += filter(None, [attention_notice(args.init_from, config, manifest)])
+    elif not args.init_from and so_far is None and (hint := plateau(config, manifest)):
         notices.append(hint)
     warnings = config_warnings(config, not args.init_from, overrides, manifest)
     notices += [f"warning: {warning}" for warning in warnings]

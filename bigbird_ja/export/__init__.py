@@ -7,7 +7,7 @@ a SavedModel: ids in, embeddings and log-probabilities out.
 import importlib.resources
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,16 @@ import tensorflow as tf
 
 from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export import hf_tokenizer, model_card, parity
-from bigbird_ja.export.model_card import Options
+from bigbird_ja.export.model_card import SENTENCE_MODULES, Options
 from bigbird_ja.model import pattern
 from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
 from bigbird_ja.model.params import SEGMENTS
-from bigbird_ja.model.state_dict import SETTINGS, to_hugging_face
+from bigbird_ja.model.state_dict import SETTINGS, to_hugging_face, to_stock
+from bigbird_ja.run import log as run_log
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
+from bigbird_ja.train import hf_folder
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"
@@ -40,23 +42,34 @@ _KEYS = (
     " max_position_embeddings initializer_range"
 )
 _BIGBIRD_KEYS = "hidden_act hidden_dropout_prob layer_norm_eps block_size num_random_blocks"
+_STOCK_KEYS = "hidden_act layer_norm_eps"
+# Keys of a source's config.json that say nothing of the model.
+_OF_FILES = ("_name_or_path", "auto_map", "dtype", "tokenizer_class", "transformers_version")
 _MODERNBERT_KEYS = (
     "hidden_activation mlp_dropout norm_eps local_attention global_attn_every_n_layers"
     " global_rope_theta local_rope_theta"
 )
 
 
-def model_config(trained: TrainedModel) -> dict[str, Any]:
+def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config.json`, as transformers 4 and 5 read it.
 
-    It is a `BigBirdConfig` or a `ModernBertConfig`.
+    It is a `BigBirdConfig`, a `ModernBertConfig`, or the source's class if that computes the same.
+
+    Args:
+        trained: of a run.
+        source: as `run_log.origin_folder` returns it.
     """
     special, model = trained.tokenizer.special, trained.config.model
+    stated = source.get("config", {})
+    stock = hf_folder.stock_class(stated.get("model_type"), model, trained.data.nsp)
     if model.architecture == "modernbert":
         keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
+    elif stock is not None:
+        keys, others = _STOCK_KEYS, _stock_config(stock, stated)
     else:
         keys, others = _BIGBIRD_KEYS, _bigbird_config(trained)
-    return {
+    config = {
         **others,
         **{key: getattr(model, SETTINGS.get(key, key)) for key in f"{_KEYS} {keys}".split()},
         **{f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")},
@@ -68,6 +81,16 @@ def model_config(trained: TrainedModel) -> dict[str, Any]:
             **{name: getattr(model, name) for name in _OURS},
         },
     }
+    if stated.get("model_type") in hf_folder.ROBERTAS and stock is not None:
+        config["max_position_embeddings"] += special.pad + 1  # the first position's number
+    return config
+
+
+def _stock_config(stock: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the source's config.json, without what only its own files need."""
+    kept = {key: value for key, value in stated.items() if key not in _OF_FILES}
+    segments = min(int(stated.get("type_vocab_size", SEGMENTS)), SEGMENTS)
+    return {**kept, "architectures": [stock], "type_vocab_size": segments}
 
 
 def _modernbert_config(trained: TrainedModel) -> dict[str, Any]:
@@ -82,19 +105,19 @@ def _modernbert_config(trained: TrainedModel) -> dict[str, Any]:
 
 
 def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
+    is_full = pattern.is_full_throughout(trained.config.model)
+    code = {
+        "AutoModel": f"{_CODE}.BigBirdJaModel",
+        **{f"AutoModelFor{task}": f"{_CODE}.BigBirdJaFor{task}" for task in _TASKS.split()},
+    }
     return {
         "architectures": ["BigBirdForPreTraining" if trained.data.nsp else "BigBirdForMaskedLM"],
         "model_type": "big_bird",
-        "auto_map": {
-            "AutoModel": f"{_CODE}.BigBirdJaModel",
-            **{f"AutoModelFor{task}": f"{_CODE}.BigBirdJaFor{task}" for task in _TASKS.split()},
-        },
+        **({} if is_full else {"auto_map": code}),
         # Ours drops nothing there; Hugging Face's would, in fine-tuning.
         "attention_probs_dropout_prob": 0.0,
         "type_vocab_size": SEGMENTS,
-        "attention_type": (
-            "block_sparse" if pattern.is_sparse(trained.config.model) else "original_full"
-        ),
+        "attention_type": "original_full" if is_full else "block_sparse",
         "use_bias": True,
         "rescale_embeddings": False,
     }
@@ -111,18 +134,22 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     most = model.config.model.max_position_embeddings or 0
     for name, data in hf_tokenizer.files(model.tokenizer, most).items():
         _write(directory, name, data)
-    _write(directory, "config.json", hf_tokenizer.to_json(model_config(model)))
+    source = run_log.origin_folder(run_log.origin(run_log.read_events(model.folder)))
+    config = model_config(model, source)
+    _write(directory, "config.json", hf_tokenizer.to_json(config))
     width = model.config.model.hidden_size
-    for name, content in _sentence_modules(width).items():
+    for name, content in _sentence_modules(width, most, source).items():
         _write(directory, name, hf_tokenizer.to_json(content))
     state = to_hugging_face(model.config.model, model.params)
     if model.config.model.architecture == "bigbird":
-        for name in _CODE_FILES:
+        for name in _CODE_FILES if "auto_map" in config else ():
             _write(directory, name, _code(name))
         # transformers' classes all have a pooler, and warn where it is missing, though only
         # next-sentence prediction trains it.
         state.setdefault("bert.pooler.weight", np.eye(width, dtype=np.float32))
         state.setdefault("bert.pooler.bias", np.zeros(width, np.float32))
+        if config["model_type"] != "big_bird":
+            state = to_stock(state, config)
     path = os.path.join(directory, "model.safetensors")
     save_file(state, path, metadata={"format": "pt"})
     # safetensors makes a file that only its owner reads.
@@ -133,19 +160,38 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     return report
 
 
-def _sentence_modules(width: int) -> dict[str, Any]:
-    """Return what sentence-transformers reads: the encoder, then the mean of its tokens.
+def _sentence_modules(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sentence-transformers' files: as the source's, else the mean of the tokens.
 
-    By the names that every version since 2 reads.
+    By the names that every version since 2 reads. A module with weights of its own is left out. A
+    length limit is kept unless the source had fewer positions than this model: its limit was then
+    theirs.
+
+    Args:
+        width: of a vector.
+        most: tokens that the model takes.
+        source: as `run_log.origin_folder` returns it.
     """
-    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    stated = source.get("modules", ())
+    stated = stated if "Transformer" in stated else SENTENCE_MODULES[:2]
+    kinds = [kind for kind in stated if kind in SENTENCE_MODULES]
+    paths = {kind: f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds.items())
+        for i, (kind, path) in enumerate(paths.items())
     ]
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
-    pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
-    return {"modules.json": modules, "1_Pooling/config.json": pooling}
+    files: dict[str, Any] = {"modules.json": modules}
+    if "Pooling" in paths:
+        pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+        pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
+        files[f"{paths['Pooling']}/config.json"] = source.get("Pooling", pooling)
+    positions = source.get("config", {}).get("max_position_embeddings") or most
+    if (limits := source.get("Transformer")) and most <= positions:
+        kept = {k: limits[k] for k in ("max_seq_length", "do_lower_case") if k in limits}
+        files["sentence_bert_config.json"] = kept
+    if prompts := source.get("prompts"):
+        files["config_sentence_transformers.json"] = prompts
+    return files
 
 
 def _code(name: str) -> bytes:

@@ -4,22 +4,31 @@ import html
 import importlib.resources
 import json
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bigbird_ja import __version__
+import yaml
+
+from bigbird_ja import __version__, storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.export import parity
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
+from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
+from bigbird_ja.train import hf_folder
 
+_MOST_FILES = 3  # of a folder, by name
+_SHORT = 512  # tokens that encoders before BigBird take
+SENTENCE_MODULES = ("Transformer", "Pooling", "Normalize")  # those without weights of their own
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
 
 _EXAMPLES = {
@@ -35,9 +44,10 @@ class Options:
     """Holds what the flags state: for the card, and for the comparison."""
 
     name: str
-    license: str = "other"
+    license: str | None = None  # None: the source's
     data_dir: str | None = None  # the data set that the model was trained on, where it was given
     manifest: Manifest | None = None  # of `data_dir`
+    language: str | None = None  # codes, joined by commas; None: the source's, or by the vocabulary
 
 
 def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> str:
@@ -49,28 +59,44 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         report: of `parity.compare`.
     """
     config, meta = model.config, model.meta
-    code = language(model)
     events = run_log.read_events(model.folder)
     cost = run_log.counted_usd(events)
     finished = [number for number, e in enumerate(events, 1) if e["event"] == "finished"]
     known = run_log.unfinished_starts(events[: finished[-1] if finished else 0])
     metrics = [m for m in run_log.read_metrics(model.folder) if m["step"] <= meta.step]
     evaluations = [e for e in run_log.read_evaluations(model.folder) if e["step"] == meta.step]
-    masked_text, long_text = _EXAMPLES.get(code or "", _EXAMPLES["en"])
     source = run_log.origin(events)
+    stated = run_log.origin_folder(source)
+    codes = languages(model, options, stated)
+    code = codes[0] if len(codes) == 1 else ""
+    masked_text, long_text = _EXAMPLES.get(code, _EXAMPLES["en"])
+    license = options.license or stated.get("license")
+    license = license if license in hub.licenses() else "other"
+    model_type = stated.get("config", {}).get("model_type")
+    stock = hf_folder.stock_class(model_type, config.model, model.data.nsp)
+    shape = _shape(config.model) if stock is None else _stock_shape(model_type, stock)
+    origin, base_model = _origin(source)
     mask = model.tokenizer.written[model.tokenizer.special.mask]
     card = _template("model_card.md").format(
         name=_plain(options.name),
-        license=options.license,
+        front=_front(
+            {
+                "language": codes[0] if len(codes) == 1 else codes,
+                "license": license,
+                "base_model": base_model,
+                "library_name": "transformers",
+                "pipeline_tag": "fill-mask",
+                "mask_token": mask,
+                "tags": [*dict.fromkeys([shape.pop("tag"), *_tags(config.model, stated)])],
+            }
+        ),
         meta=meta,
         model=config.model,
         training=config.training,
         optimizer="Muon and AdamW" if config.training.optimizer == "muon" else "AdamW",
         make_data=model.data,
         version=__version__,
-        language_line=f"language: {code}" if code else "# of no known language",
         adjective="Japanese " if code == "ja" else "",
-        mask_token=json.dumps(mask, ensure_ascii=False),
         masked_text=json.dumps(masked_text.replace(MASK, mask), ensure_ascii=False),
         long_text=long_text,
         parameters=human_count(sum(value.size for value in model.params.values())),
@@ -81,13 +107,14 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         cost="not recorded" if cost is None else f"{cost:,.2f} USD",
         data_names=_data(options.manifest, code),
         results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
-        attention=_attention(model, report),
+        attention=(attention := _attention(model, report)),
+        trust=", trust_remote_code=True" if attention else "",
         structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.pieces) else "",
         pieces=_pieces(model),
         masking=_masking(model),
-        **_shape(config.model),
-        **_origin(source),
-        more_limits=_limits(meta.step < config.training.num_train_steps, options, source),
+        **shape,
+        **origin,
+        more_limits=_limits(model, license, source, report),
     )
     return card.rstrip() + "\n"
 
@@ -107,50 +134,90 @@ def _masking(model: TrainedModel) -> str:
     return f"{share} of the tokens, {model.data.masking}, {model.config.data.mask_unit}"
 
 
-def _limits(is_unfinished: bool, options: Options, source: Mapping[str, Any] | None) -> str:
+def _front(header: Mapping[str, Any]) -> str:
+    """Write the YAML that the Hub reads; without what is not known."""
+    known = {key: value for key, value in header.items() if value}
+    return yaml.safe_dump(known, allow_unicode=True, sort_keys=False)
+
+
+def _tags(model: ModelConfig, stated: Mapping[str, Any]) -> list[str]:
+    """List the source's tags, and one for a model of long texts."""
+    long = ["long-context"] if (model.max_position_embeddings or 0) > _SHORT else []
+    return long + _texts(stated.get("tags"))
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts of a header's value, which may be one or a list."""
+    values = value if isinstance(value, list) else [value]
+    return [printable(text) for text in values if isinstance(text, str)]
+
+
+def _limits(
+    model: TrainedModel, license: str, source: Mapping[str, Any] | None, report: Mapping[str, Any]
+) -> str:
     """List the limits that not every model has."""
     limits = []
-    if is_unfinished:
+    if model.meta.step < model.config.training.num_train_steps:
         limits.append("Training was not finished at this checkpoint.")
-    if options.license == "other":
-        limits.append("No licence was stated when it was exported.")
+    if problem := parity.disagreement(report):
+        limits.append(f"**Do not use it as it is**: {problem}.")
+    elif not (ids := report.get("tokenizer", {"agrees": True}))["agrees"]:
+        limits.append(
+            f"`{ids['class']}` gives other token ids than training's in"
+            f" {ids['texts'] - ids['identical_texts']} of {ids['texts']} texts, all of them odd."
+        )
+    if license == "other":
+        limits.append("No license was stated when it was exported.")
     if source:
         limits.append(
-            "Its first values are another model's, whose licence holds for it as well: the one"
+            "Its initial weights are another model's, whose license holds for it as well: the one"
             " stated here must be allowed by that."
         )
+        left_out = set(run_log.origin_folder(source).get("modules", ())) - set(SENTENCE_MODULES)
+        if left_out:
+            limits.append(f"sentence-transformers' {_plain(', '.join(left_out))} is left out.")
+    while source:
+        limits += [
+            f"Initial weights: {_plain(note)}. What it learned of the positions beyond the"
+            " source's rests on this training only."
+            for note in source.get("adapted", ())
+            if note.endswith(" repeated")
+        ]
+        if any(name.startswith("cls/predictions/transform") for name in source.get("random", ())):
+            limits.append("The source had no masked-LM head: it was trained from random weights.")
+        source = source.get("init_from")
     return "".join(f"- {limit}\n" for limit in limits)
 
 
-def _origin(record: Mapping[str, Any] | None) -> dict[str, str]:
-    """Describe the first values by the record of `--init_from`.
+def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | None]:
+    """Describe the initial weights by the record of `--init_from`, and name the base model.
 
-    A run's own source stands behind it. Of paths the last part alone is published.
+    A run's own source stands behind it. Of paths only the last part is published, and a base model
+    is named only as the Hub does.
     """
-    models, names, weights = [], [], []
+    base_model, names, weights = None, [], []
     while record:
         source = str(record["source"]).rstrip("/")
         on_hub, commit = hub.cached_name(source)
-        name = on_hub or source.rpartition("/")[2]
-        if record["kind"].startswith("a Hugging Face folder"):
-            models.append(name)
+        name = on_hub or record.get("folder", {}).get("name") or source.rpartition("/")[2]
+        if record["kind"].startswith("a Hugging Face folder") and hub.NAME.fullmatch(name):
+            base_model = name
         at = f", commit {commit}" if commit else ""
         names.append(f"{_plain(name)} ({record['kind']}{_plain(at)})")
         weights += [f"{_plain(file)} `{digest}`" for file, digest in record["weights"].items()]
         record = record.get("init_from")
     if not names:
-        return {
-            "beginning": "pretrained from scratch",
-            "first_values": "random",
-            "base_model_line": "",
-        }
-    base = f"base_model: {json.dumps(printable(models[0]), ensure_ascii=False)}\n" if models else ""
+        return {"beginning": "pretrained from scratch", "first_values": "random"}, None
     chain = ", itself from ".join(names)
-    return {
-        "beginning": f"trained on from {chain}",
-        "first_values": f"{chain}: {', '.join(weights)}",
-        "base_model_line": base,
-    }
+    first_values = f"{chain}: {', '.join(weights)}"
+    return {"beginning": f"trained on from {chain}", "first_values": first_values}, base_model
+
+
+def _stock_shape(model_type: str, stock: str) -> dict[str, str]:
+    """Describe a class of transformers'."""
+    names = {"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa"}
+    encoder = f"{names[model_type]} encoder (transformers' `{stock}`)"
+    return {"tag": model_type, "encoder": encoder, "attends": "all tokens"}
 
 
 def _shape(model: ModelConfig) -> dict[str, str]:
@@ -171,19 +238,33 @@ def _shape(model: ModelConfig) -> dict[str, str]:
     }
 
 
-def language(model: TrainedModel) -> str | None:
-    """Return "ja" where kana fill the vocabulary, as no other language's do; None elsewhere."""
+def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
+    """Return the codes of the user or the source, else "ja" if kana fill the vocabulary.
+
+    No other language's vocabulary has as many.
+    """
+    if codes := _texts(options.language.split(",") if options.language else stated.get("language")):
+        return codes
     pieces = model.tokenizer.pieces
     with_kana = sum(any("ぁ" <= character <= "ヿ" for character in piece) for piece in pieces)
-    return "ja" if with_kana > _KANA_SHARE * len(pieces) else None
+    return ["ja"] if with_kana > _KANA_SHARE * len(pieces) else []
 
 
-def _data(manifest: Manifest | None, code: str | None) -> str:
-    names = "Japanese text" if code == "ja" else "text"
+def _data(manifest: Manifest | None, code: str) -> str:
+    """Describe the training data; many files of one kind are stated by their folder."""
+    kind = "Japanese text" if code == "ja" else "text"
     if manifest is None:
-        return names
-    names = ", ".join(map(_plain, manifest.source_names)) or names
-    return f"{names}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
+        return kind
+    folders: dict[str, list[str]] = defaultdict(list)
+    for source, name in zip(manifest.sources, manifest.source_names, strict=True):
+        place = source if source.startswith(NAMED) else storage.directory_of(source)
+        folders[place].append(_plain(name))
+    names: list[str] = []
+    for files in folders.values():
+        folder = f"a folder of {len(files):,} files ({files[0]}, ...)"
+        names += [folder] if len(files) > _MOST_FILES else files
+    stated = ", ".join(names) or kind
+    return f"{stated}: {manifest.documents:,} documents, {human_count(manifest.tokens)} tokens"
 
 
 def _plain(text: str) -> str:
@@ -222,9 +303,9 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
 
 
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
-    """Write the section about random blocks; empty for a model with full attention."""
+    """Write the section about random blocks; empty for a model with only full attention."""
     settings = model.config.model
-    if not pattern.is_sparse(settings):
+    if pattern.is_full_throughout(settings):
         return ""
     if losses := report.get("masked_lm_loss"):
         measured = (

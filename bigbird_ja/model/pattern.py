@@ -53,6 +53,11 @@ def is_sparse(model: ModelConfig) -> bool:
     return is_bigbird and model.attention_type != "original_full"
 
 
+def is_full_throughout(model: ModelConfig) -> bool:
+    """Return whether sequences of every length that the model takes get full attention."""
+    return not is_sparse(model) or (model.max_position_embeddings or 0) < shortest_sparse(model)
+
+
 def is_global(model: ModelConfig, layer: int) -> bool:
     """Return whether a layer of ModernBERT's attends to all tokens, not to its neighbours alone."""
     return layer % model.global_attn_every_n_layers == 0

@@ -45,6 +45,15 @@ _BIGBIRD = {
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
     "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
 }
+# Beginnings of names of BigBird -> those of the classes whose weights a BigBird can start from.
+_BERT = {"bert.pooler.": "bert.pooler.dense."}
+_ROBERTA = {
+    "bert.pooler.": "roberta.pooler.dense.",
+    "bert.": "roberta.",
+    "cls.predictions.transform.dense.": "lm_head.dense.",
+    "cls.predictions.transform.LayerNorm.": "lm_head.layer_norm.",
+    "cls.predictions.": "lm_head.",
+}
 _MODERNBERT = {
     WORDS: "model.embeddings.tok_embeddings.weight",
     "bert/embeddings/LayerNorm/gamma": "model.embeddings.norm.weight",
@@ -99,6 +108,29 @@ def to_hugging_face(model: ModelConfig, params: Mapping[str, np.ndarray]) -> dic
         )
         for name, value in params.items()
     }
+
+
+def to_stock(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return a BigBird's state dict as that of a BERT, RoBERTa or XLM-R.
+
+    Args:
+        state: of `to_hugging_face`.
+        config: config.json of the model. RoBERTa's positions are counted from its padding id + 1
+            on; the rows below stand for padding only.
+    """
+    is_bert, named = config["model_type"] == "bert", {}
+    for name, value in state.items():
+        for begin, other in (_BERT if is_bert else _ROBERTA).items():
+            if name.startswith(begin):
+                name = other + name.removeprefix(begin)
+                break
+        if name.endswith("position_embeddings.weight"):
+            missing = config["max_position_embeddings"] - len(value)
+            value = np.pad(value, [(missing, 0), (0, 0)])
+        if name.endswith("token_type_embeddings.weight"):
+            value = value[: config["type_vocab_size"]]
+        named[name] = np.ascontiguousarray(value)
+    return named
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,16 @@ def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
     return starts[-1].get("init_from") if starts else None
 
 
+def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the Hugging Face folder at the end of a chain of `--init_from` stated.
+
+    See `hf_folder.describe`; empty if there is none, or an earlier version began the run.
+    """
+    while record and "folder" not in record:
+        record = record.get("init_from")
+    return dict(record["folder"]) if record else {}
+
+
 def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
     """Count the starts that no `finished` followed: kills leave no line of their own."""
     count, running = 0, False

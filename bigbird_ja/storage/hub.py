@@ -1,12 +1,15 @@
 """Fetches from and puts on the Hugging Face Hub by `huggingface_hub`, if that is there."""
 
 import hashlib
+import importlib.resources
 import importlib.util
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import yaml
 
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, CommandError, StorageError, require, summary_line
@@ -20,13 +23,19 @@ _BAD_INPUT = {400, 401, 402, 403, 404, 409}  # others than these may be gone whe
 
 # The folder in which its client keeps a model: NAME, REPO and the commit.
 _CACHED = re.compile(r"models--(.+)--(.+)/snapshots/([^/]+)")
-_SMALL = ["*.json", "*.txt", "*.model"]  # settings and tokenizer
+_SMALL = ["*.json", "*.txt", "*.model", "README.md"]  # settings, tokenizer and model card
 
 
 def cached_name(path: str) -> tuple[str, str]:
     """Return NAME/REPO and the commit of a path in the client's cache; "" twice of others."""
     match = _CACHED.search(path)
     return (f"{match[1]}/{match[2]}", match[3]) if match else ("", "")
+
+
+def licenses() -> list[str]:
+    """Return the license identifiers of the Hub."""
+    text = importlib.resources.files("bigbird_ja.storage").joinpath("licenses.yaml").read_text()
+    return list(yaml.safe_load(text))
 
 
 def download_advice(path: str) -> str:
@@ -55,7 +64,8 @@ def fetched(path: str, flag: str, weights: bool = False) -> str:
 
     disable_progress_bars()
     log(f"{flag} {path}: fetching it from the Hub")
-    more: dict[str, Any] = {"ignore_patterns": "*/*"}
+    # Of folders only sentence-transformers' second module, its pooling.
+    more: dict[str, Any] = {"ignore_patterns": "[!1]*/*"}
     try:
         small = [*_SMALL, "*.safetensors"] if weights else _SMALL
         folder = huggingface_hub.snapshot_download(path, allow_patterns=small, **more)

@@ -1,31 +1,36 @@
 """Convert encoders of Hugging Face folders to ours: settings and weights.
 
-ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
+ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird, whose attention is full
+if the positions of a BERT or RoBERTa hold the data's sequences.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.model import params, state_dict
+from bigbird_ja.model import params, pattern, state_dict
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
-from bigbird_ja.settings.schema import Config
-from bigbird_ja.storage import decode
+from bigbird_ja.settings.schema import Config, ModelConfig
+from bigbird_ja.storage import decode, hub
 from bigbird_ja.text import folder_tokenizer, known_tokenizer
 
-_ROBERTAS = ("roberta", "xlm-roberta")
+ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {
     "modernbert": "modernbert",
-    **dict.fromkeys(("bert", *_ROBERTAS, "big_bird"), "bigbird"),
+    **dict.fromkeys(("bert", *ROBERTAS, "big_bird"), "bigbird"),
 }
+# Models that a BigBird of full attention computes the same as, and transformers' names of them.
+_STOCK = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 _HEADS = ("ForMaskedLM", "ForPreTraining", "Model")  # ends of their classes' names
 # RoBERTa numbers positions from its padding id + 1 on; the rows below are never read.
 _FIRST_POSITION = 2
@@ -57,6 +62,8 @@ _FIXED = {
 # special ones may be renamed (`text.model_proto.adapt`).
 _SAME_TOKENS = 0.99
 _ADVICE = "is this a Hugging Face folder?"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -107,11 +114,13 @@ class Encoder:
         model_type: Hugging Face's name of the architecture.
         vocab_size: rows of the word embeddings.
         settings: ours of `model`, as far as config.json states them; ranges are not checked.
+        positions: tokens that learned positions are for; 0 without such, or for a BigBird.
     """
 
     model_type: str
     vocab_size: int
     settings: dict[str, Any]
+    positions: int = 0
 
 
 def read_config(folder: str) -> Encoder:
@@ -140,7 +149,35 @@ def read_config(folder: str) -> Encoder:
     settings["hidden_act"] = _ACTIVATIONS[_activations(config)[0]]
     if architecture == "modernbert":
         settings |= _of_layers(config)
-    return Encoder(config.model_type, config.vocab_size, settings)
+    positions = (config.max_position_embeddings or 0) if config.model_type in _STOCK else 0
+    if config.model_type in ROBERTAS:
+        positions -= _FIRST_POSITION
+    return Encoder(config.model_type, config.vocab_size, settings, positions)
+
+
+def stock_class(model_type: str | None, model: ModelConfig, nsp: bool) -> str | None:
+    """Return transformers' class of a source that computes what the model does, or None."""
+    name = _STOCK.get(model_type or "")
+    if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):
+        return None
+    return f"{name}For{'PreTraining' if nsp else 'MaskedLM'}"
+
+
+def attention_notice(source: str, config: Config, manifest: Manifest) -> str | None:
+    """Return what a BERT's or RoBERTa's attention becomes, and its class; None for others."""
+    theirs = read_config(source) if state_dict.has_weights(source) else None
+    if theirs is None or theirs.model_type not in _STOCK:
+        return None
+    has = f"{source} has {theirs.positions:,} positions, the data {manifest.seq_length:,} tokens"
+    if stock := stock_class(theirs.model_type, config.model, manifest.nsp):
+        return (
+            f"attention: full, as the source's ({has}); `export` makes a {stock} again."
+            " --set model.attention_type=block_sparse takes BigBird's"
+        )
+    return (
+        f"attention: BigBird's ({has}); `export` makes a BigBird, which needs code of its own."
+        " --set model.attention_type=original_full keeps the source's attention and class"
+    )
 
 
 def adopted_settings(
@@ -169,6 +206,9 @@ def adopted_settings(
             _check_tokenizer(source, theirs, storage.join(data_dir, TOKENIZER_NAME))
         if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary: none is learnt
             known.pop("max_position_embeddings", None)
+        if manifest.seq_length <= theirs.positions:  # its own length: its own attention
+            known["max_position_embeddings"] = theirs.positions
+            known["attention_type"] = "original_full"
         if theirs.vocab_size >= manifest.vocab_size:
             known["vocab_size"] = theirs.vocab_size
     return [Override(f"model.{name}", value, where) for name, value in known.items()]
@@ -223,6 +263,71 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
         )
 
 
+def describe(folder: str) -> dict[str, Any]:
+    """Return what a folder states about itself, for the record of a run.
+
+    A model card needs it when the folder may be gone. Missing or damaged files state nothing.
+
+    Returns:
+        config: the content of config.json; name: on the Hub; license, language, tags: of its model
+        card; modules: sentence-transformers' kinds, in order; Transformer, Pooling, prompts: their
+        settings. Only keys that are stated.
+    """
+    config = _stated(folder, "config.json", dict[str, Any]) or {}
+    card, body = _model_card(folder)
+    modules = _stated(folder, "modules.json", list[_Module]) or []
+    pooling = next((m.path for m in modules if m.kind == "Pooling"), "")
+    facts = {
+        "config": config,
+        "name": _hub_name(folder, config, body),
+        **{key: card.get(key) for key in ("license", "language", "tags")},
+        "modules": [module.kind for module in modules],
+        "Transformer": _stated(folder, "sentence_bert_config.json", dict[str, Any]),
+        "Pooling": _stated(folder, f"{pooling}/config.json", dict[str, Any]) if pooling else None,
+        "prompts": _stated(folder, "config_sentence_transformers.json", dict[str, Any]),
+    }
+    return {key: value for key, value in facts.items() if value}
+
+
+@dataclass(frozen=True)
+class _Module:
+    type: str
+    path: Annotated[str, Meta(pattern=r"^[\w.-]*\Z")]
+
+    @property
+    def kind(self) -> str:
+        return self.type.rpartition(".")[2]
+
+
+def _stated(folder: str, name: str, kind: type[T]) -> T | None:
+    """Return the content of a JSON file; None if it is missing or damaged."""
+    with contextlib.suppress(BadInput, FileNotFoundError):
+        return decode.read_json(storage.join(folder, name), kind)
+    return None
+
+
+def _model_card(folder: str) -> tuple[dict[str, Any], str]:
+    """Return the header and the text of README.md; both empty if it is missing or damaged."""
+    path = storage.join(folder, "README.md")
+    with contextlib.suppress(BadInput, FileNotFoundError, UnicodeDecodeError):
+        text = storage.read_text(path).replace("\r\n", "\n")
+        if match := re.match(r"---\n(.*?)\n---\n(.*)", text, re.DOTALL):
+            header = decode.read_yaml(match[1], path)
+            return header if isinstance(header, dict) else {}, match[2]
+        return {}, text
+    return {}, ""
+
+
+def _hub_name(folder: str, config: Mapping[str, Any], card: str) -> str | None:
+    """Return NAME/REPO by the client's cache, the card's code, or config.json."""
+    title = re.search(r"^# +(.+)", card, re.MULTILINE)
+    titles = (title[1].strip() if title else "", storage.base_name(folder.rstrip("/")))
+    loaded = re.findall(r"(?:from_pretrained|SentenceTransformer)\(\s*[\"']([^\"']+)", card)
+    names = [name for name in loaded if name.rpartition("/")[2] in titles]
+    names = [hub.cached_name(folder)[0], *names, str(config.get("_name_or_path"))]
+    return next((name for name in names if hub.NAME.fullmatch(name)), None)
+
+
 def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
     """Name what of a known architecture cannot be used, and what serves."""
     for key, value in _FIXED.items():
@@ -260,7 +365,7 @@ def _activations(config: FolderConfig) -> tuple[str, str]:
     if config.model_type == "modernbert":
         return config.hidden_activation or "gelu", config.classifier_activation or "gelu"
     layers = config.hidden_act or ("gelu_new" if config.model_type == "big_bird" else "gelu")
-    return layers, "gelu" if config.model_type in _ROBERTAS else layers
+    return layers, "gelu" if config.model_type in ROBERTAS else layers
 
 
 def _of_layers(config: FolderConfig) -> dict[str, Any]:
@@ -309,7 +414,7 @@ def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec])
         if usual in theirs:
             value = state[names[name]]
             values[name] = value.T if state_dict.is_transposed(name) else value
-    if encoder.model_type in _ROBERTAS:
+    if encoder.model_type in ROBERTAS:
         if POSITIONS in values:
             values[POSITIONS] = values[POSITIONS][_FIRST_POSITION:]
         if SEGMENT_TABLE in values:  # one row, which every token has
@@ -358,6 +463,6 @@ _RENAMED = {
 
 
 def _usual(name: str) -> str:
-    for pattern, usual in _RENAMED.items():
-        name = re.sub(pattern, usual, name)
+    for form, usual in _RENAMED.items():
+        name = re.sub(form, usual, name)
     return name

@@ -30,7 +30,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import content, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train import Job
-from bigbird_ja.train.hf_folder import Source, read_folder
+from bigbird_ja.train.hf_folder import Source, describe, read_folder
 
 # Other names of our variables in checkpoints, by the beginnings of names: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
@@ -111,7 +111,10 @@ def load_initial(source: str, config: Config, data: Data) -> FirstValues:
     counted = f"{len(taken)} of {len(specs)} variables"
     text = "; ".join([f"first values from {source} ({model.kind}): {counted}", *adapted])
     place = source if storage.is_remote(source) else os.path.abspath(source)  # `.` names nothing
-    record = {"source": place, "kind": model.kind, "weights": dict(model.weights)}
+    record: dict[str, Any] = {"source": place, "kind": model.kind, "weights": dict(model.weights)}
+    record |= {"adapted": adapted, "random": sorted(lacking)}
+    if state_dict.has_weights(source):
+        record["folder"] = describe(source)
     if (on_hub := hub.cached_name(place))[0]:
         record["hub"] = "@".join(on_hub)
     if model.origin:

@@ -1,4 +1,4 @@
-"""Scores an encoder on four Japanese tasks: JSTS, JCommonsenseQA, JCoLA and JSICK.
+"""Score an encoder on four Japanese tasks: JSTS, JCommonsenseQA, JCoLA and JSICK.
 
     python docs/examples/benchmark.py guide/hf --data downstream --trust_remote_code
     python docs/examples/benchmark.py guide/hf --data downstream --random_weights
@@ -10,17 +10,23 @@ and from three seeds. Each score is kept in --output as it comes, so the same co
 an interruption, and the table that is printed has a row for each model that is kept there.
 --without_model (`pip install scikit-learn`) adds what no model is needed for: bag.py.
 
-Files of --data (.jsonl or .jsonl.gz; UTF-8; one object per line) and where they come from:
-  jsts-{train,valid}: sentence1, sentence2, label 0.0 to 5.0          github.com/yahoojapan/JGLUE
-  jcommonsenseqa-{train,valid}: question, choices (five of them), label 0 to 4           the same
-  jcola-in_domain_{train,valid}, jcola-out_of_domain_valid: sentence, label 0 or 1
-                                                                      github.com/osekilab/JCoLA
-  jsick-{train,test}: sentence1, sentence2, label (a word)            github.com/verypluming/JSICK
+Files of --data, in any folder below it, as their publishers name them (`git clone` gets them) or as
+JSON lines of NAME.jsonl or NAME.jsonl.gz with the fields that are named last:
+  https://github.com/yahoojapan/JGLUE   jsts-v1.3/{train,valid}-v1.3.json
+                                        = jsts-{train,valid}: sentence1, sentence2, label (0 to 5)
+                                        jcommonsenseqa-v1.3/{train,valid}-v1.3.json
+                                        = jcommonsenseqa-{train,valid}: question, choices, label
+  https://github.com/osekilab/JCoLA     in_domain_{train,valid}-v1.0.jsonl (or .json)
+                                        out_of_domain_valid-v1.0.jsonl (or .json)
+                                        = jcola-in_domain_train, ...: sentence, label (0 or 1)
+  https://github.com/verypluming/JSICK  jsick/{train,test}.tsv
+                                        = jsick-{train,test}: sentence1, sentence2, label (a word)
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import hashlib
 import json
@@ -28,7 +34,7 @@ import os
 import sys
 import time
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +58,7 @@ class Task:
     """Describes a task: its files, how a row is read, what is measured.
 
     Attributes:
-        train: file to train on, without its ending.
+        train: file to train on, as `FILES` and the table name it.
         tests: files to measure on, by the name that the table gives them.
         encodings: of a row.
         target: of a row; a float is regressed, a whole number classified or chosen.
@@ -127,23 +133,62 @@ class Progress:
             )
 
 
+# Our name of a file -> its publisher's, below --data.
+FILES = {
+    **{f"jsts-{part}": f"jsts-v1.*/{part}-v1.*.json" for part in ("train", "valid")},
+    **{
+        f"jcommonsenseqa-{part}": f"jcommonsenseqa-v1.*/{part}-v1.*.json"
+        for part in ("train", "valid")
+    },
+    **{
+        f"jcola-{part}": f"{part}-v1.*.json*"
+        for part in ("in_domain_train", "in_domain_valid", "out_of_domain_valid")
+    },
+    **{f"jsick-{part}": f"jsick/{part}.tsv" for part in ("train", "test")},
+}
+# Publishers' fields -> ours.
+FIELDS = {
+    "sentence_A_Ja": "sentence1",
+    "sentence_B_Ja": "sentence2",
+    "entailment_label_Ja": "label",
+}
+CHOICES = [f"choice{i}" for i in range(5)]
+
+
 def file_of(data: Path, name: str) -> Path:
-    """Find NAME.jsonl or NAME.jsonl.gz."""
-    for ending in (".jsonl", ".jsonl.gz"):
-        if (data / (name + ending)).is_file():
-            return data / (name + ending)
-    raise SystemExit(f"{data} has no {name}.jsonl or {name}.jsonl.gz: --help says where to get it")
+    """Find NAME.jsonl or NAME.jsonl.gz, or the publisher's file; of several the newest version."""
+    for pattern in (f"{name}.jsonl", f"{name}.jsonl.gz", FILES[name]):
+        if found := sorted(data.rglob(pattern)):
+            return found[-1]
+    raise SystemExit(
+        f"{data} has no {name}.jsonl, {name}.jsonl.gz or {FILES[name]}: --help says where to get it"
+    )
+
+
+def rows_of(data: Path, name: str) -> tuple[Path, list[dict[str, Any]]]:
+    """Read a task's file: its path, and its rows with our fields."""
+    path = file_of(data, name)
+    if path.suffix == ".tsv":
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows: list[dict[str, Any]] = list(csv.DictReader(file, delimiter="\t"))
+    else:
+        rows = read_rows(path)
+    ours = [{FIELDS.get(key, key): value for key, value in row.items()} for row in rows]
+    for row in ours:
+        if CHOICES[0] in row:
+            row["choices"] = [row[choice] for choice in CHOICES]
+    return path, ours
 
 
 def examples_of(task: Task, tokenizer: Any, most: int, data: Path, name: str) -> list[Example]:
     """Encode a file of a task."""
-    path = file_of(data, name)
+    path, rows = rows_of(data, name)
     encode = functools.partial(tokenizer, truncation="longest_first", max_length=most)
 
     def example(row: dict[str, Any]) -> Example:
         return Example(task.encodings(row, encode), task.target(row))
 
-    return of_each(path, read_rows(path), example)
+    return of_each(path, rows, example)
 
 
 def fingerprint(folder: str) -> str:
@@ -205,14 +250,14 @@ def plain(text: str) -> str:
     return "".join(unicodedata.normalize("NFKC", text).split())
 
 
-def overlap(data: Path, corpus: Path) -> str:
-    """Count the texts of each test file that stand in the corpus as they are."""
+def overlap(data: Path, corpus: Path, tasks: Iterable[str]) -> str:
+    """Count the texts of each test file of the tasks that stand in the corpus as they are."""
     text = plain("\n".join(row["text"] for row in read_rows(corpus)))
     lines = []
-    for task in TASKS.values():
-        for test in task.tests.values():
+    for task in tasks:
+        for test in TASKS[task].tests.values():
             fields = ("sentence", "sentence1", "sentence2", "question")
-            rows = read_rows(file_of(data, test))
+            _, rows = rows_of(data, test)
             texts = {plain(row[f]) for row in rows for f in fields if f in row}
             there = sorted(one for one in texts if one in text)
             lines.append(f"{test}: {len(there)} of {len(texts)} texts stand in {corpus}")
@@ -235,7 +280,7 @@ def score_bag(args: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for task_name in args.task or TASKS:
         task = TASKS[task_name]
-        read = {f: read_rows(file_of(args.data, f)) for f in (task.train, *task.tests.values())}
+        read = {f: rows_of(args.data, f)[1] for f in (task.train, *task.tests.values())}
         rows = {f: [task.encodings(row, as_pair) for row in each] for f, each in read.items()}
         targets = {f: [task.target(row) for row in each] for f, each in read.items()}
         tests = [rows[file] for file in task.tests.values()]
@@ -333,7 +378,7 @@ def main() -> None:
     parser.add_argument("--overlap", type=Path, help="counts test texts that stand in this corpus")
     args = parser.parse_args()
     if args.overlap:
-        print(overlap(args.data, args.overlap))
+        print(overlap(args.data, args.overlap, args.task or TASKS))
         return
     if bool(args.model) == args.without_model:
         parser.error("name the FOLDER of a model, or --without_model")

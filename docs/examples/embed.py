@@ -1,4 +1,4 @@
-"""Makes an embedder of an exported folder, and sets it beside BM25 on long documents.
+"""Train an embedder from an exported folder, and compare it with BM25 on long documents.
 
     pip install "sentence-transformers[train]>=6" bm25s
     python docs/examples/embed.py guide/hf --corpus wiki.jsonl.gz --output embedder
@@ -6,8 +6,10 @@
     python docs/examples/embed.py embedder --corpus wiki.jsonl.gz --epochs 0
 
 Any folder that sentence-transformers loads is trained by its trainer (cached contrastive loss) on
-whole documents, longer ones cut at --max_tokens. An interrupted training goes on by the same
-command; `SentenceTransformer("embedder")` loads the result.
+whole documents, up to --max_tokens or the model's own positions. An interrupted training continues
+by the same command; `SentenceTransformer("embedder")` loads the result. A model that was trained
+with prompts keeps them; others, such as e5, need --query_prompt "query: " and --text_prompt
+"passage: ". They are saved: `encode(texts, prompt_name="query")`, or "document".
 
 --corpus (.jsonl or .jsonl.gz, Wiki40b's markers in `text`) asks for articles by title and heading
 of a section; both are taken out of the article. --pairs has a `query` and its `text` in each line.
@@ -84,6 +86,28 @@ def is_held_out(text: str, share: float) -> bool:
     return zlib.crc32(text.encode()) < share * 2**32
 
 
+def set_prompts(model: SentenceTransformer, query: str | None, text: str | None) -> None:
+    """Set the prompts in front of queries and documents; None keeps the model's own, if any."""
+    own = model.prompts
+    document = next((own[name] for name in ("document", "passage") if own.get(name)), "")
+    model.prompts = {
+        **own,
+        "query": own.get("query", "") if query is None else query,
+        "document": document if text is None else text,
+    }
+
+
+def most_tokens(model: SentenceTransformer, asked: int) -> int:
+    """Return the smaller of `asked` and the model's positions."""
+    config = model[0].auto_model.config
+    positions = config.max_position_embeddings
+    if config.model_type in ("roberta", "xlm-roberta"):  # counted from the padding id + 1 on
+        positions -= config.pad_token_id + 1
+    if positions < asked:
+        print(f"documents are cut at {positions:,} tokens, the model's positions", file=sys.stderr)
+    return int(min(positions, asked))
+
+
 def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Namespace) -> None:
     """Train the model and save it in --output."""
     output = args.output / "training"
@@ -94,6 +118,7 @@ def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Name
         learning_rate=args.learning_rate,
         warmup_steps=0.1,  # of all
         batch_sampler="no_duplicates",  # a document is no wrong answer to its own query
+        prompts={"query": model.prompts["query"], "text": model.prompts["document"]},
         save_steps=50,
         save_total_limit=1,
         logging_steps=10,
@@ -113,7 +138,10 @@ def cosines(model: Any, queries: list[str], texts: list[str], max_tokens: int) -
     """Return cosines [queries, texts]; of a text the first `max_tokens` tokens are read."""
     model.max_seq_length = max_tokens
     one, other = (
-        model.encode(each, batch_size=4, normalize_embeddings=True) for each in (queries, texts)
+        model.encode(
+            each, prompt_name=name, batch_size=4, normalize_embeddings=True, show_progress_bar=True
+        )
+        for name, each in (("query", queries), ("document", texts))
     )
     return np.asarray(one @ other.T)
 
@@ -149,7 +177,7 @@ def evaluate(model: SentenceTransformer, pairs: Sequence[Pair], max_tokens: int)
     length = np.array([len(ids) for ids in model.tokenizer(texts, verbose=False)["input_ids"]])
     methods = {
         "embedder": cosines(model, queries, texts, max_tokens),
-        f"its first {SHORT} tokens": cosines(model, queries, texts, SHORT),
+        f"its first {SHORT} tokens": cosines(model, queries, texts, min(SHORT, max_tokens)),
         "BM25": bm25(queries, texts),
     }
     print(f"{len(texts):,} held-out documents, {len(queries):,} queries\n")
@@ -176,7 +204,12 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=64, help="every other text is wrong")
     parser.add_argument("--mini_batch_size", type=int, default=4, help="in memory at once")
     parser.add_argument("--learning_rate", type=float, default=1e-4)
-    parser.add_argument("--max_tokens", type=int, default=8192, help="of a document")
+    parser.add_argument(
+        "--max_tokens", type=int, default=8192, help="tokens of a document, at most"
+    )
+    own = "(default: the model's own)"
+    parser.add_argument("--query_prompt", help=f'text before each query, such as "query: " {own}')
+    parser.add_argument("--text_prompt", help=f'text before documents, such as "passage: " {own}')
     args = parser.parse_args()
     path = args.corpus or args.pairs
     if not path.is_file():
@@ -189,10 +222,11 @@ def main() -> None:
     if not all(sides):
         sys.exit(f"embed: {path}: too few documents to hold some out")
     model = SentenceTransformer(args.model)
-    model.max_seq_length = args.max_tokens
+    model.max_seq_length = max_tokens = most_tokens(model, args.max_tokens)
+    set_prompts(model, args.query_prompt, args.text_prompt)
     if args.epochs:
         train(model, sides[False], args)
-    evaluate(model, sides[True], args.max_tokens)
+    evaluate(model, sides[True], max_tokens)
 
 
 if __name__ == "__main__":

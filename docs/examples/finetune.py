@@ -1,16 +1,21 @@
-"""Fine-tunes an encoder for texts of your own: classification, or questions on a text.
+"""Fine-tune an encoder for texts of your own: classification, entities, or questions on a text.
 
-    python docs/examples/finetune.py classification --model guide/hf --data texts.jsonl --output out
-    python docs/examples/finetune.py qa --model guide/hf --data questions.jsonl --output out
+    python docs/examples/finetune.py classification --model guide/hf --data texts.jsonl \\
+        --output out --trust_remote_code
+    python docs/examples/finetune.py qa --model guide/hf --data questions.jsonl \\
+        --output out --trust_remote_code
 
 The model is a folder that `bigbird-ja export` wrote, or any other Hugging Face encoder. Data is a
-file of one JSON object per line (.jsonl or .jsonl.gz). Classification: `text`, `label`. Questions:
-`question`, `context`, `answer`, where the answer stands in the context as it is written; documents
-may be as long as the model takes. Writes the fine-tuned model to --output and prints loss and
-accuracy on a tenth of the data, drawn at random, that it was not trained on.
+file of one JSON object per line (.jsonl or .jsonl.gz). Classification: `text`, `label`. Entities
+(`ner`, token classification): `text`, `entities`, a list of [first character, character after the
+last, label]; they don't overlap. Questions (`qa`): `question`, `context`, `answer`; the answer
+stands in the context as it is written, and documents may be as long as the model takes. Writes the
+fine-tuned model to --output and prints loss and accuracy (of entities F1) on a tenth of the data,
+drawn at random, that it was not trained on.
 
-Plain PyTorch and transformers, on a GPU where there is one. A BigBird export has its trained
-attention in code of its own, which runs only if you say --trust_remote_code: read it first.
+Plain PyTorch and transformers, on a GPU if there is one. A BigBird export, such as the guide's, has
+its trained attention in code of its own, which runs only with --trust_remote_code: read it first.
+An export of a ModernBERT, or of a BERT or RoBERTa of its own length, has none and needs no flag.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ import transformers
 from torch.nn import functional
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+IGNORED = -100  # a target that counts for nothing, as in PyTorch's cross-entropy
 POOL = 50  # batches whose texts are sorted by length: less padding
 
 
@@ -40,7 +46,8 @@ class Example:
 
     Attributes:
         encodings: of the text, or of the text with each of the choices.
-        target: a class, a score (float), the right choice, or an answer's [first, last] token.
+        target: a class, a score (float), the right choice, an answer's [first, last] token, or the
+            class of each token (IGNORED: none).
     """
 
     encodings: list[dict[str, list[int]]]
@@ -218,10 +225,15 @@ def _epoch(examples: Sequence[Example], size: int, order: random.Random) -> Iter
 def _forward(model: Any, tokenizer: Any, batch: Sequence[Example]) -> tuple[Any, torch.Tensor]:
     """Return scores and targets of B examples: [B, classes] and [B].
 
-    Those of questions are [B, L, 2] and [B, 2]; of numbers [B] and [B], float.
+    Those of questions are [B, L, 2] and [B, 2]; of entities [B, classes, L] and [B, L]; of numbers
+    [B] and [B], float.
     """
     flat = [encoding for example in batch for encoding in example.encodings]
     outputs = model(**tokenizer.pad(flat, return_tensors="pt").to(DEVICE))
+    if "logits" in outputs and outputs.logits.ndim == 3:
+        scores = outputs.logits.transpose(1, 2)
+        filled = [e.target + [IGNORED] * (scores.shape[2] - len(e.target)) for e in batch]
+        return scores, torch.tensor(filled, device=DEVICE)
     targets = torch.tensor([example.target for example in batch], device=DEVICE)
     if "start_logits" in outputs:
         return torch.stack([outputs.start_logits, outputs.end_logits], 2), targets
@@ -262,6 +274,66 @@ def questions(path: Path, encode: Callable) -> tuple[list[Example], dict]:
     return [one for one in examples if None not in one.target], {}  # the answer was not cut off
 
 
+def entities(path: Path, encode: Callable) -> tuple[list[Example], dict]:
+    """Return examples whose target has B- or I-LABEL for tokens of an entity, else O."""
+    rows = read_rows(path)
+    kinds = {
+        str(label) for found in of_each(path, rows, lambda r: r["entities"]) for *_, label in found
+    }
+    names = ["O", *(f"{part}-{kind}" for kind in sorted(kinds) for part in "BI")]
+    ids = {name: i for i, name in enumerate(names)}
+
+    def example(row: dict[str, Any]) -> Example:
+        encoded, target, before = encode(row["text"]), [], None
+        for begin, end, label in row["entities"]:
+            if not 0 <= begin < end <= len(row["text"]):
+                raise ValueError(f"the text has no characters {begin} to {end} ({label})")
+        for token in range(len(encoded["input_ids"])):
+            place = encoded.token_to_chars(token)  # None: the tokenizer added it
+            start = place and max(place.start, place.end - 1)  # a space may come along
+            within = (e for e in row["entities"] if place and e[0] <= start < e[1])
+            entity = next(within, None)
+            name = f"{'I' if entity == before else 'B'}-{entity[2]}" if entity else "O"
+            target.append(ids[name] if place else IGNORED)
+            before = entity
+        return Example([encoded], target)
+
+    config = {"num_labels": len(names), "id2label": dict(enumerate(names)), "label2id": ids}
+    return of_each(path, rows, example), config
+
+
+def entities_of(classes: Sequence[int], target: Sequence[int]) -> set[tuple[int, int, int]]:
+    """Return the entities that classes of tokens state: first token, last token, class of I."""
+    found: list[tuple[int, int, int]] = []
+    for token, (given, counted) in enumerate(zip(classes, target, strict=False)):
+        if counted == IGNORED or given <= 0:  # class 0 is O; then B and I of each label
+            continue
+        kind = given + given % 2
+        if found and given == kind and found[-1][1:] == (token - 1, kind):
+            found[-1] = (found[-1][0], token, kind)
+        else:
+            found.append((token, token, kind))
+    return set(found)
+
+
+def f1(answers: Sequence[Sequence[int]], examples: Sequence[Example]) -> float:
+    """Return F1 of whole entities over all examples; 1 if there are none and none is found."""
+    pairs = [
+        (entities_of(answer, e.target), entities_of(e.target, e.target))
+        for answer, e in zip(answers, examples, strict=True)
+    ]
+    right, total = sum(len(a & b) for a, b in pairs), sum(len(a) + len(b) for a, b in pairs)
+    return 2 * right / total if total else 1.0
+
+
+# Task -> how its file is read, and the model that answers it.
+TASKS = {
+    "classification": (classification, transformers.AutoModelForSequenceClassification),
+    "ner": (entities, transformers.AutoModelForTokenClassification),
+    "qa": (questions, transformers.AutoModelForQuestionAnswering),
+}
+
+
 def progress_on(stream: TextIO, of: int) -> Callable[[Sequence[Example], float], None]:
     """Return what `fit` calls: one line written over and over on a terminal, twenty in a file."""
     done, is_terminal = 0, stream.isatty()
@@ -279,7 +351,7 @@ def progress_on(stream: TextIO, of: int) -> Callable[[Sequence[Example], float],
 def main() -> None:
     """Read the command line, train, print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("task", choices=("classification", "qa"))
+    parser.add_argument("task", choices=TASKS)
     parser.add_argument("--model", required=True, help="folder that `bigbird-ja export` wrote")
     parser.add_argument("--data", required=True, type=Path, help=".jsonl or .jsonl.gz file")
     parser.add_argument("--output", required=True)
@@ -295,24 +367,24 @@ def main() -> None:
     def encode(*texts: str, truncation: str = "longest_first") -> Any:
         return tokenizer(*texts, truncation=truncation, max_length=most)
 
-    is_qa = args.task == "qa"
-    examples, config = (questions if is_qa else classification)(args.data, encode)
+    read, kind = TASKS[args.task]
+    examples, config = read(args.data, encode)
     random.Random(0).shuffle(examples)
     held_out = max(1, len(examples) // 10)
     settings = Settings(args.epochs, args.learning_rate, args.batch_size)
     transformers.set_seed(settings.seed)
-    kinds = (
-        transformers.AutoModelForSequenceClassification,
-        transformers.AutoModelForQuestionAnswering,
-    )
-    model = load(kinds[is_qa], args.model, trust, **config)
+    model = load(kind, args.model, trust, **config)
     progress = progress_on(sys.stderr, settings.epochs * (len(examples) - held_out))
     fit(model, tokenizer, examples[held_out:], settings, progress)
     loss, answers = predict(model, tokenizer, examples[:held_out], settings.batch_size)
-    right = [a == e.target for a, e in zip(answers, examples[:held_out], strict=True)]
+    if args.task == "ner":
+        measured = {"eval_f1": f1(answers, examples[:held_out])}
+    else:
+        right = [a == e.target for a, e in zip(answers, examples[:held_out], strict=True)]
+        measured = {"eval_accuracy": sum(right) / len(right)}
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
-    print(json.dumps({"eval_loss": loss, "eval_accuracy": sum(right) / len(right)}))
+    print(json.dumps({"eval_loss": loss, **measured}))
 
 
 if __name__ == "__main__":

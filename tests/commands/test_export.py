@@ -41,6 +41,40 @@ def test_a_folder_of_hugging_face_holds_no_path_of_this_machine(small_run, tmp_p
             assert str(words).encode() not in path.read_bytes(), f"{path.name} names {words}"
 
 
+def test_a_folder_that_disagrees_ends_with_status_1_and_is_not_pushed(
+    small_run, tmp_path, run, monkeypatch
+):
+    """It printed DO NOT AGREE, and ended with status 0; the card was silent."""
+    pytest.importorskip("torch", reason="parity needs PyTorch")
+    monkeypatch.setattr("bigbird_ja.export.parity.TOLERANCE", 0.0)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_test")
+    monkeypatch.setattr("bigbird_ja.storage.hub.push", lambda *names: pytest.fail("was pushed"))
+    folder = tmp_path / "mine"
+    places = [f"--{name}={getattr(small_run, name)}" for name in ("model_dir", "data_dir")]
+    words = ("export", *places, f"--output_dir={folder}", "--license=mit", "--json")
+    for more in ((), ("--push_to_hub=me/model",)):  # the second finds it finished
+        ended = run(*words, *more)
+        assert ended.status == 1 and "log-probabilities differ by" in ended.stderr, ended.stderr
+        assert "Traceback" not in ended.stderr and ended.json["reason"] == "bug"
+    card = (folder / "README.md").read_text("utf-8")
+    assert "**Do not use it as it is**: log-probabilities differ by" in card
+    assert "\n# mine\n" in card  # the title
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted"),
+    [
+        ("--license=foo", "--license foo: not an identifier of the Hub; use other"),
+        ("--license=apache2.0", "use apache-2.0, or another of"),
+        ("--language=Japanese", "--language Japanese: use language codes, such as ja"),
+    ],
+)
+def test_what_the_hub_would_refuse_in_a_card(flag, wanted, tmp_path, run):
+    ended = run("export", f"--model_dir={tmp_path}", f"--output_dir={tmp_path}/out", flag)
+    assert ended.status == 2 and wanted in ended.stderr, ended.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_push_to_hub(small_run, tmp_path, run, run_cli, monkeypatch):
     """Refused, the export stays, and the same command pushes it; strangers' files stay here."""
     pytest.importorskip("huggingface_hub", reason="needs the huggingface extra")

@@ -56,6 +56,24 @@ def test_an_embedder_is_trained_goes_on_and_is_set_beside_bm25(
     assert called(monkeypatch, capsys, tmp_path / "made", *flags, "--epochs=0").endswith(table)
 
 
+def test_a_model_of_few_positions_cuts_documents_and_keeps_its_prompts(
+    tmp_path, corpus, monkeypatch, capsys
+):
+    """Documents longer than its positions ended in a traceback of torch's."""
+    tokenizer_folders.wordpiece(tmp_path / "bert", list(articles.documents(40, seed=5)))
+    road.save_encoder("Bert", tmp_path / "bert", max_position_embeddings=64)
+    words = [f"--corpus={corpus}", f"--output={tmp_path / 'made'}", "--epochs=0.5"]
+    words += ["--query_prompt=query: ", "--text_prompt=passage: ", "--batch_size=4"]
+    monkeypatch.setattr(sys, "argv", ["embed", str(tmp_path / "bert"), *words])
+    embed.main()
+    printed = capsys.readouterr()
+    assert "documents are cut at 64 tokens" in printed.err and "Batches" in printed.err
+    made = embed.SentenceTransformer(str(tmp_path / "made"))
+    assert made.prompts["query"] == "query: " and made.prompts["document"] == "passage: "
+    embed.set_prompts(made, None, "")
+    assert made.prompts["query"] == "query: " and made.prompts["document"] == ""
+
+
 def test_titles_and_headings_are_asked_for_and_taken_out(tmp_path):
     parts = ["ARTICLE", "銀閣", "PARAGRAPH", "寺である。_NEWLINE_東山。", "SECTION", "歴史"]
     parts += ["PARAGRAPH", "昔。", "SECTION", "庭", "PARAGRAPH", "砂。"]

@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bigbird_ja.text import articles
 from testkit import ROOT, command_line
 
 torch = pytest.importorskip("torch", reason="fine-tuning needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+from testkit import tokenizer_folders  # noqa: E402 - it imports transformers
+
 sys.path.insert(0, str(ROOT / "docs/examples"))
 finetune, benchmark = map(importlib.import_module, ("finetune", "benchmark"))
 
@@ -50,6 +53,9 @@ def rows(task, corpus):
     texts = [json.loads(line)["text"] + "\u2028" for line in lines]
     if task == "classification":
         return [{"text": t, "label": "年" if t.count("年") > 10 else "他"} for t in texts]
+    if task == "ner":
+        found = [[i, i + 1, "時"] for i, c in enumerate(texts[0]) if c == "年"]
+        return [{"text": texts[0], "entities": found}] * 20
     question = "何について書かれていますか。"
     return [{"question": question, "context": t, "answer": t.split("\n")[2]} for t in texts]
 
@@ -60,6 +66,7 @@ def rows(task, corpus):
     ("task", "loads"),
     [
         ("classification", "AutoModelForSequenceClassification"),
+        ("ner", "AutoModelForTokenClassification"),
         ("qa", "AutoModelForQuestionAnswering"),
     ],
 )
@@ -72,7 +79,8 @@ def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
     places = ("--model", exported, "--data", data, "--output", output)
     printed = example(finetune, task, *places, *flags)
     result = json.loads(printed.splitlines()[-1])
-    assert math.isfinite(result["eval_loss"]) and 0 <= result["eval_accuracy"] <= 1
+    measured = result["eval_f1" if task == "ner" else "eval_accuracy"]
+    assert math.isfinite(result["eval_loss"]) and 0 <= measured <= 1
     tuned = getattr(transformers, loads).from_pretrained(output, trust_remote_code=True)
     assert type(tuned).__name__.startswith("BigBirdJa")
     before = transformers.AutoModel.from_pretrained(exported).state_dict()
@@ -81,6 +89,25 @@ def test_the_example_fine_tunes_the_trained_attention_of_an_exported_model(
     assert not before[name].equal(after[name])
     ids = transformers.AutoTokenizer.from_pretrained(output)("東京")["input_ids"]
     assert ids == transformers.AutoTokenizer.from_pretrained(exported)("東京")["input_ids"]
+
+
+def test_entities_are_of_whole_tokens_and_measured_whole(tmp_path):
+    folder = tmp_path / "bert"
+    tokenizer_folders.wordpiece(folder, list(articles.documents(20, seed=5)))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    row = {"text": "東京と京都の城", "entities": [[0, 2, "地"], [3, 5, "地"], [6, 7, "物"]]}
+    path = write_rows(tmp_path / "ner.jsonl", [row])
+    (example,), config = finetune.entities(path, tokenizer)
+    names = config["id2label"] | {finetune.IGNORED: "-"}
+    expected = ["-", "B-地", "I-地", "O", "B-地", "I-地", "O", "B-物", "-"]
+    assert [names[i] for i in example.target] == expected
+    assert finetune.f1([example.target], [example]) == 1
+    second = [0 if i == 4 else c for i, c in enumerate(example.target)]  # begins with I-: cut off
+    assert finetune.f1([second], [example]) == pytest.approx(2 / 3)
+    assert finetune.f1([[0] * 9], [example]) == 0
+    write_rows(path, [{"text": "城", "entities": [[0, 2, "物"]]}])
+    with pytest.raises(SystemExit, match=r"row 1: the text has no characters 0 to 2 \(物\)"):
+        finetune.entities(path, tokenizer)
 
 
 def test_code_in_a_folder_runs_only_where_it_is_trusted(exported):
@@ -177,8 +204,50 @@ def test_rows_without_a_model_stand_beside_kept_ones(tmp_path, example):
 
 def test_overlap_finds_texts_that_differ_in_width_and_spaces_alone(tmp_path, example):
     corpus = write_rows(tmp_path / "corpus.jsonl", [{"text": "その ３年\n間"}])
-    printed = example(benchmark, "--data", downstream(tmp_path / "data"), "--overlap", corpus)
+    call = (benchmark, "--data", downstream(tmp_path / "data"), "--overlap", corpus)
+    printed = example(*call)
     assert "jsts-valid: 1 of 8 texts" in printed and "\n  3年\n" in printed
+    assert example(*call, "--task", "jsts").count(" texts stand in ") == 1  # it took all tasks
+
+
+def published(folder):
+    """The tasks' files as their repositories hold them, with columns that are not needed."""
+    glue, acceptability, inference = (folder / name for name in ("JGLUE", "JCoLA", "JSICK"))
+    pair = {"sentence1": "犬が走る", "sentence2": "猫", "label": 1.5, "yjcaptions_id": "1"}
+    choices = {f"choice{i}": text for i, text in enumerate("一二三四五")}
+    for part in ("train", "valid"):
+        for name, row in (("jsts", pair), ("jcommonsenseqa", {"question": "何", "label": 3})):
+            (place := glue / f"datasets/{name}-v1.3").mkdir(parents=True, exist_ok=True)
+            more = {} if name == "jsts" else choices
+            write_rows(place / f"{part}-v1.3.json", [{**row, **more}])
+    (place := acceptability / "data/jcola-v1.0").mkdir(parents=True)
+    for name in ("in_domain_train-v1.0.jsonl", "in_domain_valid-v1.0.json"):
+        write_rows(place / name, [{"uid": 1, "sentence": "走る", "label": 1, "diacritic": "*"}])
+    for name in ("out_of_domain_valid", "out_of_domain_valid_annotated"):
+        write_rows(place / f"{name}-v1.0.json", [{"sentence": name, "label": 0}])
+    columns = ["pair_ID", "sentence_A_En", "sentence_A_Ja", "sentence_B_Ja", "entailment_label_Ja"]
+    (place := inference / "jsick").mkdir(parents=True)
+    for part in ("train", "test"):
+        lines = [columns, ["1", "A dog", '犬が"走る"', "猫", "neutral"]]
+        (place / f"{part}.tsv").write_text("".join("\t".join(x) + "\n" for x in lines), "utf-8")
+    return folder
+
+
+def test_the_benchmark_reads_files_as_their_publishers_name_them(tmp_path):
+    """No repository has them under the names that it asked for."""
+    data = published(tmp_path)
+    targets = {}
+    for task in benchmark.TASKS.values():
+        for file in (task.train, *task.tests.values()):
+            _, (row,) = benchmark.rows_of(data, file)
+            assert all(task.encodings(row, benchmark.as_pair))
+            targets[file] = task.target(row)
+    assert targets["jsts-train"] == 1.5 and targets["jcommonsenseqa-valid"] == 3
+    assert targets["jcola-in_domain_valid"] == 1 and targets["jsick-test"] == 2
+    _, (row,) = benchmark.rows_of(data, "jcola-out_of_domain_valid")
+    assert row["sentence"] == "out_of_domain_valid"
+    _, (row,) = benchmark.rows_of(data, "jsick-train")
+    assert (row["sentence1"], row["sentence2"]) == ('犬が"走る"', "猫")
 
 
 def test_measures_are_those_of_scipy_and_numpy():

@@ -1,7 +1,10 @@
 """The exported folder works in transformers and computes what our model computes."""
 
 import dataclasses
+import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 
@@ -43,10 +46,23 @@ def test_everything_agrees_and_the_card_states_it(exported, trained):
     assert "DO NOT" not in text and "identical in 28 of 28" in text
     assert json.loads((folder / "parity_report.json").read_text())["step"] == trained.meta.step
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert card.startswith("---\nlanguage: ja\nlicense: other\n")
+    assert card.startswith("---\nlanguage: ja\nlicense: other\n") and "long-context" not in card
     loss = f"loss {losses['exported']:.4f} with"
     for fact in ("6 of 6", "1,200 SentencePiece pieces", "not recorded", loss):
         assert fact in card, fact
+
+
+def test_another_layer_norm_is_a_disagreement(exported, trained, small_run, manifest, tmp_path):
+    """By 1e-5 in its epsilon: small, and far above rounding."""
+    copy = shutil.copytree(exported[0], tmp_path / "hf")
+    config = json.loads((copy / "config.json").read_text())
+    assert config["layer_norm_eps"] == 1e-12
+    (copy / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-5}))
+    options = model_card.Options("tiny", None, small_run.data_dir, manifest)
+    scores = parity.compare(str(copy), trained, options)["scores"]
+    assert not scores["agrees"]
+    same = exported[1]["scores"]
+    assert 10 * same["mean_difference"] < same["tolerance"] < scores["mean_difference"] / 2
 
 
 def test_transformers_own_class_fills_short_texts_as_we_do(exported, trained):
@@ -63,13 +79,17 @@ def test_transformers_own_class_fills_short_texts_as_we_do(exported, trained):
         assert mine["probability"] == pytest.approx(other["score"], rel=1e-3)
 
 
-def test_the_card_s_code_runs(exported):
+def test_the_card_s_code_runs(exported, tmp_path):
     folder, _ = exported
     card = (folder / "README.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in card.split("```python\n")[1:]]
-    assert len(blocks) == 2
+    assert len(blocks) == 3 and "SentenceTransformer" in blocks[2]
+    if importlib.util.find_spec("sentence_transformers") is None:
+        blocks.pop()
     code = "\n".join(blocks).replace("PATH_TO_THIS_FOLDER", str(folder))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert code.count("trust_remote_code=True") == len(blocks) - 1  # some lengths are sparse
+    env = {**os.environ, "HF_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
     assert done.returncode == 0, done.stderr
 
 

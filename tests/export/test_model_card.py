@@ -1,15 +1,23 @@
 """What the card says of language and sources, and what it keeps to itself."""
 
 import dataclasses
+import json
 import os
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from bigbird_ja import export
 from bigbird_ja.export import model_card
+from bigbird_ja.train import hf_folder
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
+
+
+def front(card):
+    """The header that the Hub reads."""
+    return yaml.safe_load(card.split("---\n")[1])
 
 
 @pytest.mark.parametrize(("pieces", "code"), [(["の"], "ja"), (["the"] * 99 + ["の"], None)])
@@ -19,13 +27,23 @@ def test_its_language_is_that_of_the_pieces(trained, pieces, code):
     theirs = SimpleNamespace(pieces=pieces, written=["<mask>"], special=special, vocab_size=7)
     other = dataclasses.replace(trained, tokenizer=theirs)
     card = model_card.text(other, model_card.Options("x"), {})
-    front = card.split("---")[1]
-    assert (f"language: {code}" if code else "# of no known language") in front.splitlines()
+    assert front(card).get("language") == code
     assert ("日本の首都" in card) == (code == "ja")
     assert "_START_" not in card and "[MASK]" not in card  # not of this tokenizer
-    assert 'mask_token: "<mask>"' in front and "| 7 pieces of another model's" in card
+    assert front(card)["mask_token"] == "<mask>" and "| 7 pieces of another model's" in card
     assert "| masking | 15% of the tokens, dynamic, " in card
     assert "`_START_ARTICLE_`" in model_card.text(trained, model_card.Options("x"), {})
+    stated = model_card.Options("x", language="ko,en")
+    assert front(model_card.text(other, stated, {}))["language"] == ["ko", "en"]
+
+
+def test_many_files_are_stated_by_their_folder(trained, manifest):
+    """399 names stood in one cell."""
+    paths = [f"/home/me/diary/{i}.txt" for i in range(399)]
+    many = dataclasses.replace(manifest, sources=("/home/me/a.jsonl", *paths, "hf:a/b@c:train"))
+    card = model_card.text(trained, model_card.Options("x", manifest=many), {})
+    data = "a.jsonl, a folder of 399 files (0.txt, ...), hf:a/b@c:train: "
+    assert f"| data | {data}" in card and "diary" not in card
 
 
 def test_names_of_others_are_text_and_nothing_else(trained, manifest):
@@ -57,6 +75,106 @@ def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path):
     assert oct((tmp_path / "model.safetensors").stat().st_mode & 0o777) == oct(0o640)
 
 
+def test_a_disagreement_stands_in_the_card(trained):
+    odd = {"class": "T", "texts": 28, "identical_texts": 27, "agrees": False}
+    report = {"tokenizer": {**odd, "identical_articles": True}}
+    card = model_card.text(trained, model_card.Options("x"), report)
+    assert "`T` gives other token ids than training's in 1 of 28 texts, all of them odd" in card
+    report = {"tokenizer": {**odd, "identical_articles": False}}
+    card = model_card.text(trained, model_card.Options("x"), report)
+    assert "**Do not use it as it is**: token ids by T are identical in 27 of 28 texts" in card
+
+
+SOURCE = """---
+language:
+- en
+- ja
+license: apache-2.0
+tags: [sentence-transformers, sentence-similarity]
+---
+# enc
+`SentenceTransformer("acme/enc")`, better than `AutoModel.from_pretrained("acme/other")`.
+"""
+_POOLING = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True}
+
+
+def sentence_encoder(folder, positions=512, card=SOURCE):
+    """Write what is known of a BERT with sentence-transformers' modules, without weights."""
+    prefix = "sentence_transformers.models"
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_D": "Dense", "3_Normalize": "Normalize"}
+    files = {
+        "config.json": {"model_type": "bert", "max_position_embeddings": positions},
+        "modules.json": [{"type": f"{prefix}.{k}", "path": path} for path, k in kinds.items()],
+        "1_Pooling/config.json": _POOLING,
+        "sentence_bert_config.json": {"max_seq_length": 99, "do_lower_case": False},
+        "config_sentence_transformers.json": {"prompts": {"query": "query: "}},
+    }
+    (folder / "1_Pooling").mkdir()
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "README.md").write_text(card, "utf-8")
+    return hf_folder.describe(str(folder))
+
+
+def begun_from(monkeypatch, **record):
+    record = {"source": "/home/me/e5", "kind": "a Hugging Face folder, bert", **record}
+    event = {"event": "started", "time": 1.0, "init_from": {"weights": {}, **record}}
+    monkeypatch.setattr("bigbird_ja.run.log.read_events", lambda folder: [event])
+
+
+def test_the_card_takes_what_the_source_states(trained, tmp_path, monkeypatch):
+    """It said "of no known language" and "other", and named a folder as the base model."""
+    stated = sentence_encoder(tmp_path)
+    note = "position_embeddings: 512 positions repeated"
+    head = ["cls/predictions/transform/kernel"]
+    begun_from(monkeypatch, folder=stated, adapted=[note], random=head)
+    card = model_card.text(trained, model_card.Options("mine"), {})
+    header = front(card)
+    assert header["base_model"] == "acme/enc" and header["language"] == ["en", "ja"]
+    assert header["license"] == "apache-2.0" and "No license" not in card
+    assert header["tags"] == ["bigbird", "sentence-transformers", "sentence-similarity"]
+    assert "512 positions repeated. What it learned" in card
+    assert "no masked-LM head" in card and "Dense is left out" in card
+    other = model_card.Options("mine", "mit", language="ko")
+    header = front(model_card.text(trained, other, {}))
+    assert (header["license"], header["language"]) == ("mit", "ko")
+
+
+def test_a_folder_s_name_is_no_base_model(trained, tmp_path, monkeypatch):
+    """A card that cannot be read, or of an unknown license, states nothing."""
+    broken = SOURCE.replace("apache-2.0", "free").replace("acme/enc", "acme/else")
+    for number, text in enumerate((broken, "---\na: [\n---\n", "\0", "---\n- 1\n---\n")):
+        (folder := tmp_path / str(number)).mkdir()
+        begun_from(monkeypatch, folder=sentence_encoder(folder, card=text))
+        card = model_card.text(trained, model_card.Options("x"), {})
+        assert "base_model" not in front(card) and front(card)["license"] == "other"
+        assert "trained on from e5 (a Hugging Face folder, bert)" in card
+
+
+@pytest.mark.parametrize(("positions", "limit"), [(512, 99), (256, 99), (128, None)])
+def test_sentence_transformers_modules_are_the_source_s(
+    trained, tmp_path, monkeypatch, positions, limit
+):
+    """Pooling was the mean for all, without normalization, length limit and prompts."""
+    (source := tmp_path / "source").mkdir()
+    (made := tmp_path / "made").mkdir()
+    begun_from(monkeypatch, folder=sentence_encoder(source, positions))
+    export.fill_huggingface(str(made), trained, model_card.Options("x"))
+
+    def read(name):
+        return json.loads((made / name).read_text("utf-8"))
+
+    kinds = [module["type"].rpartition(".")[2] for module in read("modules.json")]
+    assert kinds == ["Transformer", "Pooling", "Normalize"]  # Dense has weights
+    assert read("modules.json")[2]["path"] == "2_Normalize"
+    assert read("1_Pooling/config.json") == _POOLING
+    assert read("config_sentence_transformers.json") == {"prompts": {"query": "query: "}}
+    if limit is None:  # its limit was that of its positions
+        assert not (made / "sentence_bert_config.json").exists()
+    else:
+        assert read("sentence_bert_config.json")["max_seq_length"] == limit
+
+
 def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch):
     """It said "pretrained from scratch" of every model."""
     folder = {"kind": "a Hugging Face folder, modernbert", "weights": {"model.safetensors": "ab12"}}
@@ -77,15 +195,16 @@ def test_an_encoder_that_went_on_names_its_source(trained, monkeypatch):
 
     for source, name in ((cached, "sbintuitions/modernbert-ja"), ("gs://b/c/my enc", "my enc")):
         text = card({"source": source, **folder})
-        assert f'\nbase_model: "{name}"\nlibrary_name' in text and "from scratch" not in text
+        base = f"\nbase_model: {name}\nlibrary_name"
+        assert (base in text) == (source is cached) and "from scratch" not in text
         commit = ", commit 9f" if source is cached else ""
         kind = f"(a Hugging Face folder, modernbert{commit})"
         assert f"trained on from {name} {kind} with bigbird-ja" in text
         assert "model.safetensors `ab12`" in text and "/home/me" not in text
-        assert "whose licence holds for it as well" in text
+        assert "whose license holds for it as well" in text
     text = card({**run, "init_from": {"source": cached, **folder}})
     assert "from run (a run of ours, step 5), itself from sbintuitions/modernbert-ja (" in text
-    assert "x.index `cd34`" in text and 'base_model: "sbintuitions/modernbert-ja"' in text
+    assert "x.index `cd34`" in text and "base_model: sbintuitions/modernbert-ja\n" in text
     text = card(None)
     assert "pretrained from scratch with" in text and "base_model" not in text
-    assert "whose licence" not in text and "| first values | random |" in text
+    assert "whose license" not in text and "| initial weights | random |" in text
