@@ -171,8 +171,8 @@ def settle(
         kept = [zone for zone in zones if not lacking[zone]]
         if not kept:
             refusals += dict.fromkeys(lacking.values())
-            everywhere = answered if rental.service == "compute" else offers.ask([asked], [])
-            elsewhere += [zone for zone in everywhere.types if not everywhere.lacks(zone, asked)]
+            every = answered if rental.service == "compute" else offers.ask([asked], [])
+            elsewhere += [zone for zone in every.types if not _lack(every, zone, asked, rental)]
             continue
         if refusals:
             notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
@@ -197,6 +197,8 @@ _GIVEN_UP = (
 
 
 def _lack(answered: Offers, zone: str, run: LaunchedRun, rental: Rental) -> str:
+    if run.pricing == FLEX_START and zone not in rental.zones:  # no list tells
+        return f"flex-start is documented for {', '.join(rental.zones)}"
     if zone not in answered.types and zone not in rental.zones:
         return "not in the package's table, and its list can't be read"
     return answered.lacks(zone, run)
