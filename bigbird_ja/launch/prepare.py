@@ -31,6 +31,7 @@ _STORED = (
     *("project", "engine", "pricing", "service_account"),
     *("network", "subnetwork", "external_ip", "vm_python"),
 )
+_FLEX_PRICE = "flex-start counts at the on-demand price, from which Google grants a discount"
 _DEFAULT_ACCOUNT = (
     "without --service_account the machine has the project's default account, which may do far"
     " more: give it one that has roles/storage.objectUser on the bucket and may delete the machine:"
@@ -66,6 +67,7 @@ def make_record(
     if pricing == FLEX_START:
         flex_start.check(flags["max_hours"], needs_gcloud=is_real)
     warnings = backends.check_engine(kind, flags["engine"])
+    warnings += [_FLEX_PRICE] if pricing == FLEX_START else []
     warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
     before = _original(bucket, name) if is_real else None
