@@ -141,7 +141,7 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
         rows: gets one for each machine and service.
     """
     from bigbird_ja.accelerators import load_prices
-    from bigbird_ja.launch import LaunchedRun, backends, offers, rest
+    from bigbird_ja.launch import LaunchedRun, offers, rest
     from bigbird_ja.launch.advice import advise
 
     try:
@@ -156,19 +156,15 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
     place = LaunchedRun("", "", project=str(project), accelerator_type="a TPU")
     for text in dict.fromkeys(advise(fault, place) for fault in faults):
         yield Check("offers", False, "a list can't be read, the package's table serves", text)
-    cells = [
-        (
-            row["accelerator_type"],
-            backends.NAMES[row["service"]],
-            zone,
-            why or "offered",
-            row["quota"],
-        )
-        for row in offered
-        for zone, why in row["zones"].items()
-    ]
+    cells: list[tuple[str, str, str, str]] = []
+    for row in offered:
+        name, service, zones = row["accelerator_type"], row["service"], row["zones"]
+        for why in sorted({*zones.values()}):
+            places = ", ".join(zone for zone in zones if zones[zone] == why)
+            cells.append((name, service, why or "offered", places))
+        cells.append((name, service, "counts against the quota", row["quota"]))
     if cells:
-        print(table(cells, ("type", "service", "zone", "", "quota")))
+        print(table(cells, ("type", "--service", "", "zones")))
 
 
 # --- --measure: each part is a command in a process of its own, as one at a time may use a TPU ----

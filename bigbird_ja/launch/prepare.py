@@ -31,6 +31,7 @@ _STORED = (
     *("project", "engine", "mode", "pricing", "service_account"),
     *("network", "subnetwork", "external_ip", "vm_python"),
 )
+_FLEX_PRICE = "flex-start counts at the on-demand price, from which Google grants a discount"
 _DEFAULT_ACCOUNT = (
     "without --service_account the machine has the project's default account, which may do far"
     " more: give it one that has roles/storage.objectUser on the bucket and may delete the machine:"
@@ -66,6 +67,7 @@ def make_record(
     if pricing == FLEX_START:
         flex_start.check(flags["max_hours"], needs_gcloud=is_real)
     warnings = backends.check_engine(kind, flags["engine"])
+    warnings += [_FLEX_PRICE] if pricing == FLEX_START else []
     warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
     before = _original(bucket, name) if is_real else None
@@ -172,8 +174,8 @@ def settle(
         kept = [zone for zone in zones if not lacking[zone]]
         if not kept:
             refusals += dict.fromkeys(lacking.values())
-            everywhere = answered if rental.service == "compute" else offers.ask([asked], [])
-            elsewhere += [zone for zone in everywhere.types if not everywhere.lacks(zone, asked)]
+            every = answered if rental.service == "compute" else offers.ask([asked], [])
+            elsewhere += [zone for zone in every.types if not _lack(every, zone, asked, rental)]
             continue
         if refusals:
             notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
@@ -198,6 +200,8 @@ _GIVEN_UP = (
 
 
 def _lack(answered: Offers, zone: str, run: LaunchedRun, rental: Rental) -> str:
+    if run.pricing == FLEX_START and zone not in rental.zones:  # no list tells
+        return f"flex-start is documented for {', '.join(rental.zones)}"
     if zone not in answered.types and zone not in rental.zones:
         return "not in the package's table, and its list can't be read"
     return answered.lacks(zone, run)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.accelerators import load_prices
-from bigbird_ja.launch import backends, flex_start, offers, prepare
+from bigbird_ja.launch import backends, flex_start, offers, prepare, tpu_api
 from bigbird_ja.launch.advice import TRC, advise
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.outcomes import lacks_quota
@@ -42,7 +42,7 @@ def settle(monkeypatch, tmp_path):
         rentals = prepare.find_rentals(flags, TABLE)
         zones = tuple(flags["zones"]) or TABLE.usual_zones(kind, flags["pricing"])
         run = support.vm_of("run-1", "id-1", kind, zones=zones, service=rentals[0].service)
-        run = replace(run, bucket=str(tmp_path))
+        run = replace(run, bucket=str(tmp_path), pricing=flags["pricing"])
         return prepare.settle(run, flags, TABLE, rentals)
 
     return settle
@@ -72,7 +72,7 @@ def test_no_zone_is_left(settle, fake_tpu):
     for zone in ("us-central1-a", "us-west4-a"):
         fake_tpu.types[zone].remove("v5litepod-8")
     with pytest.raises(
-        BadInput, match="offer it: the Cloud TPU API: europe-west4-a, us-c"
+        BadInput, match="zones that offer it: europe-west4-a, us-central1-b, us-c"
     ) as caught:
         settle("v5litepod-8", [fake_tpu], zones=["us-central1-a", "us-west4-a"])
     assert "\n" not in str(caught.value) and fake_tpu.created == []
@@ -196,6 +196,23 @@ def test_quota_that_only_a_request_shows_leads_to_the_other_service(tmp_path, fa
     assert any("TPUS_PER_TPU_FAMILY" in error for error in errors)
 
 
+@pytest.mark.parametrize(
+    ("kind", "image"),
+    [("v2-8", "2.15.0-se"), ("v4-16", "tpu-ubuntu2204-base"), ("v5e-8", "v2-alpha-tpuv5-lite")]
+    + [
+        ("v5e-32", "v2-alpha-tpuv5-lite"),
+        ("v5p-8", "v2-alpha-tpuv5"),
+        ("v6e-32", "v2-alpha-tpuv6e"),
+    ],
+)
+def test_everything_that_the_cloud_tpu_api_serves_may_be_queued(kind, image):
+    (rental,) = backends.find_rentals(TABLE, kind, "auto", "spot", queued=True)
+    assert rental.service == "tpu" and backends.image(rental, kind, "auto").endswith(image)
+    run = support.vm_of("run-1", kind=kind, queued=True)
+    body = tpu_api.creation(run, "z", 1, {}, 1.0)
+    assert body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == kind.replace("5e", "5litepod")
+
+
 @pytest.mark.parametrize("version", ["3.10.12", "3.12.3"])
 def test_an_image_has_a_python_of_its_own(tmp_path, version):
     with FakeTpu(f"{tmp_path}/vms", {}) as fake:
@@ -217,6 +234,14 @@ def test_flex_start_trains_and_is_deleted_by_the_cloud(tmp_path, fake_tpu, monke
     assert fake_tpu.durations == [pytest.approx(7200, abs=60)]
     assert (len(fake_tpu.created), fake_tpu.node_names(), fake_tpu.queued_names()) == (1, [], [])
     assert support.read(root, "supervisor/launch.json", "queued") is True
+
+
+def test_flex_start_has_zones_of_its_own(settle, fake_tpu):
+    flags = {"pricing": "flex-start", "max_hours": 9.0}
+    run, notes, _ = settle("v6e-8", [fake_tpu], zones=["us-central1-b", "us-east5-a"], **flags)
+    assert run.zones == ("us-east5-a",) and "flex-start is documented for us-east5-a" in notes[0]
+    with pytest.raises(BadInput, match="zones that offer it: us-west4-a"):
+        settle("v5e-8", [fake_tpu], zones=["us-central1-b"], **flags)
 
 
 def test_flex_start_without_gcloud_says_how(tmp_path, fake_tpu, monkeypatch):
