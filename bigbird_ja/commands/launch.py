@@ -24,7 +24,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators import load_prices
@@ -44,9 +44,6 @@ from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import config_warnings, echo_settings
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import Lease, LeaseLost
-
-if TYPE_CHECKING:
-    from bigbird_ja.launch import encoder
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")
@@ -174,7 +171,8 @@ def run(args: Args) -> dict[str, Any]:
         notes = []
         tpus = backends.MODULES[run.service].connect(run.project)
         prepare.check_name_is_free(run, tpus)
-        state = _supervise(args, run, config, data, vm, tpus, source)
+        source.upload()
+        state = _supervise(args, run, config, data, vm, tpus)
         if state is None:
             return {"name": run.name, "state": "detached"}
         if not (rentals and lacks_quota(state, run)):
@@ -203,13 +201,7 @@ def _model(args: Args) -> tuple[str, list[Override]]:
 
 
 def _supervise(
-    args: Args,
-    run: LaunchedRun,
-    config: Config,
-    data: Data,
-    vm: startup.Emulation,
-    tpus: Tpus,
-    source: encoder.Encoder,
+    args: Args, run: LaunchedRun, config: Config, data: Data, vm: startup.Emulation, tpus: Tpus
 ) -> RunState | None:
     """Take the run's lock, store what the machine needs, and supervise until the run has ended.
 
@@ -225,7 +217,6 @@ def _supervise(
     lease.acquire()
     try:
         stored = startup.store(run, config, data, args.update_package)
-        source.upload()
         interrupts = Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log)
         with interrupts, streams.guard_stderr(interrupts.nobody_reads):
             return supervise.supervise(stored, _world(stored, vm, tpus, lease, interrupts))

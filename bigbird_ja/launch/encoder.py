@@ -11,8 +11,10 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import CONFIG, TOKENIZER
 from bigbird_ja.storage import content
 
-# Files of a Hugging Face folder that a run reads: settings, tokenizer, weights.
-_SUFFIXES = (".json", ".txt", ".model", ".safetensors")
+# Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and what the card
+# of the exported model takes over.
+_SUFFIXES = (".json", ".txt", ".model", ".safetensors", "README.md")
+_POOLING = "1_Pooling/config.json"  # of sentence-transformers
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ def find(source: str, bucket: str) -> Encoder:
     root, base = prefix, ""
     if state_dict.has_weights(prefix):
         names = [n for n in storage.list_files(prefix) if n.endswith(_SUFFIXES)]
+        names += [_POOLING] if storage.exists(storage.join(prefix, _POOLING)) else []
         if not any(name.endswith(".safetensors") for name in names):
             raise BadInput(
                 f"--init_from {source}: a rented machine has no PyTorch to read pytorch_model.bin:"

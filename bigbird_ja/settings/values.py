@@ -248,11 +248,9 @@ def config_warnings(
 
 def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
     """Warn of a preset's learning rate with sequences of quite another length than its own."""
-    preset: dict[str, Any] = {}
-    last: dict[str, Override] = {}
-    for override in overrides:
-        last[override.key] = override
-        preset |= {override.key: override.value} if override.is_of_preset else {}
+    every = list(overrides)
+    last = {override.key: override for override in every}
+    preset = {override.key: override.value for override in every if override.is_of_preset}
     rate, length = last.get("training.learning_rate"), preset.get("make_data.seq_length")
     if rate is None or not rate.is_of_preset or length is None:
         return []
