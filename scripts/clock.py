@@ -73,7 +73,8 @@ def _compiled(spec: Spec) -> dict[str, float]:
     import jax
     from jax.sharding import SingleDeviceSharding
 
-    chip, folder = CHIPS[spec["chip"]], _listings()
+    chip = CHIPS[spec["chip"]]
+    _listings()
     place = SingleDeviceSharding(compiler.devices_of(chip.topology, {})[0])
     if spec["kind"] == "step":
         program, shapes = clock_programs.decoder(spec, 1)
@@ -82,11 +83,16 @@ def _compiled(spec: Spec) -> dict[str, float]:
     else:
         program, shapes = clock_programs.attention(spec)
     arrays = [jax.ShapeDtypeStruct(*each, sharding=place) for each in shapes]
+    return _price(spec, *_built(jax.jit(program).lower(*arrays)))
+
+
+def _built(lowered: Any, options: Any = None) -> tuple[hlo.Module, dict[str, machine_code.Code]]:
+    """Compile, and return the optimized program and its machine code."""
+    folder = _listings()
     for file in folder.iterdir():  # of the program before
         file.unlink()
-    compiled = jax.jit(program).lower(*arrays).compile()
-    module = hlo.parse(compiler.optimised(compiled, folder))
-    return _price(spec, module, machine_code.collect(str(folder)))
+    module = hlo.parse(compiler.optimised(lowered.compile(compiler_options=options), folder))
+    return module, machine_code.collect(str(folder))
 
 
 def _price(spec: Spec, module: hlo.Module, code: dict[str, machine_code.Code]) -> dict[str, float]:
@@ -194,9 +200,8 @@ def fill(programs: list[Spec]) -> None:
 
 
 # --- predictions before the times are seen ---
-# v4's code is not listed. A chip of v5p has as many matrix units of the same shape, so kernels, of
-# which the compiler has no estimate either, are counted by v5p's code at v4's clock and memory.
-V4_BY_V5P = replace(MEGACORE["v4"], name="v5p")
+# libtpu lists v4's code, too. A chip of v5p has as many matrix units of the same shape.
+V4 = replace(MEGACORE["v4"], name="v5p")
 
 
 def _counted(step: Spec, layers: int, slice_: str, chip: Chip) -> dict[str, float]:
@@ -210,9 +215,9 @@ def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, floa
     import numpy as np
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    step, folder, target = json.loads(written), _listings(), compiler.of_topology(slice_)
-    devices = compiler.devices_of(target.topology, target.options)
-    devices = devices[: step.get("slice", 1)]
+    _listings()
+    step, target = json.loads(written), compiler.of_topology(slice_)
+    devices = compiler.devices_of(target.topology, target.options)[: step.get("slice", 1)]
     mesh = Mesh(np.asarray(devices), (blind_programs.AXIS,))
     program, shapes, specs = getattr(blind_programs, step["kind"])(step, layers)
     if "slice" in step and step["kind"] != "muon":
@@ -224,15 +229,11 @@ def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, floa
         return jax.ShapeDtypeStruct(*shape, sharding=NamedSharding(mesh, spec))
 
     arrays = jax.tree.map(place, shapes, specs, is_leaf=blind_programs.is_shape)
-    for file in folder.iterdir():
-        file.unlink()
     with jax.set_mesh(mesh):
         donated = (0, 1, 2) if step["kind"] in ("gemma", "gpt") else ()
-        compiled = jax.jit(program, donate_argnums=donated).lower(*arrays)
-        compiled = compiled.compile(compiler_options=step.get("options"))
-    module = hlo.parse(compiler.optimised(compiled, folder))
+        lowered = jax.jit(program, donate_argnums=donated).lower(*arrays)
+        module, code = _built(lowered, step.get("options"))
     priced = costs.costs(module)
-    code = machine_code.collect(str(folder))
     counted = roofline.code_costs(module, priced, code, chip)
     time = roofline.step_time(module, counted, chip)
     kernels = sum(one.cycles for one in counted if _is_kernel(one.cost))
@@ -272,30 +273,25 @@ def _asked() -> list[dict[str, Any]]:
 
 def _prediction(step: Spec) -> dict[str, Any]:
     """Predict one program: extrapolated to its depth where its layers are not in a loop."""
-    slice_, is_v4 = step["on"], step["on"].startswith("v4")
-    parts = [(slice_, compiler.of_topology(slice_).chip)]
-    if is_v4:
-        parts.append(("v5p:2x2x1", V4_BY_V5P))
-    found = []
-    for name, chip in parts:
-        given = {k: v for k, v in step.items() if k != "muon" and (k != "slice" or name == slice_)}
-        few = [
-            _counted(given, n, name, chip) for n in step.get("compiled", [step.get("layers", 1)])
-        ]
-        more = (step.get("layers", 1) - step["compiled"][0]) if len(few) > 1 else 0
-        more /= step["compiled"][-1] - step["compiled"][0] if more else 1
-        depth = {key: few[0][key] + more * (few[-1][key] - few[0][key]) for key in few[0]}
-        found.append(depth | {"coverage": few[-1]["coverage"]})
+    slice_, depth = step["on"], step.get("layers", 1)
+    is_v4 = slice_.startswith("v4")
+    chip = V4 if is_v4 else CHIPS[slice_.partition(":")[0]]
+    given = {key: value for key, value in step.items() if key != "muon"}
+    first, *more = (_counted(given, n, slice_, chip) for n in step.get("compiled", [depth]))
+    found = [first]
+    if more:
+        ratio = (depth - step["compiled"][0]) / (step["compiled"][1] - step["compiled"][0])
+        grown = {key: first[key] + ratio * (more[0][key] - first[key]) for key in first}
+        found = [grown | {"coverage": more[0]["coverage"]}]
     if "chips" in step:
         found += _divided(step)
     ms = sum(one["links_ms"] + one["code_ms"] for one in found)
     if is_v4:
-        ms = found[0]["links_ms"] + found[0]["estimate_ms"] + found[1]["kernels_ms"]
+        ms = sum(found[0][key] for key in ("links_ms", "estimate_ms", "kernels_ms"))
     is_step = "layers" in step
     call = 0 if is_step or step.get("on_device") else DISPATCH_MS
-    is_priced = is_v4  # `plan` takes all of such a rate
-    least, most = (ms * (REACHED if is_priced else 1) / share for share in reversed(REACHED_RANGE))
-    reached = REACHED if is_step and not is_v4 else 1.0
+    reached = REACHED if is_step and not is_v4 else 1.0  # `plan` takes all of a rate by estimates
+    least, most = (ms * (REACHED if is_v4 else 1) / share for share in reversed(REACHED_RANGE))
     return {
         "prediction_ms": round(ms / reached + call, 4),
         "interval_ms": [round(least + call, 4), round(most + call, 4)],
