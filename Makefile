@@ -19,7 +19,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 .PHONY: help install install-all demo test test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly locks lint types audit mutants docs site clean \
 	probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults \
-	bench-bad-input bench-leaks bench-clock bench-engine bench-startup $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-leaks bench-clock bench-blind bench-engine bench-startup $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -98,6 +98,9 @@ bench-length: $(ALL) ## cost against sequence length, BigBird and ModernBERT, v5
 
 bench-clock: $(ALL) ## public programs priced by machine code against the times that real TPUs took; draws the docs' picture
 	@$(BIN)/python -m scripts.clock
+
+bench-blind: $(ALL) ## predict the steps of docs/lab/clock_blind.json that have no prediction (ONLY: part of a name)
+	@$(BIN)/python -m scripts.clock --blind --only "$(ONLY)"
 
 bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside the step, pjrt against estimator, restarts
 	@$(BIN)/python -m scripts.bench_engine --only loop,restart

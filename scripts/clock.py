@@ -1,6 +1,7 @@
 """Compares the price of public programs with what real chips took: `make bench-clock`.
 
     python -m scripts.clock [--only NAME]   # compiles what docs/lab/clock.json lacks
+    python -m scripts.clock --blind [--only NAME]  # predicts what docs/lab/clock_blind.json lacks
 
 It writes the table of docs/lab/clock.md and its picture.
 
@@ -13,11 +14,13 @@ layer by layer beside the work (`_gathers`), Adam works on the chip's share.
 
 import argparse
 import atexit
+import datetime
 import json
 import os
 import shutil
 import statistics
 import tempfile
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,16 +28,17 @@ from typing import Any
 import yaml
 from matplotlib.figure import Figure
 
-from bigbird_ja.accelerators import CHIPS, link_seconds
-from bigbird_ja.plan import REACHED
+from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip, link_seconds
+from bigbird_ja.plan import REACHED, REACHED_RANGE
 from bigbird_ja.preflight import compile as compiler
 from bigbird_ja.preflight import costs, hlo, machine_code, roofline
 from bigbird_ja.process.console import log
-from scripts import clock_programs
+from scripts import blind_programs, clock_programs
 from scripts.clock_programs import Spec
 
 PROGRAMS = Path(__file__).with_name("clock.yaml")
 CACHE, PAGE = Path("docs/lab/clock.json"), Path("docs/lab/clock.md")
+BLIND = Path("docs/lab/clock_blind.json")
 PICTURE = Path("docs/images/clock.png")
 DISPATCH_MS = 0.115  # calibrated: a call from Python, waited for
 # Steps that agree in these are compiled once.
@@ -69,7 +73,8 @@ def _compiled(spec: Spec) -> dict[str, float]:
     import jax
     from jax.sharding import SingleDeviceSharding
 
-    chip, folder = CHIPS[spec["chip"]], _listings()
+    chip = CHIPS[spec["chip"]]
+    _listings()
     place = SingleDeviceSharding(compiler.devices_of(chip.topology, {})[0])
     if spec["kind"] == "step":
         program, shapes = clock_programs.decoder(spec, 1)
@@ -78,11 +83,16 @@ def _compiled(spec: Spec) -> dict[str, float]:
     else:
         program, shapes = clock_programs.attention(spec)
     arrays = [jax.ShapeDtypeStruct(*each, sharding=place) for each in shapes]
+    return _price(spec, *_built(jax.jit(program).lower(*arrays)))
+
+
+def _built(lowered: Any, options: Any = None) -> tuple[hlo.Module, dict[str, machine_code.Code]]:
+    """Compile, and return the optimized program and its machine code."""
+    folder = _listings()
     for file in folder.iterdir():  # of the program before
         file.unlink()
-    compiled = jax.jit(program).lower(*arrays).compile()
-    module = hlo.parse(compiler.optimised(compiled, folder))
-    return _price(spec, module, machine_code.collect(str(folder)))
+    module = hlo.parse(compiler.optimised(lowered.compile(compiler_options=options), folder))
+    return module, machine_code.collect(str(folder))
 
 
 def _price(spec: Spec, module: hlo.Module, code: dict[str, machine_code.Code]) -> dict[str, float]:
@@ -189,6 +199,125 @@ def fill(programs: list[Spec]) -> None:
             _keep({name: result})
 
 
+# --- predictions before the times are seen ---
+# libtpu lists v4's code, too. A chip of v5p has as many matrix units of the same shape.
+V4 = replace(MEGACORE["v4"], name="v5p")
+
+
+def _counted(step: Spec, layers: int, slice_: str, chip: Chip) -> dict[str, float]:
+    return _count(json.dumps(step), layers, slice_, chip)
+
+
+@cache
+def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, float]:
+    """Compile a program for a slice, or one of its devices: milliseconds by code, price, links."""
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    _listings()
+    step, target = json.loads(written), compiler.of_topology(slice_)
+    devices = compiler.devices_of(target.topology, target.options)[: step.get("slice", 1)]
+    mesh = Mesh(np.asarray(devices), (blind_programs.AXIS,))
+    program, shapes, specs = getattr(blind_programs, step["kind"])(step, layers)
+    if "slice" in step and step["kind"] != "muon":
+        program = jax.shard_map(
+            program, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+        )
+
+    def place(shape: Any, spec: Any) -> Any:
+        return jax.ShapeDtypeStruct(*shape, sharding=NamedSharding(mesh, spec))
+
+    arrays = jax.tree.map(place, shapes, specs, is_leaf=blind_programs.is_shape)
+    with jax.set_mesh(mesh):
+        donated = (0, 1, 2) if step["kind"] in ("gemma", "gpt") else ()
+        lowered = jax.jit(program, donate_argnums=donated).lower(*arrays)
+        module, code = _built(lowered, step.get("options"))
+    priced = costs.costs(module)
+    counted = roofline.code_costs(module, priced, code, chip)
+    time = roofline.step_time(module, counted, chip)
+    kernels = sum(one.cycles for one in counted if _is_kernel(one.cost))
+    sums = [one for one in priced if one.collective]
+    sent = sum(costs.link_bytes(one.collective, one.moved_bytes, len(devices)) for one in sums)
+    every = sum(one.cycles for one in counted)
+    per_ms = chip.clock_hz / 1e3
+    return {
+        "code_ms": max(time.cycles + time.waiting, time.hbm) / per_ms,
+        "estimate_ms": sum(one.cycles for one in priced if not _is_kernel(one)) / per_ms,
+        "kernels_ms": kernels / per_ms,
+        "links_ms": link_seconds(target.chip, slice_, sent, sum(o.trips for o in sums)) * 1e3,
+        "coverage": sum(o.cycles for o in counted if o.bundle_cycles is not None) / every,
+        "uncounted_kernels": float(roofline.not_counted(counted) is not None),
+    }
+
+
+def _is_kernel(cost: costs.Cost) -> bool:
+    return cost.instruction.attribute("custom_call_target") == roofline.KERNEL
+
+
+def blind(only: str) -> None:
+    """Predict what has no prediction; each is written at once."""
+    for entry in _asked():
+        if only in entry["name"] and entry["prediction_ms"] is None:
+            result = _prediction(entry["step"])
+            log(f"{entry['name']}: {result['prediction_ms']} ms")
+            everything = [
+                one | (result if one["name"] == entry["name"] else {}) for one in _asked()
+            ]
+            BLIND.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+
+
+def _asked() -> list[dict[str, Any]]:
+    return list(json.loads(BLIND.read_text(encoding="utf-8")))
+
+
+def _prediction(step: Spec) -> dict[str, Any]:
+    """Predict one program: extrapolated to its depth where its layers are not in a loop."""
+    slice_, depth = step["on"], step.get("layers", 1)
+    is_v4 = slice_.startswith("v4")
+    chip = V4 if is_v4 else CHIPS[slice_.partition(":")[0]]
+    given = {key: value for key, value in step.items() if key != "muon"}
+    first, *more = (_counted(given, n, slice_, chip) for n in step.get("compiled", [depth]))
+    found = [first]
+    if more:
+        ratio = (depth - step["compiled"][0]) / (step["compiled"][1] - step["compiled"][0])
+        grown = {key: first[key] + ratio * (more[0][key] - first[key]) for key in first}
+        found = [grown | {"coverage": more[0]["coverage"]}]
+    if "chips" in step:
+        found += _divided(step)
+    ms = sum(one["links_ms"] + one["code_ms"] for one in found)
+    if is_v4:
+        ms = sum(found[0][key] for key in ("links_ms", "estimate_ms", "kernels_ms"))
+    is_step = "layers" in step
+    call = 0 if is_step or step.get("on_device") else DISPATCH_MS
+    reached = REACHED if is_step and not is_v4 else 1.0  # `plan` takes all of a rate by estimates
+    least, most = (ms * (REACHED if is_v4 else 1) / share for share in reversed(REACHED_RANGE))
+    return {
+        "prediction_ms": round(ms / reached + call, 4),
+        "interval_ms": [round(least + call, 4), round(most + call, 4)],
+        "counted": [{key: round(value, 5) for key, value in one.items()} for one in found],
+        "libtpu": compiler.versions()["libtpu"],
+        "predicted_on": datetime.date.today().isoformat(),
+    }
+
+
+def _divided(step: Spec) -> list[dict[str, float]]:
+    """Price what a slice adds to a chip's gradients: links, the optimizer on the chip's share.
+
+    Weights of layers are gathered and their gradients spread beside the layers' work (`predict`);
+    those of the vocabulary are not hidden.
+    """
+    chips, chip = step["chips"], CHIPS[step["chip"]]
+    ends = _parameters(step | {"layers": 0}) * (chips - 1) / chips
+    links = link_seconds(chip, step["on"], 3 * 2 * ends, 6) * 1e3
+    held = _parameters(step) / chips * ADAM_BYTES
+    more = []
+    if step.get("muon"):  # takes the layers' share of Adam's work
+        held -= step["layers"] * _layer_parameters(step) / chips * ADAM_BYTES
+        more = [_counted(step | {"kind": "muon", "slice": chips}, step["layers"], step["on"], chip)]
+    return [{"links_ms": links, "code_ms": held / chip.hbm_bytes_per_second * 1e3}, *more]
+
+
 # --- the page ------------------------------------------------------------------------------------
 
 
@@ -265,7 +394,10 @@ def main() -> None:
     """Predicts, compares, draws."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--blind", action="store_true", help="predict, without times")
     args = parser.parse_args()
+    if args.blind:
+        return blind(args.only)
     programs = load()
     fill([spec for spec in programs if args.only in spec["name"]])
     report(programs, _known())

@@ -111,7 +111,8 @@ _PRICED_MFU = {
     **{"v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25},
     **{"v5p": 0.20, "v6e": 0.10, "v7x": 0.11},
 }
-# By machine code, of the step that runs there, with kernels (libtpu 0.0.52), by architecture.
+# By machine code, of the step that runs there, with kernels, by architecture (libtpu 0.0.52; with
+# 0.0.42.1 the parts that were counted again are within 4 %: docs/lab/preflight.md, "Versions").
 # BigBird: 58.8 M cycles on v5e:2x4, and 2.1 M for products at the peak; of v6e one chip's 29.0 M,
 # and for the sums over 2x4 their links' time on paper, 3.5 ms. ModernBERT (`make bench-length`):
 # one chip's cycles for one sequence at 1,024 tokens, where the share is least, and the sums as
