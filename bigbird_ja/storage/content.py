@@ -32,9 +32,10 @@ def put(files: Mapping[str, str], folder: str, listing: str) -> None:
     """Upload the files of `address`, unless the folder is complete."""
     if storage.exists(storage.join(folder, LISTING)):
         return
-    storage.make_directory(folder)
-    tasks = [partial(storage.upload, path, storage.join(folder, n)) for n, path in files.items()]
-    storage.run_all(tasks)
+    targets = {storage.join(folder, name): path for name, path in files.items()}
+    for parent in {storage.directory_of(target) for target in targets}:
+        storage.make_directory(parent)
+    storage.run_all([partial(storage.upload, path, target) for target, path in targets.items()])
     storage.write_text(storage.join(folder, LISTING), listing)
 
 
