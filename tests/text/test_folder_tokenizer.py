@@ -191,6 +191,8 @@ def test_the_files_are_one_file_of_the_same_bytes(folders, tmp_path):
     path.write_bytes(ours.model_bytes)
     again = read_tokenizer(str(path))
     assert (again.sha256, again.special_ids) == (ours.sha256, ours.special_ids)
+    with pytest.raises(BadInput, match="not a file name inside"):
+        tokenizer_of(folder_tokenizer.pack({"../vocab.txt": b"[MASK]"}), "x")
     path.write_bytes(ours.model_bytes[:-100])
     with pytest.raises(BadInput, match="not a whole archive"):
         read_tokenizer(str(path))
