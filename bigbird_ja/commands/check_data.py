@@ -79,9 +79,12 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data import masking, tfrecords
-    from bigbird_ja.text import read_tokenizer
+    from bigbird_ja.text import known_tokenizer
 
-    tokenizer = read_tokenizer(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
+    path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
+    tokenizer = known_tokenizer(storage.read_bytes(path), path)
+    if tokenizer is None:
+        return
     with storage.open_read(storage.join(data_dir, manifest.train_shards[0].name)) as file:
         records = list(islice(tfrecords.frames(file), count))
     serialized = tf.constant(records)

@@ -97,7 +97,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
         if differing := spec.differences(manifest_lib.load(output)):
             raise BadInput(
                 f"{output} holds a data set of other settings: {', '.join(differing)}: choose"
-                f" another --output_dir, or --overwrite"
+                " another --output_dir, or --overwrite"
             )
         manifest, _ = check.fast_check(output)
     except BadInput:

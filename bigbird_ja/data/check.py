@@ -118,7 +118,7 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
-    tokenizer = known_tokenizer(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
+    tokenizer = known_tokenizer(data, manifest_lib.TOKENIZER_NAME)
     if tokenizer is None:
         return None
     # Earlier versions took other pieces for the first and the last of a sequence.

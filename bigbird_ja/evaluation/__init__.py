@@ -112,8 +112,10 @@ def evaluate_model(
     batches = records.enumerate()
     if max_batches:
         batches = batches.take(max_batches)
-    path = storage.join(data_dir, TOKENIZER_NAME)
-    tokenizer = known_tokenizer(path) if manifest.tokenizer_sha256 else None
+    tokenizer = None
+    if manifest.tokenizer_sha256:
+        path = storage.join(data_dir, TOKENIZER_NAME)
+        tokenizer = known_tokenizer(storage.read_bytes(path), path)
     with check.named_damage(manifest, data_dir, ("eval",)):
         measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
     parts = part.gather(measured)

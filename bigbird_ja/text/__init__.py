@@ -235,17 +235,16 @@ def tokenizer_of(data: bytes, source: str) -> Tokenizer:
     return tokenizer.from_model(data, source)
 
 
-def known_tokenizer(path: str) -> Tokenizer | None:
-    """Load a data set's `tokenizer.model`; None if only transformers could and it is not here.
+def known_tokenizer(data: bytes, source: str) -> Tokenizer | None:
+    """Load as `tokenizer_of`; return None if only transformers could and it is not here.
 
     Such archives were made of a folder by an earlier version. Training works without.
     """
     from bigbird_ja.text import folder_tokenizer
 
-    data = _read(path)
     if data.startswith(folder_tokenizer.FIRST_BYTES) and not folder_tokenizer.is_described(data):
         return None
-    return tokenizer_of(data, path)
+    return tokenizer_of(data, source)
 
 
 def _read(path: str) -> bytes:

@@ -103,7 +103,9 @@ def tokens_in(folder: str) -> dict[str, int | None]:
         if name.endswith(".model"):  # some classes count otherwise than the model
             return {piece.name: None for piece in model_proto.pieces(data)}
         if name.endswith(".txt"):
-            return {token: i for i, token in enumerate(data.decode().splitlines())}
+            return {
+                token: i for i, token in enumerate(re.split("\r?\n", data.decode().rstrip("\r\n")))
+            }
         content = json.loads(data)
         if name == DEFINITION:
             content = content["model"]["vocab"]
@@ -136,7 +138,7 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
     ):
         if sum(entry.file_size for entry in archive.infolist()) > 2 * _MOST_BYTES:
             raise BadInput(f"{source}: holds more than {2 * _MOST_BYTES:,} bytes: no tokenizer")
-        return {name: archive.read(name) for name in archive.namelist()}
+        return {storage.check_inside(name): archive.read(name) for name in archive.namelist()}
 
 
 def is_described(data: bytes) -> bool:
@@ -149,16 +151,8 @@ def is_described(data: bytes) -> bool:
 
 def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
     """Load a folder's files by `AutoTokenizer`; return the files of its archive."""
-    require("transformers")
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    with _loading(source), _on_disk(content) as folder:
-        config = json.loads(content.get(CONFIG, b"{}"))
-        if (config.get("mecab_kwargs") or {}).get("mecab_option"):
-            raise BadInput(f"{source}/{CONFIG}: mecab_option can write files: leave it out")
-        only = {"local_files_only": True, "trust_remote_code": False}
-        theirs = transformers.AutoTokenizer.from_pretrained(folder, **only)
+    with _loading(source):
+        theirs, config = _load(content, source)
         names = _names(theirs)
         ends = _ends(theirs, source)
         special = _special_ids(theirs, names, ends, source)
@@ -205,12 +199,20 @@ def _loading(source: str) -> Iterator[None]:
         raise BadInput(f"{source}: {summary_line(error)}: {advice}") from error
 
 
-@contextlib.contextmanager
-def _on_disk(content: Mapping[str, bytes]) -> Iterator[str]:
+def _load(content: Mapping[str, bytes], source: str) -> tuple[Any, dict[str, Any]]:
+    """Load a tokenizer from its files by transformers; return it and tokenizer_config.json."""
+    require("transformers")
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    config = json.loads(content.get(CONFIG, b"{}"))
+    if (config.get("mecab_kwargs") or {}).get("mecab_option"):
+        raise BadInput(f"{source}/{CONFIG}: mecab_option can write files: leave it out")
+    only = {"local_files_only": True, "trust_remote_code": False}
     with scratch_directory() as folder:
         for name, data in content.items():
             storage.write_bytes(os.path.join(folder, name), data)
-        yield folder
+        return transformers.AutoTokenizer.from_pretrained(folder, **only), config
 
 
 def _names(theirs: Any) -> list[str]:
@@ -378,12 +380,7 @@ class FolderTokenizer(Tokenizer):
         return encode
 
     def _in_python(self) -> Callable[[list[str], bool], list[list[int]]]:
-        import transformers
-
-        transformers.logging.set_verbosity_error()
-        kind = json.loads(self.files[CONFIG])["tokenizer_class"]
-        with _on_disk(self.files) as folder:
-            theirs = getattr(transformers, kind).from_pretrained(folder)
+        theirs, _ = _load(self.files, self.source)
         if hasattr(theirs, "subword_tokenizer"):  # words repeat, and cutting one takes long
             cut = theirs.subword_tokenizer.tokenize
             theirs.subword_tokenizer.tokenize = functools.lru_cache(1 << 18)(cut)

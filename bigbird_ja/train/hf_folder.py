@@ -244,7 +244,8 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
     Raises:
         BadInput: it is not the folder's, or the folder's has more tokens than embeddings.
     """
-    theirs, tokenizer = folder_tokenizer.tokens_in(source), known_tokenizer(path)
+    theirs = folder_tokenizer.tokens_in(source)
+    tokenizer = known_tokenizer(storage.read_bytes(path), path)
     if not theirs or tokenizer is None:
         return
     ours = {name: i for i, name in enumerate(tokenizer.names)}

@@ -159,6 +159,16 @@ def test_a_block_that_was_damaged_is_packed_again(tmp_path, output, request_of, 
     assert make(request_of(tmp_path / "whole")).fingerprint == made.fingerprint
 
 
+def test_a_shard_that_was_damaged_while_it_waited_is_made_again(tmp_path, output, request_of):
+    make_until(2, request_of(output, num_shards=4), (shards, "write_shard"))
+    path = next(Path(output, work.NAME, "ready").glob("train-*"))
+    path.write_bytes(path.read_bytes()[::-1])
+    made = make(request_of(output, num_shards=4))
+    assert check.fast_check(output)[0] == made
+    whole = make(request_of(tmp_path / "whole", num_shards=4))
+    assert whole.fingerprint == made.fingerprint
+
+
 def test_a_failing_disk_is_reported(output, request_of, monkeypatch):
     monkeypatch.setattr(blocks, "read_block", lambda *_, **__: None)
     with pytest.raises(StorageError, match="could not be read back"):

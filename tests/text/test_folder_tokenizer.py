@@ -191,6 +191,8 @@ def test_the_files_are_one_file_of_the_same_bytes(folders, tmp_path):
     path.write_bytes(ours.model_bytes)
     again = read_tokenizer(str(path))
     assert (again.sha256, again.special_ids) == (ours.sha256, ours.special_ids)
+    with pytest.raises(BadInput, match="not a file name inside"):
+        tokenizer_of(folder_tokenizer.pack({"../vocab.txt": b"[MASK]"}), "x")
     path.write_bytes(ours.model_bytes[:-100])
     with pytest.raises(BadInput, match="not a whole archive"):
         read_tokenizer(str(path))
@@ -265,19 +267,16 @@ def test_what_is_not_installed_is_named(folders, monkeypatch):
         ours.encode("日本")
 
 
-def test_an_archive_of_an_earlier_version_is_read_where_transformers_is(
-    folders, monkeypatch, tmp_path
-):
+def test_an_archive_of_an_earlier_version_is_read_where_transformers_is(folders, monkeypatch):
     folder = folders["WordPiece"]
     names = (FILE, CONFIG, "special_tokens_map.json", "vocab.txt")
     kept = {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
-    path = tmp_path / "tokenizer.model"
-    path.write_bytes(folder_tokenizer.pack(kept))
-    old, new = known_tokenizer(str(path)), read_tokenizer(str(folder))
-    assert old.model_bytes == path.read_bytes(), "the name of the data set's tokenizer stays"
+    archive = folder_tokenizer.pack(kept)
+    old, new = known_tokenizer(archive, "x"), read_tokenizer(str(folder))
+    assert old.model_bytes == archive, "the checksum of the data set's tokenizer stays"
     assert (old.names, old.special, old.files) == (new.names, new.special, new.files)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert known_tokenizer(str(path)) is None, "which training does without"
+    assert known_tokenizer(archive, "x") is None, "which training does without"
 
 
 @each_kind(tokenizer_folders.KINDS)
