@@ -166,6 +166,7 @@ def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarra
     from bigbird_ja.export.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
     transformers.logging.disable_progress_bar()  # it writes across our own lines
+    transformers.logging.set_verbosity_error()  # a masked-LM class has no place for a pooler
     has_code = _has_code(directory)
     kind = BigBirdJaForMaskedLM if has_code else transformers.AutoModelForMaskedLM
     loaded = kind.from_pretrained(directory).eval()
