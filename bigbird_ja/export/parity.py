@@ -127,8 +127,11 @@ def disagreement(report: Mapping[str, Any]) -> str | None:
     """
     tokenizer, scores = report.get("tokenizer", {}), report.get("scores", {})
     if not tokenizer.get("identical_articles", True):
-        same = f"identical in {tokenizer['identical_texts']} of {tokenizer['texts']} texts"
-        return f"token ids by {tokenizer['class']} are {same} to those of training"
+        others = tokenizer["texts"] - tokenizer["identical_texts"]
+        return (
+            f"token ids by {tokenizer['class']} differ from training's in {others} of"
+            f" {tokenizer['texts']} texts"
+        )
     if not scores.get("agrees", True):
         losses = report["masked_lm_loss"]
         return (
