@@ -76,6 +76,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     stock = hf_folder.stock_class(model_type, config.model, model.data.nsp)
     shape = _shape(config.model) if stock is None else _stock_shape(model_type, stock)
     origin, base_model = _origin(source)
+    long = ["long-context"] if (config.model.max_position_embeddings or 0) > _SHORT else []
     mask = model.tokenizer.written[model.tokenizer.special.mask]
     card = _template("model_card.md").format(
         name=_plain(options.name),
@@ -87,7 +88,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
                 "library_name": "transformers",
                 "pipeline_tag": "fill-mask",
                 "mask_token": mask,
-                "tags": [*dict.fromkeys([shape.pop("tag"), *_tags(config.model, stated)])],
+                "tags": [*dict.fromkeys([shape.pop("tag"), *long, *_texts(stated.get("tags"))])],
             }
         ),
         meta=meta,
@@ -138,12 +139,6 @@ def _front(header: Mapping[str, Any]) -> str:
     """Write the YAML that the Hub reads; without what is not known."""
     known = {key: value for key, value in header.items() if value}
     return yaml.safe_dump(known, allow_unicode=True, sort_keys=False)
-
-
-def _tags(model: ModelConfig, stated: Mapping[str, Any]) -> list[str]:
-    """List the source's tags, and one for a model of long texts."""
-    long = ["long-context"] if (model.max_position_embeddings or 0) > _SHORT else []
-    return long + _texts(stated.get("tags"))
 
 
 def _texts(value: Any) -> list[str]:

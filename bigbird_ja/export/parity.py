@@ -127,8 +127,11 @@ def disagreement(report: Mapping[str, Any]) -> str | None:
     """
     tokenizer, scores = report.get("tokenizer", {}), report.get("scores", {})
     if not tokenizer.get("identical_articles", True):
-        same = f"identical in {tokenizer['identical_texts']} of {tokenizer['texts']} texts"
-        return f"token ids by {tokenizer['class']} are {same} to those of training"
+        others = tokenizer["texts"] - tokenizer["identical_texts"]
+        return (
+            f"token ids by {tokenizer['class']} differ from training's in {others} of"
+            f" {tokenizer['texts']} texts"
+        )
     if not scores.get("agrees", True):
         losses = report["masked_lm_loss"]
         return (
@@ -166,6 +169,7 @@ def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarra
     from bigbird_ja.export.modeling_bigbird_ja import BigBirdJaForMaskedLM, document_numbers
 
     transformers.logging.disable_progress_bar()  # it writes across our own lines
+    transformers.logging.set_verbosity_error()  # a masked-LM class has no place for a pooler
     has_code = _has_code(directory)
     kind = BigBirdJaForMaskedLM if has_code else transformers.AutoModelForMaskedLM
     loaded = kind.from_pretrained(directory).eval()

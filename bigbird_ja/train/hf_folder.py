@@ -8,11 +8,10 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
@@ -276,28 +275,19 @@ def describe(folder: str) -> dict[str, Any]:
     """
     config = _stated(folder, "config.json", dict[str, Any]) or {}
     card, body = _model_card(folder)
-    modules = _stated(folder, "modules.json", list[_Module]) or []
-    pooling = next((m.path for m in modules if m.kind == "Pooling"), "")
+    modules = _stated(folder, "modules.json", list[dict[str, str | int]]) or []
+    kinds = [str(module.get("type")).rpartition(".")[2] for module in modules]
+    pooling = f"{kinds.index('Pooling') if 'Pooling' in kinds else ''}_Pooling/config.json"
     facts = {
         "config": config,
         "name": _hub_name(folder, config, body),
         **{key: card.get(key) for key in ("license", "language", "tags")},
-        "modules": [module.kind for module in modules],
+        "modules": kinds,
         "Transformer": _stated(folder, "sentence_bert_config.json", dict[str, Any]),
-        "Pooling": _stated(folder, f"{pooling}/config.json", dict[str, Any]) if pooling else None,
+        "Pooling": _stated(folder, pooling, dict[str, Any]),
         "prompts": _stated(folder, "config_sentence_transformers.json", dict[str, Any]),
     }
     return {key: value for key, value in facts.items() if value}
-
-
-@dataclass(frozen=True)
-class _Module:
-    type: str
-    path: Annotated[str, Meta(pattern=r"^[\w.-]*\Z")]
-
-    @property
-    def kind(self) -> str:
-        return self.type.rpartition(".")[2]
 
 
 def _stated(folder: str, name: str, kind: type[T]) -> T | None:

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import itertools
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -72,7 +73,9 @@ def go_on(run_cli, data, model, source, steps, *more):
     flags = [f"--data_dir={data}", f"--model_dir={model}", f"--init_from={source}"]
     flags += [f"--num_train_steps={steps}", f"--set=training.eval_every_steps={steps}"]
     flags += ["--mode=train_and_eval", runs.ENGINE, *_SETTINGS.split(), *more]
-    checked(run_cli("pretrain", *flags, timeout=3000))
+    ended = checked(run_cli("pretrain", *flags, timeout=3000))
+    if json.loads((source / "config.json").read_text())["model_type"] in ("bert", "roberta"):
+        assert "again" in re.search("attention: full, .*`export` makes a .*", ended.stderr)[0]
     first = json.loads((model / "eval.jsonl").read_text().splitlines()[0])
     assert first["step"] == 0
     return float(first["masked_lm_loss"])

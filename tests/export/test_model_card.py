@@ -82,7 +82,9 @@ def test_a_disagreement_stands_in_the_card(trained):
     assert "`T` gives other token ids than training's in 1 of 28 texts, all of them odd" in card
     report = {"tokenizer": {**odd, "identical_articles": False}}
     card = model_card.text(trained, model_card.Options("x"), report)
-    assert "**Do not use it as it is**: token ids by T are identical in 27 of 28 texts" in card
+    assert (
+        "**Do not use it as it is**: token ids by T differ from training's in 1 of 28 texts" in card
+    )
 
 
 SOURCE = """---
