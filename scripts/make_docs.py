@@ -10,13 +10,12 @@ With --check nothing is written; the exit status is 1 if a page is out of date.
 import re
 import sys
 
-import msgspec
 from absl import flags
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
 from bigbird_ja.settings import DATA_KEYS
-from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.option import Setting
 from bigbird_ja.settings.schema import OPTIONS, Config
 from scripts import make_tour
 from testkit import ROOT
@@ -105,7 +104,7 @@ def settings_page() -> str:
     """Write the sections of docs/settings.md below the introduction that it has."""
     parts = [(ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0]]
     set_by = _setting_flags()
-    for name, section in msgspec.structs.asdict(Config()).items():
+    for name, section in vars(Config()).items():
         about = " ".join((type(section).__doc__ or "").split())
         listed = [option for option in OPTIONS.values() if option.section == name]
         rows = "\n".join(_row(option, set_by.get(option.key, [])) for option in listed)
@@ -116,7 +115,7 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
-def _changes(section: str, listed: list[Option]) -> str:
+def _changes(section: str, listed: list[Setting]) -> str:
     """Say which settings of a section the data set decides, or a resumed run may change."""
     names = {
         kind: [f"`{o.name}`" for o in listed if o.change == kind] for kind in ("free", "logged")
@@ -133,7 +132,7 @@ def _changes(section: str, listed: list[Option]) -> str:
     return f" *May change*: {', '.join(names['free'])}.{anew}"
 
 
-def _row(option: Option, set_by: list[str]) -> str:
+def _row(option: Setting, set_by: list[str]) -> str:
     values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     if option.kind in (int, float) and not option.choices:
         values = f"{option.unit}, {values}" if option.unit else values

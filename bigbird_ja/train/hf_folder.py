@@ -3,12 +3,12 @@
 ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from bigbird_ja import storage
@@ -154,7 +154,7 @@ def adopted_settings(source: str, run: Config | None, manifest: Manifest) -> lis
     if not state_dict.has_weights(source):
         return []
     if run is not None:
-        known, where = msgspec.structs.asdict(run.model), "the run"
+        known, where = dataclasses.asdict(run.model), "the run"
     else:
         theirs = read_config(source)
         known, where = dict(theirs.settings), f"{source}/config.json"
