@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
@@ -30,7 +31,7 @@ MaskUnit = Literal["subword", "whole_word", "span"]
 
 SEEDS = (-(2**63), 2**64 - 1)
 _RUN = ("pretrain", "launch", "plan", "preflight")
-_FACT: dict[str, Any] = {"by": ("make-data", *_RUN), "change": "fixed"}
+_fact = partial(setting, by=("make-data", *_RUN), change="fixed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +65,10 @@ class TokenizeConfig:
 class MakeDataConfig:
     """Settings for making a data set."""
 
-    seq_length: SeqLength = setting(
-        4096, "Sequence length, [CLS] and [SEP] included.", unit="tokens", **_FACT
-    )
-    masking: Masking = setting(
+    seq_length: SeqLength = _fact(4096, "Sequence length, [CLS] and [SEP] included.", unit="tokens")
+    masking: Masking = _fact(
         "dynamic",
         "Masks. dynamic: drawn in training, new in each epoch; static: stored in the records.",
-        **_FACT,
     )
     dupe_factor: int = setting(
         10,
@@ -79,15 +77,14 @@ class MakeDataConfig:
         "copies",
         only_with="make_data.masking=static",
     )
-    max_predictions_per_seq: Predictions | None = setting(
+    max_predictions_per_seq: Predictions | None = _fact(
         None,
         "Maximum number of predicted tokens per sequence.",
         unit="tokens",
         none="what seq_length and masked_lm_prob need",
-        **_FACT,
     )
-    masked_lm_prob: MaskRate = setting(0.15, "Share of the tokens to predict.", **_FACT)
-    mask_unit: MaskUnit = setting(
+    masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
+    mask_unit: MaskUnit = _fact(
         "whole_word",
         "Unit that is masked as a whole: a token, a word, or a span of words.",
         by=("make-data", "pretrain", "launch", "plan"),
@@ -96,8 +93,8 @@ class MakeDataConfig:
     word_boundaries: Literal["script", "mecab"] = setting(
         "script", "Word boundaries: changes of script, or MeCab with unidic-lite (extra `words`)."
     )
-    nsp: bool = setting(False, "Pairs of segments (A and B) for next-sentence prediction.", **_FACT)
-    eval_fraction: float = setting(
+    nsp: bool = _fact(False, "Pairs of segments (A and B) for next-sentence prediction.")
+    eval_fraction: float = _fact(
         0.01, "Share of the documents held out for evaluation.", (0.0, 0.5)
     )
     num_shards: int = setting(

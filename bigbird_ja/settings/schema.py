@@ -6,6 +6,7 @@ resumed run accepts follow from it; `option.Setting` lists the arguments of `set
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from bigbird_ja.settings import SEEDS, MakeDataConfig, TokenizeConfig
@@ -22,6 +23,14 @@ _STEP = (*_RUN, "preflight")
 _PLAN = (*_RUN, "plan")
 _ALL = (*_RUN, "preflight", "plan")
 _MAKING = (*_ALL, "make-data")
+
+_in_step = partial(setting, by=_STEP)
+_in_blocks = partial(setting, by=_MAKING, only_with=_IN_BLOCKS)
+_rotary = partial(setting, by=_STEP, only_with=_MODERNBERT)
+_windowed = partial(setting, only_with=_MODERNBERT)
+_logged = partial(setting, by=_RUN, change="free")
+_evaluated = partial(_logged, needs_flag="mode=train_and_eval")
+_STEPS = (1, LONGEST_RUN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,26 +57,23 @@ class ModelConfig:
     intermediate_size: int = setting(
         3072, "Width of a layer's feed-forward network.", (1, 1_000_000)
     )
-    hidden_act: Literal["gelu_new", "gelu", "relu"] = setting(
+    hidden_act: Literal["gelu_new", "gelu", "relu"] = _in_step(
         "gelu_new",
         "Activation; gelu_new: tanh approximation, as in Google's BigBird.",
         modernbert="gelu",
-        by=_STEP,
     )
-    max_position_embeddings: int | None = setting(
+    max_position_embeddings: int | None = _in_step(
         None,
         "Rows of the position table: the longest input.",
         (1, 10_000_000),
         "tokens",
         none="the data's seq_length",
-        by=_STEP,
     )
-    hidden_dropout_prob: float = setting(
+    hidden_dropout_prob: float = _in_step(
         0.1,
         "Dropout of hidden states; block-sparse attention weights have none.",
         (0.0, 0.9),
         modernbert=0.0,
-        by=_STEP,
     )
     initializer_range: float = setting(
         0.02, "Standard deviation of the initial weights (truncated normal).", (0.0, 10.0), by=_RUN
@@ -78,73 +84,45 @@ class ModelConfig:
         modernbert="normal",
         by=_RUN,
     )
-    layer_norm_eps: float = setting(
-        1e-12, "Epsilon of layer norms.", (0.0, 1.0), modernbert=1e-5, by=_STEP
-    )
+    layer_norm_eps: float = _in_step(1e-12, "Epsilon of layer norms.", (0.0, 1.0), modernbert=1e-5)
     attention_type: Literal["block_sparse", "original_full", "simulated_sparse"] = setting(
         "block_sparse",
         "Block-sparse, full, or full with the sparse mask (for comparisons).",
         only_with=_BIGBIRD,
         by=_MAKING,
     )
-    block_size: int = setting(
-        64, "Tokens per attention block.", (1, 4096), "tokens", only_with=_IN_BLOCKS, by=_MAKING
+    block_size: int = _in_blocks(64, "Tokens per attention block.", (1, 4096), "tokens")
+    num_random_blocks: int = _in_blocks(
+        3, "Random key blocks per query block (`rolled` rounds up to even).", (0, 64), "blocks"
     )
-    num_random_blocks: int = setting(
-        3,
-        "Random key blocks per query block (`rolled` rounds up to even).",
-        (0, 64),
-        "blocks",
-        only_with=_IN_BLOCKS,
-        by=_MAKING,
-    )
-    random_pattern: Literal["rolled", "independent"] = setting(
+    random_pattern: Literal["rolled", "independent"] = _in_blocks(
         "rolled",
         "Random blocks. rolled: whole tiles, with one shift for all rows of a head; independent:"
         " drawn for each row and head.",
-        only_with=_IN_BLOCKS,
-        by=_MAKING,
     )
     pattern_seed: int = setting(
         0, "Seed for the random blocks, drawn once.", (0, 2**32 - 1), only_with=_IN_BLOCKS
     )
-    attention_implementation: Literal["auto", "xla", "kernel"] = setting(
+    attention_implementation: Literal["auto", "xla", "kernel"] = _in_step(
         "auto",
         "Computation of attention. kernel: one kernel each way, without scores in memory; needs"
         " the engine pjrt and a newer TPU. auto: if measured faster (v5e, v6e).",
         change="free",
-        by=_STEP,
     )
-    attend_across_documents: bool = setting(
-        True, "Attention between the documents of a sequence.", by=_STEP
+    attend_across_documents: bool = _in_step(True, "Attention between the documents of a sequence.")
+    local_attention: int = _windowed(
+        128, "Window of a local layer, half on each side.", (2, 1_000_000), "tokens"
     )
-    local_attention: int = setting(
-        128,
-        "Window of a local layer, half on each side.",
-        (2, 1_000_000),
-        "tokens",
-        only_with=_MODERNBERT,
+    global_attn_every_n_layers: int = _windowed(
+        3, "Layers 0, n, 2n, ... attend globally, the others locally.", (1, 1000), "layers"
     )
-    global_attn_every_n_layers: int = setting(
-        3,
-        "Layers 0, n, 2n, ... attend globally, the others locally.",
-        (1, 1000),
-        "layers",
-        only_with=_MODERNBERT,
-    )
-    global_rope_theta: float = setting(
+    global_rope_theta: float = _rotary(
         160_000.0,
         "Base of rotary positions in global layers; 160,000 for 8,192 tokens.",
         (1.0, 1e12),
-        only_with=_MODERNBERT,
-        by=_STEP,
     )
-    local_rope_theta: float = setting(
-        10_000.0,
-        "Base of rotary positions in local layers.",
-        (1.0, 1e12),
-        only_with=_MODERNBERT,
-        by=_STEP,
+    local_rope_theta: float = _rotary(
+        10_000.0, "Base of rotary positions in local layers.", (1.0, 1e12)
     )
 
 
@@ -168,7 +146,7 @@ class TrainingConfig:
     num_train_steps: int = setting(
         1_400_000,
         "Total steps; raise it to continue a finished run.",
-        (1, LONGEST_RUN),
+        _STEPS,
         "steps",
         change="free",
     )
@@ -182,43 +160,36 @@ class TrainingConfig:
     warmup_steps: int = setting(
         10_000, "Steps of linear warm-up to the peak learning rate.", (0, LONGEST_RUN), "steps"
     )
-    schedule: Literal["linear", "cosine", "wsd", "google"] = setting(
+    schedule: Literal["linear", "cosine", "wsd", "google"] = _in_step(
         "linear",
         "Learning rate after the warm-up. linear, cosine: to zero; wsd: constant, then decay;"
         " google: as in BERT's code, linear from step 0 on.",
-        by=_STEP,
     )
-    decay_fraction: float = setting(
+    decay_fraction: float = _in_step(
         0.1,
         "Fraction of the steps in the final decay phase (wsd).",
         (0.0, 1.0),
         only_with="training.schedule=wsd",
-        by=_STEP,
     )
-    optimizer: Literal["adamw", "muon"] = setting(
+    optimizer: Literal["adamw", "muon"] = _in_step(
         "adamw",
         "Optimizer. muon: Muon for the layers' matrices, AdamW for the rest, with AdamW's learning"
         " rate and decay; its work is divided over the devices.",
         change="fixed",
-        by=_STEP,
     )
-    update_rule: Literal["adamw", "google"] = setting(
-        "adamw",
-        "Variant of AdamW. google: no bias correction, as in BERT's and BigBird's code.",
-        by=_STEP,
+    update_rule: Literal["adamw", "google"] = _in_step(
+        "adamw", "Variant of AdamW. google: no bias correction, as in BERT's and BigBird's code."
     )
-    weight_decay: float = setting(
-        0.01, "Decoupled weight decay; not for biases and layer norms.", (0.0, 10.0), by=_STEP
+    weight_decay: float = _in_step(
+        0.01, "Decoupled weight decay; not for biases and layer norms.", (0.0, 10.0)
     )
-    adam_beta2: float = setting(
-        0.999, "Decay rate of AdamW's second moment.", low=0.0, below=1.0, by=_STEP
+    adam_beta2: float = _in_step(0.999, "Decay rate of AdamW's second moment.", low=0.0, below=1.0)
+    adam_epsilon: float = _in_step(1e-06, "Epsilon of AdamW.", above=0.0, high=1.0)
+    clip_norm: float = _in_step(
+        1.0, "Maximum global norm of the gradients; 0 disables clipping.", (0.0, 1e9)
     )
-    adam_epsilon: float = setting(1e-06, "Epsilon of AdamW.", above=0.0, high=1.0, by=_STEP)
-    clip_norm: float = setting(
-        1.0, "Maximum global norm of the gradients; 0 disables clipping.", (0.0, 1e9), by=_STEP
-    )
-    dtype: Literal["bfloat16", "float32"] = setting(
-        "bfloat16", "Compute dtype; parameters stay in float32.", by=_STEP
+    dtype: Literal["bfloat16", "float32"] = _in_step(
+        "bfloat16", "Compute dtype; parameters stay in float32."
     )
     masked_lm_prob: float | None = setting(
         None,
@@ -235,50 +206,30 @@ class TrainingConfig:
         below=1.0,
         none="training.masked_lm_prob, at every step",
     )
-    gradient_checkpointing: bool = setting(
-        False, "Recomputation of each layer in the backward pass: less memory, more time.", by=_STEP
+    gradient_checkpointing: bool = _in_step(
+        False, "Recomputation of each layer in the backward pass: less memory, more time."
     )
-    seed: int = setting(
-        12_345,
-        "Seed for weight initialization and dropout.",
-        (-(2**63), INT64_MAX),
-        change="fixed",
-        by=_STEP,
+    seed: int = _in_step(
+        12_345, "Seed for weight initialization and dropout.", (-(2**63), INT64_MAX), change="fixed"
     )
-    log_every_steps: int = setting(
-        100,
-        "Steps between log entries in metrics.jsonl.",
-        (1, LONGEST_RUN),
-        "steps",
-        change="free",
-        by=_RUN,
+    log_every_steps: int = _logged(
+        100, "Steps between log entries in metrics.jsonl.", _STEPS, "steps"
     )
-    eval_every_steps: int = setting(
-        10_000,
-        "Steps between evaluations, with --mode train_and_eval.",
-        (1, LONGEST_RUN),
-        "steps",
-        needs_flag="mode=train_and_eval",
-        change="free",
-        by=_RUN,
+    eval_every_steps: int = _evaluated(
+        10_000, "Steps between evaluations, with --mode train_and_eval.", _STEPS, "steps"
     )
-    eval_max_batches: int | None = setting(
+    eval_max_batches: int | None = _evaluated(
         None,
         "Maximum number of batches per evaluation, 16,384 tokens each.",
         (1, 1_000_000_000),
         "batches",
         none="all held-out records",
-        needs_flag="mode=train_and_eval",
-        change="free",
-        by=_RUN,
     )
-    stall_minutes: float = setting(
+    stall_minutes: float = _logged(
         10.0,
         "Abort if no step completes for this many minutes; 0 disables the watchdog.",
         (0.0, 1e6),
         "minutes",
-        change="free",
-        by=_RUN,
     )
 
 
@@ -305,8 +256,8 @@ class CheckpointsConfig:
 class TpuConfig:
     """Settings of the machine that trains."""
 
-    num_cores: int = setting(
-        8, "Cores over which the sequences of a step are divided.", (1, 4096), "cores", by=_STEP
+    num_cores: int = _in_step(
+        8, "Cores over which the sequences of a step are divided.", (1, 4096), "cores"
     )
     name: str = setting(
         "local", "Name of the TPU; local: this TPU VM's own.", needs_flag="use_tpu", filled=True
