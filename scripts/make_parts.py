@@ -1,7 +1,7 @@
-"""Writes the parts of pages that follow from calls, imports and comments: `make docs`.
+"""Parts of pages that follow from imports and comments (`make docs`).
 
-These are the roads of docs/tour.md, the picture of docs/architecture.md and, from the comments of
-`decide.py`, the supervisor's state machine in docs/design/launch.md.
+These are the picture of docs/architecture.md and, from the comments of `decide.py`, the
+supervisor's state machine in docs/design/launch.md.
 """
 
 import ast
@@ -9,62 +9,36 @@ import inspect
 import re
 
 from bigbird_ja.launch import decide
-from scripts import roads
 from testkit import ROOT
 
-PAGES = ("docs/tour.md", "docs/architecture.md", "docs/design/launch.md")
-# What stands between two such lines is written anew.
+PACKAGE = "bigbird_ja"
+PAGES = ("docs/architecture.md", "docs/design/launch.md")
+# The text between two such lines is replaced.
 PART = re.compile("(?s)(<!-- ([^\n]*) by `make docs` -->\n).*?(<!-- end -->)")
 PHASES = ("idle", "creating", "running", "removing")
 
 
 def pages() -> dict[str, str]:
     """Return path -> content of the pages."""
-    code = roads.Code(ROOT)
-    told: set[str] = set()
-    others = {"picture": picture, "rules": rules}
+    parts = {"picture": picture, "rules": rules}
 
     def part(found: re.Match[str]) -> str:
-        name = found[2]
-        text = others[name]() if name in others else _road(code, name, told)
-        return f"{found[1]}{text}{found[3]}"
+        return f"{found[1]}{parts[found[2]]()}{found[3]}"
 
     return {name: PART.sub(part, (ROOT / name).read_text("utf-8")) for name in PAGES}
-
-
-def _road(code: roads.Code, name: str, told: set[str]) -> str:
-    """List the files of a road, with what each does where the page has not told it yet."""
-    files = code.road(roads.ROADS[name]["stretches"])
-    lines = ""
-    for file in files:
-        about = "" if file in told else f": {_summary(file)}"
-        lines += f"- [{file}](../{roads.PACKAGE}/{file}){about}\n"
-        told.add(file)
-    return f"\n{len(files)} files:\n\n{lines}\n"
-
-
-def _summary(file: str) -> str:
-    """Return the beginning of a module's docstring, to where it gets particular."""
-    path = ROOT / roads.PACKAGE / file
-    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    text = " ".join(text.partition("\n\n")[0].split())
-    found = re.match(r"\S+ .{5,}?(?=[:;.,]? \(|[:;.] |[:.]?$)", text)
-    sentence = found[0] if found else text
-    head = sentence.partition(", ")[0]
-    return head if len(head.split()) > 3 else sentence
 
 
 def picture() -> str:
     """Draw which package imports which; what follows from other arrows is left out."""
     import grimp  # not beside TensorFlow 2.15, where this module is imported, too
 
-    graph = grimp.build_graph(roads.PACKAGE, cache_dir=None)
-    names = {path.parent.name for path in (ROOT / roads.PACKAGE).glob("*/__init__.py")}
+    graph = grimp.build_graph(PACKAGE, cache_dir=None)
+    names = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
     for name in names:
-        graph.squash_module(f"{roads.PACKAGE}.{name}")
+        graph.squash_module(f"{PACKAGE}.{name}")
     direct: dict[str, set[str]] = {}
     for name in sorted(names):
-        imported = graph.find_modules_directly_imported_by(f"{roads.PACKAGE}.{name}")
+        imported = graph.find_modules_directly_imported_by(f"{PACKAGE}.{name}")
         direct[name] = {other.rpartition(".")[2] for other in imported} & names - {name}
     lines = ["", "```mermaid", "flowchart TD"]
     for name, others in direct.items():
