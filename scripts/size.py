@@ -47,7 +47,8 @@ def main() -> int:
     """Print the tables; return 1 if a cap that is checked is exceeded."""
     parts: dict[str, list[int]] = defaultdict(list)
     totals = dict.fromkeys(CAPS, 0)
-    totals["words"] = sum(len(text.split()) for text in tracked("*.md").values())
+    pages = [text for path, text in tracked("*.md").items() if not path.startswith("bigbird_ja/")]
+    totals["words"] = sum(len(text.split()) for text in pages)
     kinds = {"bigbird_ja": "package", "tests": "tests", "testkit": "tests", "scripts": "scripts"}
     for path, text in tracked("*.py").items():
         folders = path.split("/")[:-1]
