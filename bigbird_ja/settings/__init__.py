@@ -42,7 +42,7 @@ class TokenizeConfig:
         32_000,
         "Size of the vocabulary, special tokens included.",
         (16, 10_000_000),
-        "pieces",
+        "entries",
         by=("tokenize", *_RUN),
         change="fixed",
     )

@@ -47,7 +47,7 @@ class ModelConfig:
         " by default its exact gelu, layer norms (1e-5) and no dropout.",
     )
     vocab_size: int | None = setting(
-        None, "Rows of the embedding table.", (1, 10_000_000), "pieces", none="from the data set"
+        None, "Rows of the embedding table.", (1, 10_000_000), "entries", none="from the data set"
     )
     hidden_size: int = setting(768, "Width of the encoder.", (1, 65_536))
     num_layers: int = setting(12, "Layers of the encoder.", (1, 1000), "layers")

@@ -192,6 +192,8 @@ def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_wa
             assert served.get(key, "") in str(refused.value)
     with pytest.raises(BadInput, match=r"initializer=mimetic is no longer .*subspaces"):
         resolve_config(None, ["model.initializer=mimetic"])
+    with pytest.raises(BadInput, match="optimizer_sharding is no longer a setting"):
+        resolve_config(None, ["training.optimizer_sharding=false"])  # its value in old files
     off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
     file.write_text(f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}")
     assert resolve_config(str(file))[0] == resolve_config(None, ["training.clip_norm=2"])[0]
