@@ -7,7 +7,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, predictions_of, requested_data
-from bigbird_ja.settings.resolve import fit_to_data, read_config, resolve_config
+from bigbird_ja.settings.resolve import Override, fit_to_data, read_config, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 from bigbird_ja.settings.values import (
     change_of,
@@ -152,6 +152,13 @@ def test_an_unknown_setting_names_the_nearest_ones(name, meant):
     with pytest.raises(BadInput, match="did you mean") as error:
         resolve_config(None, [f"{name}=1"])
     assert repr(meant) in str(error.value)
+
+
+def test_settings_of_another_programs_model_are_read_by_their_declarations():
+    """`--init_from`: the values of a config.json are not ours."""
+    adopted = [Override("model.num_layers", 10**9, "hf/config.json")]
+    with pytest.raises(BadInput, match=r"hf/config\.json: model\.num_layers=1000000000: must be"):
+        resolve_config(adopted=adopted)
 
 
 def test_predictions_follow_the_length_and_the_rate():
