@@ -1,8 +1,4 @@
-"""Parts of pages that follow from imports and comments (`make docs`).
-
-These are the picture of docs/architecture.md and, from the comments of `decide.py`, the
-supervisor's state machine in docs/design/launch.md.
-"""
+"""The supervisor's state machine in docs/design/launch.md, from `decide.py`'s comments."""
 
 import ast
 import inspect
@@ -11,44 +7,15 @@ import re
 from bigbird_ja.launch import decide
 from testkit import ROOT
 
-PACKAGE = "bigbird_ja"
-PAGES = ("docs/architecture.md", "docs/design/launch.md")
-# The text between two such lines is replaced.
-PART = re.compile("(?s)(<!-- ([^\n]*) by `make docs` -->\n).*?(<!-- end -->)")
+PAGE = "docs/design/launch.md"
+PART = re.compile("(?s)(<!-- rules by `make docs` -->\n).*?(<!-- end -->)")
 PHASES = ("idle", "creating", "running", "removing")
 
 
 def pages() -> dict[str, str]:
-    """Return path -> content of the pages."""
-    parts = {"picture": picture, "rules": rules}
-
-    def part(found: re.Match[str]) -> str:
-        return f"{found[1]}{parts[found[2]]()}{found[3]}"
-
-    return {name: PART.sub(part, (ROOT / name).read_text("utf-8")) for name in PAGES}
-
-
-def picture() -> str:
-    """Draw which package imports which; what follows from other arrows is left out."""
-    import grimp  # not beside TensorFlow 2.15, where this module is imported, too
-
-    graph = grimp.build_graph(PACKAGE, cache_dir=None)
-    names = {path.parent.name for path in (ROOT / PACKAGE).glob("*/__init__.py")}
-    for name in names:
-        graph.squash_module(f"{PACKAGE}.{name}")
-    direct: dict[str, set[str]] = {}
-    for name in sorted(names):
-        imported = graph.find_modules_directly_imported_by(f"{PACKAGE}.{name}")
-        direct[name] = {other.rpartition(".")[2] for other in imported} & names - {name}
-    lines = ["", "```mermaid", "flowchart TD"]
-    for name, others in direct.items():
-        behind = set().union(*(_below(direct, other) for other in others))
-        lines += [f"  {name} --> {other}" for other in sorted(others - behind)]
-    return "\n".join([*lines, "```", "", ""])
-
-
-def _below(direct: dict[str, set[str]], name: str) -> set[str]:
-    return direct[name].union(*(_below(direct, other) for other in direct[name]))
+    """Return path -> content of the page."""
+    text = (ROOT / PAGE).read_text("utf-8")
+    return {PAGE: PART.sub(lambda found: f"{found[1]}{rules()}{found[2]}", text)}
 
 
 def rules() -> str:
