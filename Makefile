@@ -66,7 +66,7 @@ test-nightly: $(ALL) ## what is long and rare, then every other environment (hou
 	@$(BIN)/python -m pytest $(WORKERS) -m nightly
 	@$(MAKE) test-estimator test-kaggle
 
-lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages; the caps of size
+lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages; the four totals of size
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
@@ -135,10 +135,10 @@ bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
 	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m nightly tests/train/test_soak.py
 
-size: $(STAMP) ## lines, files and functions by package
+size: $(STAMP) ## files and lines of code by package, and the totals
 	@$(BIN)/python -m scripts.size
 
-docs: $(STAMP) ## write what pages say of the code: commands, settings, roads, the state machine
+docs: $(STAMP) ## write what pages say of the code: commands, settings, the state machine
 	@$(BIN)/python -m scripts.make_docs
 
 site: $(STAMP) ## build site/, the pages with a search in both languages; a link that leads nowhere ends it

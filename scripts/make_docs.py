@@ -1,8 +1,8 @@
 """`make docs`: writes what pages say of the code from the code itself, so that it cannot drift.
 
 docs/commands/*.md follow from the commands' flags, docs/settings.md below its introduction from the
-settings' declarations, roads, picture and state machine from calls (scripts/make_tour.py), and the
-repository's address in both READMEs from pyproject.toml.
+settings' declarations, the state machine in docs/design/launch.md from `decide.py`
+(scripts/state_machine.py), and the repository's address in both READMEs from pyproject.toml.
 
 With --check nothing is written; the exit status is 1 if a page is out of date.
 """
@@ -11,16 +11,15 @@ import re
 import sys
 from pathlib import Path
 
-import msgspec
 from absl import flags
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
 from bigbird_ja.settings import DATA_KEYS
-from bigbird_ja.settings.option import Option
+from bigbird_ja.settings.option import Setting
 from bigbird_ja.settings.resolve import preset_names, preset_path
 from bigbird_ja.settings.schema import OPTIONS, Config
-from scripts import make_tour
+from scripts import state_machine
 from testkit import ROOT
 
 FOLDER, SETTINGS = "docs/commands", "docs/settings.md"
@@ -30,7 +29,7 @@ COMMON = "In most commands"  # flags that the index lists once
 def pages() -> dict[str, str]:
     """Return path -> content of each page that the code decides, or a part of it."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
-    return command_pages() | {SETTINGS: settings_page()} | readmes | make_tour.pages()
+    return command_pages() | {SETTINGS: settings_page()} | readmes | state_machine.pages()
 
 
 def command_pages() -> dict[str, str]:
@@ -107,7 +106,7 @@ def settings_page() -> str:
     """Write the sections of docs/settings.md below the introduction that it has."""
     parts = [(ROOT / SETTINGS).read_text("utf-8").partition("\n## ")[0], _presets()]
     set_by = _setting_flags()
-    for name, section in msgspec.structs.asdict(Config()).items():
+    for name, section in vars(Config()).items():
         about = " ".join((type(section).__doc__ or "").split())
         listed = [option for option in OPTIONS.values() if option.section == name]
         rows = "\n".join(_row(option, set_by.get(option.key, [])) for option in listed)
@@ -130,7 +129,7 @@ def _presets() -> str:
     return f"## Presets\n\n| `--config` | for | machine |\n|---|---|---|\n{body}\n"
 
 
-def _changes(section: str, listed: list[Option]) -> str:
+def _changes(section: str, listed: list[Setting]) -> str:
     """Say which settings of a section the data set decides, or a resumed run may change."""
     names = {
         kind: [f"`{o.name}`" for o in listed if o.change == kind] for kind in ("free", "logged")
@@ -147,7 +146,7 @@ def _changes(section: str, listed: list[Option]) -> str:
     return f" *May change*: {', '.join(names['free'])}.{anew}"
 
 
-def _row(option: Option, set_by: list[str]) -> str:
+def _row(option: Setting, set_by: list[str]) -> str:
     values = option.allowed or {"bool": "true, false", "str": "text"}[option.kind.__name__]
     if option.kind in (int, float) and not option.choices:
         values = f"{option.unit}, {values}" if option.unit else values

@@ -1,7 +1,7 @@
-"""Declares, parses and explains a command's flags: type, range, choices, default, conditions.
+"""Flags of a command: declaration, parsing, help.
 
 A command declares its flags on a `Flags`; parsing, `--help` and docs/commands follow from that. A
-flag that sets a setting is declared by the setting's key alone.
+flag that sets a setting is declared by the setting's key.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import EXPECTED, Option, in_words, near, suggestion
+from bigbird_ja.settings.option import Option, Setting, in_words, near, suggestion
 
 Args = flags.FlagValues  # the flags of a command, parsed
 
@@ -23,87 +24,119 @@ _SWITCH = {
     **dict.fromkeys(("false", "f", "0", "no", "n"), False),
 }
 
+# Flags of other trainers or of 0.1.0 that no flag of ours corresponds to, with the answer.
+_EXPECTED = {
+    **dict.fromkeys(
+        ("resume", "resume_from", "resume_from_checkpoint"), "run the same command again to resume"
+    ),
+    **dict.fromkeys(
+        ("gpu", "gpus", "use_gpu", "cuda", "device"),
+        "a GPU is used without a flag if JAX finds one: `bigbird-ja doctor` shows it",
+    ),
+    "continue_with": "use --set training.KEY=VALUE on a resumed run",
+    "probe": "use `python -m scripts.probe`",
+    "watch": "`pretrain --mode train_and_eval` evaluates; rerun `report` to update the page",
+    "plot": "the table and --json have its figures",
+}
+
 _FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
 _COMMON = ("config", "set", "json", "help")
 
 
-def settings() -> Mapping[str, Option]:
-    """Imports all settings; help of a command that has none need not wait for them."""
+@dataclass(frozen=True)
+class Flag(Option):
+    """Flag of a command."""
+
+    setting: str = ""  # the setting that it sets
+    form: str = ""  # form of the value in `--help`, if not the type
+    group: str = ""  # heading of `--help` under which it stands
+    many: bool = False  # repeatable
+    commas: bool = False  # values separated by commas
+    required: bool = False
+    unless: str = ""  # flag with which a required one is optional
+    needs: str = ""  # flag, or flag=value, that must be given too
+    excludes: tuple[str, ...] = ()  # flags that it cannot be combined with
+    uses: tuple[str, ...] = ()  # of --set and --config: the settings that have an effect
+
+
+def settings() -> Mapping[str, Setting]:
+    """Import all settings; help of a command that has none need not wait for them."""
     from bigbird_ja.settings.schema import OPTIONS
 
     return OPTIONS
 
 
 class Flags:
-    """Declares the flags of one command.
+    """Declarations of the flags of one command.
 
     Args:
-        values: where absl keeps them.
+        values: absl's container of flags.
     """
 
     def __init__(self, values: flags.FlagValues) -> None:
         self.values = values
-        self.group = ""  # the heading of `--help` for what is declared next
+        self.group = ""  # heading of `--help` for the flags declared next
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
-        """Declares a text; `none` words a missing one, `many` makes it repeatable."""
+        """Declare a text; `none` describes a missing one, `many` makes it repeatable."""
         self._declare(name, str, default, help, **about)
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
-        """Declares a path, which cannot be empty."""
+        """Declare a path, which cannot be empty."""
         self._declare(name, str, default, help, **{"filled": True, "form": "PATH", **about})
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
-        """Declares a whole number; `low` and `high` are its range."""
+        """Declare a whole number; `low` and `high` are its range."""
         self._declare(name, int, default, help, **about)
 
     def number(self, name: str, default: float | None, help: str, **about: Any) -> None:
-        """Declares a number; `low` or `above`, and `high` or `below`, are its range."""
+        """Declare a number; `low` or `above`, and `high` or `below`, are its range."""
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """Declares one of `choices`, of which the first is the default where none is given."""
+        """Declare one of `choices`, the first of which is the default if none is given."""
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 
     def switch(self, name: str, help: str, *, default: bool | None = False, **about: Any) -> None:
-        """Declares a switch."""
+        """Declare a switch."""
         self._declare(name, bool, default, help, **about)
 
     def setting(self, key: str, name: str = "", **about: Any) -> None:
-        """Declares a flag for a setting, whose own declaration says all about it."""
-        option = settings()[key]
-        flag = f"--{name or option.name}"
-        self._add(dataclasses.replace(option, key=flag, default=None, setting=key, **about))
+        """Declare a flag for a setting, whose own declaration describes it."""
+        setting = settings()[key]
+        own = {field.name: getattr(setting, field.name) for field in dataclasses.fields(Option)}
+        own |= {"key": f"--{name or setting.name}", "default": None}
+        self._add(Flag(**own, setting=key, **about))
 
     def _declare(self, name: str, kind: type, default: Any, help: str, **about: Any) -> None:
-        """Declares a flag; `about` holds fields of `Option`."""
-        self._add(Option(f"--{name}", kind, default, help, group=self.group, **about))
+        """Declare a flag; `about` holds fields of `Flag`."""
+        self._add(Flag(f"--{name}", kind, default, help, group=self.group, **about))
 
-    def _add(self, option: Option) -> None:
+    def _add(self, option: Flag) -> None:
         name, default = option.key.removeprefix("--"), option.default
         parser = _Parser(option=option)
         serializer: flags.ArgumentSerializer = flags.ArgumentSerializer()
         flag: Any
         if option.kind is bool:
-            flag = flags.BooleanFlag(name, default, option.help)
+            flag = flags.BooleanFlag(name, default, option.meaning)
             flag.parser = parser
         elif option.many:
-            flag = flags.MultiFlag(parser, serializer, name, default or [], option.help)
+            flag = flags.MultiFlag(parser, serializer, name, default or [], option.meaning)
         else:
-            flag = flags.Flag(parser, serializer, name, default, option.help)
+            flag = flags.Flag(parser, serializer, name, default, option.meaning)
         flag.declared = option
         flags.DEFINE_flag(flag, flag_values=self.values)
 
 
 class _Parser(flags.ArgumentParser):
-    """Reads a value, or values separated by commas, as the declaration says."""
+    """Parser of a value, or of values separated by commas, as declared."""
 
-    def __init__(self, *, option: Option) -> None:
+    def __init__(self, *, option: Flag) -> None:
         self.option = option
 
     def parse(self, argument: Any) -> Any:
-        """Reads the value, or the list of values; refuses another type or range."""
+        """Return the value, or the list of values; refuse another type or range."""
         if not self.option.commas:
             return self._read(argument)
         if isinstance(argument, str):
@@ -114,16 +147,16 @@ class _Parser(flags.ArgumentParser):
     def _read(self, argument: Any) -> Any:
         if self.option.kind is bool and isinstance(argument, str):
             argument = _SWITCH.get(argument.lower(), argument)
-        return self.option.read(argument, "")
+        return self.option.read(argument)
 
 
-def declared(flag: flags.Flag) -> Option:
-    """Returns the declaration of a flag."""
+def declared(flag: flags.Flag) -> Flag:
+    """Return the declaration of a flag."""
     return flag.declared  # type: ignore[attr-defined]
 
 
 def flags_of(command: Any) -> flags.FlagValues:
-    """Collects a command's own flags and the ones that every command has, not yet parsed.
+    """Collect a command's own flags and the ones that every command has, not yet parsed.
 
     `--config` and `--set` are there where the command names what it uses of them: sections and
     single keys, in its `SETTINGS`.
@@ -143,22 +176,21 @@ def flags_of(command: Any) -> flags.FlagValues:
         )
         define.text(
             "set",
-            "Sets one setting: --set section.key=value (repeatable; docs/settings.md). Of use here:"
+            "Value of one setting, as section.key=value (repeatable; docs/settings.md). Used here:"
             f" {in_words(uses, settings())}.",
             many=True,
             form="KEY=VALUE",
             uses=uses,
         )
-    prints = "Prints the results as one line of JSON, and nothing else, on standard output."
-    define.switch("json", prints)
-    define.switch("help", "Shows this help.")
+    define.switch("json", "Print only the results, as one line of JSON, to standard output.")
+    define.switch("help", "Show this help.")
     values["h"] = values["help"]
     command.define_flags(define)
     return values
 
 
 def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues:
-    """Parses a command's flags.
+    """Parse a command's flags.
 
     Raises:
         BadInput: an unknown flag, a value that does not parse, one that is missing or that has no
@@ -177,7 +209,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
             raise BadInput(
                 f"unknown flag --{error.flagname}: this command uses no settings"
             ) from error
-        if serves := EXPECTED.get(error.flagname.replace("-", "_")):
+        if serves := _EXPECTED.get(error.flagname.replace("-", "_")):
             raise BadInput(f"no flag --{error.flagname}: {serves}") from error
         near = _near(args, error.flagname)
         raise BadInput(f"unknown flag --{error.flagname}{near}{see}") from error
@@ -200,7 +232,7 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
 
 
 def _as_declared(word: str, args: flags.FlagValues) -> str:
-    """Turns `--seq-length=64` into `--seq_length=64`, `--no-cache` into `--nocache`."""
+    """Turn `--seq-length=64` into `--seq_length=64`, `--no-cache` into `--nocache`."""
     name, equals, value = word.partition("=")
     name = name[2:].replace("-", "_")
     if name.startswith("no_") and name[3:] in args and declared(args[name[3:]]).kind is bool:
@@ -210,7 +242,7 @@ def _as_declared(word: str, args: flags.FlagValues) -> str:
 
 
 def _stray(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
-    """Refuses words that belong to no flag, naming the flag that they are likely meant for."""
+    """Return the error for words without a flag, naming the flag that is likely meant."""
     listed = own_flags(args)
     meant = next((f for f in listed if declared(f).required and not declared(f).unless), None)
     if meant is None:
@@ -223,12 +255,12 @@ def _stray(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
 
 
 def own_flags(args: flags.FlagValues) -> list[flags.Flag]:
-    """Lists the flags, each once, as they were declared."""
+    """List the flags, each once, in the order of declaration."""
     return [args[name] for name in args if args[name].name == name]
 
 
 def _check_required(args: flags.FlagValues, see: str) -> None:
-    """Names all flags that are required and missing."""
+    """Refuse a command line that lacks required flags, naming all of them."""
     missing: dict[str, list[str]] = {}
     for flag in own_flags(args):
         option = declared(flag)
@@ -245,7 +277,7 @@ def _check_required(args: flags.FlagValues, see: str) -> None:
 
 
 def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
-    """Refuses a flag that has no effect beside the others."""
+    """Refuse a flag that has no effect with the others."""
     option = declared(flag)
     if option.needs:
         check_given(args, f"--{flag.name}", option.needs)
@@ -255,19 +287,19 @@ def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
 
 
 def check_given(args: flags.FlagValues, what: str, need: str) -> None:
-    """Refuses what has no effect without a flag that is not there."""
+    """Refuse what has no effect without a flag that is missing."""
     name, equals, value = need.partition("=")
     if not (args[name].value == value if equals else args[name].value):
         raise BadInput(f"{what} has no effect without {spelled(need)}: add that, or leave it out")
 
 
 def spelled(need: str) -> str:
-    """Spells a flag that another needs as people type it: `--name VALUE`."""
+    """Format a flag that another needs as users type it: `--name VALUE`."""
     return f"--{need.replace('=', ' ')}"
 
 
 def _near(args: flags.FlagValues, name: str) -> str:
-    """Suggests the nearest flag and the nearest settings."""
+    """Suggest the nearest flag and the nearest settings."""
     nearest = [f"--{known}" for known in near(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses
@@ -277,7 +309,7 @@ def _near(args: flags.FlagValues, name: str) -> str:
 
 
 def command_help(command: Any, name: str) -> str:
-    """Formats `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
+    """Format `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
 
     Args:
         command: its module.
@@ -299,7 +331,7 @@ def command_help(command: Any, name: str) -> str:
 
 
 def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
-    """Groups the flags by the headings of `--help`, required ones first."""
+    """Group the flags by the headings of `--help`, required ones first."""
     result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
     last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
     for flag in own_flags(args):
@@ -313,7 +345,7 @@ def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
 
 
 def form(flag: flags.Flag) -> str:
-    """Spells a flag: `--name INT`."""
+    """Format a flag: `--name INT`."""
     option = declared(flag)
     if option.kind is bool:
         return f"--{flag.name}" if flag.default is False else f"--[no_]{flag.name}"
@@ -321,7 +353,7 @@ def form(flag: flags.Flag) -> str:
 
 
 def meaning(flag: flags.Flag) -> str:
-    """Explains a flag: help, unit, range, the setting that it sets, its conditions."""
+    """Describe a flag: help, unit, range, the setting that it sets, its conditions."""
     option = declared(flag)
     allowed = "" if option.choices else option.allowed
     notes = [
@@ -331,18 +363,17 @@ def meaning(flag: flags.Flag) -> str:
         "repeatable" if option.many and "repeatable" not in option.meaning else "",
     ]
     shown = "; ".join(filter(None, notes))
-    return " ".join(option.meaning.split()) + (f" [{shown}]" if shown else "")
+    return option.meaning + (f" [{shown}]" if shown else "")
 
 
 def default_text(flag: flags.Flag) -> str:
-    """Words a flag's default for people, or `required`."""
+    """Format a flag's default, or `required`."""
     option = declared(flag)
     if option.required:
         return f"required except with --{option.unless}" if option.unless else "required"
-    if option.setting:
-        option = settings()[option.setting]
     if option.default == []:
         return option.none or "none"
-    if isinstance(option.default, bool):
-        return "on" if option.default else "off"
-    return option.default_text if option.default != "" else '""'
+    shown = settings()[option.setting] if option.setting else option
+    if isinstance(shown.default, bool):
+        return "on" if shown.default else "off"
+    return shown.default_text if shown.default != "" else '""'

@@ -28,7 +28,7 @@ def define_flags(flags: Flags) -> None:
     flags.text("project", "Id of the Google Cloud project.", required=True)
     flags.text("name", "One run.", none="all of `launch`'s")
     flags.path("bucket", "Only what belongs to runs of this gs://BUCKET[/FOLDER].", none="any")
-    flags.switch("yes", "Does not ask.")
+    flags.switch("yes", "Delete without asking.")
 
 
 def run(args: Args) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def define_flags(flags: Flags) -> None:
     flags.integer(
         "max_batches",
         None,
-        "Stops after so many batches (16,384 tokens each, 32 records at most).",
+        "Stop after this many batches (16,384 tokens each, at most 32 records).",
         low=1,
         high=10**9,
         none="all records",

@@ -24,7 +24,9 @@ def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.text("name", "The run, as `launch --name` called it; also without --name.", required=True)
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.", required=True)
-    flags.number("poll_seconds", 30.0, "Between two looks.", unit="seconds", low=0.05, high=86_400)
+    flags.number(
+        "poll_seconds", 30.0, "Seconds between checks.", unit="seconds", low=0.05, high=86_400
+    )
 
 
 def run(args: Args) -> dict[str, Any]:

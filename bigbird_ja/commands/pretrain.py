@@ -75,7 +75,7 @@ def define_flags(flags: Flags) -> None:
     flags.number(
         "max_train_minutes",
         None,
-        "Saves and stops (status 75) so long after the command began,"
+        "Save and stop (status 75) this many minutes after the command started,"
         " start-up and compilation included: for a session that ends by the clock.",
         unit="minutes",
         above=0,

@@ -24,7 +24,7 @@ def define_flags(flags: Flags) -> None:
     """Declares the command's flags."""
     flags.path("output", "FILE.jsonl, FILE.jsonl.gz or FILE.txt.", required=True)
     flags.integer("documents", 2000, "Articles to write.", unit="articles", low=1, high=10**9)
-    flags.integer("seed", 1, "Which articles.", low=-(2**63), high=2**64 - 1)
+    flags.integer("seed", 1, "Random seed.", low=-(2**63), high=2**64 - 1)
     length = "Length of an article, on average."
     flags.integer("mean_length", 3000, length, unit="characters", low=250, high=40_000)
     facts = "Names that are stated and then stated again far away."

@@ -56,15 +56,16 @@ def run(args: Args) -> dict[str, Any]:
 def _train(
     files: ModelFiles, corpus: Corpus, settings: TokenizeConfig, started: float
 ) -> ModelRecord:
+    import dataclasses
+
     import sentencepiece
-    from msgspec import structs
 
     from bigbird_ja.process.console import human_time
     from bigbird_ja.text import tokenizer_training
 
     trained = tokenizer_training.train(corpus, settings)
     about = {
-        "settings": structs.asdict(settings),
+        "settings": dataclasses.asdict(settings),
         "corpus_fingerprint": corpus.fingerprint,
         "lines": trained.lines,
         "sentencepiece": sentencepiece.__version__,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import numpy as np
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
@@ -309,7 +309,7 @@ def spec_of(
         )
     if input_mask and config.masking == "dynamic":
         raise BadInput("--input_mask is for --masking static: dynamic records hold no masks")
-    chosen = {**structs.asdict(config), "max_predictions_per_seq": max_predictions}
+    chosen = {**dataclasses.asdict(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1
     names = {each.name for each in dataclasses.fields(DataSpec)}

@@ -1,8 +1,8 @@
-"""Declare, read and compare what a run decides; imports `process` and `storage` alone.
+"""Settings of a run: declaration, reading, comparison; imports only `process` and `storage`.
 
 Here are the settings of making data, and `Data`, the typed facts of a data set: a run is a pair of
 `Config` (`settings.schema`), what the run decides, and `Data`, what its data set decides. A fact
-that both know has one type here, with its range and its meaning.
+that both have has one type here, with its range.
 """
 
 from __future__ import annotations
@@ -10,93 +10,97 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from bigbird_ja.settings.option import LONGEST_RUN, has
+from bigbird_ja.settings.option import LONGEST_RUN, setting
 
 if TYPE_CHECKING:
     from bigbird_ja.settings.schema import Config
 
-PAD_ID = "make_data.pad_id"  # a fact of the data set alone: no setting has this key
-SEED = has(low=-(2**63), high=2**64 - 1)  # msgspec's own bounds end at 63 bits
+PAD_ID = "make_data.pad_id"  # a fact of the data set: no setting has this key
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+SeqLength = Annotated[int, Meta(ge=8, le=1_000_000)]
+Masking = Literal["dynamic", "static"]
+Predictions = Annotated[int, Meta(ge=1, le=1_000_000)]
+MaskRate = Annotated[float, Meta(ge=0.0001, le=0.9)]
+MaskUnit = Literal["subword", "whole_word", "span"]
 
+SEEDS = (-(2**63), 2**64 - 1)
 _RUN = ("pretrain", "launch", "plan", "preflight")
-_FACT = has(by=("make-data", *_RUN), change="fixed")
-SeqLength = Annotated[int, has(8, 1_000_000, "tokens"), _FACT]
-Masking = Annotated[Literal["dynamic", "static"], _FACT]
-Predictions = Annotated[int, has(1, 1_000_000, "tokens"), _FACT]
-MaskRate = Annotated[float, has(0.0001, 0.9), _FACT]
-MaskUnit = Annotated[
-    Literal["subword", "whole_word", "span"],
-    has(by=("make-data", "pretrain", "launch", "plan"), change="fixed"),
-]
-Pairs = Annotated[bool, _FACT]
+_fact = partial(setting, by=("make-data", *_RUN), change="fixed")
 
 
-class TokenizeConfig(Struct, frozen=True, kw_only=True):
-    """Configure the training of the SentencePiece model."""
+@dataclass(frozen=True, kw_only=True)
+class TokenizeConfig:
+    """Settings for training the SentencePiece model."""
 
-    vocab_size: Annotated[
-        int, has(16, 10_000_000, "pieces", by=("tokenize", *_RUN), change="fixed")
-    ] = 32_000
-    """Pieces of the vocabulary, special ones included."""
+    vocab_size: int = setting(
+        32_000,
+        "Size of the vocabulary, special tokens included.",
+        (16, 10_000_000),
+        "entries",
+        by=("tokenize", *_RUN),
+        change="fixed",
+    )
+    model_type: Literal["unigram", "bpe"] = setting("unigram", "Type of SentencePiece model.")
+    character_coverage: float = setting(
+        0.9995, "Share of the text's characters that get an entry of their own.", (0.98, 1.0)
+    )
+    max_sentence_length: int = setting(
+        16_384, "Longest line to train on; longer ones are split.", (16, 2**31 - 1), "bytes"
+    )
+    max_sentences: int = setting(
+        2_000_000,
+        "Lines to train on, drawn from the whole corpus; 0: all.",
+        (0, LONGEST_RUN),
+        "lines",
+    )
 
-    model_type: Literal["unigram", "bpe"] = "unigram"
-    """Kind of SentencePiece model."""
 
-    character_coverage: Annotated[float, has(0.98, 1.0)] = 0.9995
-    """Share of the text's characters that get a piece of their own."""
+@dataclass(frozen=True, kw_only=True)
+class MakeDataConfig:
+    """Settings for making a data set."""
 
-    max_sentence_length: Annotated[int, has(16, 2**31 - 1, "bytes")] = 16_384
-    """Longest line to train on; longer ones are split, never dropped."""
-
-    max_sentences: Annotated[int, has(0, LONGEST_RUN, "lines")] = 2_000_000
-    """Lines to train on, drawn from the whole corpus; 0 is all."""
-
-
-class MakeDataConfig(Struct, frozen=True, kw_only=True):
-    """Configure how `make-data` makes records."""
-
-    seq_length: SeqLength = 4096
-    """Length of a sequence, [CLS] and [SEP] included."""
-
-    masking: Masking = "dynamic"
-    """dynamic: targets are drawn while training, anew in each epoch; static: they are in the
-    records.
-    """
-
-    dupe_factor: Annotated[int, has(1, 1000, "copies", only_with="make_data.masking=static")] = 10
-    """Copies of each sequence, each with other masks."""
-
-    max_predictions_per_seq: Annotated[
-        Predictions | None, has(none="what seq_length and masked_lm_prob need")
-    ] = None
-    """Most tokens to predict in a sequence."""
-
-    masked_lm_prob: MaskRate = 0.15
-    """Share of the tokens to predict."""
-
-    mask_unit: MaskUnit = "whole_word"
-    """Units that are masked together: single pieces, words, or runs of words."""
-
-    word_boundaries: Literal["script", "mecab"] = "script"
-    """Word boundaries: at changes of script, or by MeCab with unidic-lite (extra `words`)."""
-
-    nsp: Pairs = False
-    """Pairs of segments (A and B), for next-sentence prediction."""
-
-    eval_fraction: Annotated[float, has(0.0, 0.5)] = 0.01
-    """Share of the documents held out for evaluation."""
-
-    num_shards: Annotated[int, has(0, 100_000, "files")] = 0
-    """Train shards; 0 chooses by size, a multiple of 32."""
-
-    seed: Annotated[int, SEED] = 12_345
-    """Of shuffling, held-out documents and static masks."""
+    seq_length: SeqLength = _fact(4096, "Sequence length, [CLS] and [SEP] included.", unit="tokens")
+    masking: Masking = _fact(
+        "dynamic",
+        "Masks. dynamic: drawn in training, new in each epoch; static: stored in the records.",
+    )
+    dupe_factor: int = setting(
+        10,
+        "Copies of each sequence, with different masks.",
+        (1, 1000),
+        "copies",
+        only_with="make_data.masking=static",
+    )
+    max_predictions_per_seq: Predictions | None = _fact(
+        None,
+        "Maximum number of predicted tokens per sequence.",
+        unit="tokens",
+        none="what seq_length and masked_lm_prob need",
+    )
+    masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
+    mask_unit: MaskUnit = _fact(
+        "whole_word",
+        "Unit that is masked as a whole: a token, a word, or a span of words.",
+        by=("make-data", "pretrain", "launch", "plan"),
+        change="fixed",
+    )
+    word_boundaries: Literal["script", "mecab"] = setting(
+        "script", "Word boundaries: changes of script, or MeCab with unidic-lite (extra `words`)."
+    )
+    nsp: bool = _fact(False, "Pairs of segments (A and B) for next-sentence prediction.")
+    eval_fraction: float = _fact(
+        0.01, "Share of the documents held out for evaluation.", (0.0, 0.5)
+    )
+    num_shards: int = setting(
+        0, "Train shards; 0: a multiple of 32, by size.", (0, 100_000), "files"
+    )
+    seed: int = setting(12_345, "Seed for shuffling, held-out documents and static masks.", SEEDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +112,7 @@ class Data:
     masked_lm_prob: MaskRate
     masking: Masking
     mask_unit: MaskUnit
-    nsp: Pairs
+    nsp: bool
     vocab_size: Positive
     special_ids: dict[str, Id]  # by name; `pad` at least
 

@@ -1,11 +1,11 @@
-"""From what the user says to a config: defaults, a file, `--set`, flags; then the data set.
+"""The config of a command: defaults, a file, `--set`, flags; then the data set.
 
-The last wins. How a run's data were made is known from its data set (`Data`), and a value given
-explicitly that disagrees with it is an error (`fit_to_data`). Without a data set, the config's
-`make_data` describes one to be made (`requested_data`).
+The last wins. Each value is read once, here, or by the parser of its flag. How a run's data were
+made is known from its data set (`Data`), and a value given explicitly that disagrees with it is an
+error (`fit_to_data`). Without a data set, the config's `make_data` describes one to be made
+(`requested_data`).
 """
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,9 +69,9 @@ def resolve_config(
         config_path: a preset's name, or a YAML file of sections on disk or gs://; None for the
             defaults.
         sets: strings `section.key=value`; the value is read as YAML.
-        flags: the settings that flags of their own gave.
-        uses: the settings that the command uses: `sets` of others are refused. A file may hold
-            all sections.
+        flags: settings given by flags of their own, already read.
+        uses: settings that the command uses: `sets` of others are refused. A file may hold all
+            sections.
         adopted: settings of the model that `--init_from` names.
 
     Returns:
@@ -81,12 +81,16 @@ def resolve_config(
         BadInput: an unknown key (near ones are named), one that the command does not use, a value
             of the wrong type, range or choice.
     """
-    overrides = [] if config_path is None else _without_facts(_read_file(*_locate(config_path)))
-    overrides += [*adopted, *(_read_set(text, uses) for text in sets), *flags]
-    overrides = _of_architecture(_without_final_rate(_read_all(overrides)))
+    given: list[Override | None] = []
+    if config_path is not None:
+        path, source = _locate(config_path)
+        given = [_read(*entry, source) for entry in _entries(path, source)]
+    given += [_read(o.key, o.value, o.is_complete, o.source) for o in adopted]
+    given += [_read_set(text, uses) for text in sets]
+    overrides = [*(override for override in given if override), *flags]
+    overrides = _of_architecture(_without_final_rate(overrides))
     config = varied(Config(), {override.key: override.value for override in overrides})
     validate_config(config)
-    # `fit_to_data` checks all that depends on a run's data.
     _check_effective(flatten(config), [o for o in overrides if not _depends_on_data(o.key)])
     return config, overrides
 
@@ -157,8 +161,7 @@ def fit_to_data(
         "data.mask_unit": config.data.mask_unit or data.mask_unit,
     }
     config = varied(config, follows | _without_preset_rates(data, last))
-    _check_effective(flatten(config, data), last.values())
-    validate_config(config)
+    _check_effective(flatten(config, data), [o for o in overrides if _depends_on_data(o.key)])
     validate_on_data(config, data)
     return config
 
@@ -201,25 +204,24 @@ def read_config(path: str) -> tuple[Config, Data]:
     Raises:
         BadInput: no such file, not a config, or one of another format.
     """
-    entries = _read_file(path, path, is_ours=True)
-    stated = {override.key: override.value for override in _read_all(_without_facts(entries))}
+    entries = _entries(path, path, is_ours=True)
+    stated = {o.key: o.value for entry in entries if (o := _read(*entry, path))}
     config = varied(Config(), stated)
     validate_config(config)
-    pad_id = next((override.value for override in entries if override.key == PAD_ID), 0)
+    pad_id = next((value for key, value, _ in entries if key == PAD_ID), 0)
     if type(pad_id) is not int or pad_id < 0:
-        raise BadInput(f"{path}: {PAD_ID}={shortened(pad_id)} is no id of a piece: {_RESTORE}")
+        raise BadInput(f"{path}: {PAD_ID}={shortened(pad_id)} is no token id: {_RESTORE}")
     return config, requested_data(config, pad_id)
 
 
 _RESTORE = "restore the file from a copy of the run"
 
 
-def _without_facts(overrides: Iterable[Override]) -> list[Override]:
-    return [o for o in overrides if not (o.key == PAD_ID and o.is_complete)]
+def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, Any, bool]]:
+    """Read a file's `section.key`s and values, and whether it states every setting.
 
-
-def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
-    """Read the settings in a file; one that we wrote (`is_ours`) must state its format."""
+    A file that we wrote (`is_ours`) must state its format.
+    """
     from bigbird_ja import storage
     from bigbird_ja.storage import decode
 
@@ -236,20 +238,17 @@ def _read_file(path: str, source: str, is_ours: bool = False) -> list[Override]:
     version = str(values.pop("format_version", ""))
     if version or is_ours:
         decode.check_format(version, path, "start again, or use the version that wrote it")
-    overrides = []
     for section, entries in values.items():
-        if entries is None:
-            continue
-        if not isinstance(entries, dict):
+        if not isinstance(entries, dict | None):
             raise BadInput(f"{source}: {section} must hold `key: value` lines")
-        overrides += [
-            Override(f"{section}.{key}", value, source, is_complete=bool(version))
-            for key, value in entries.items()
-        ]
-    return overrides
+    return [
+        (f"{section}.{key}", value, bool(version))
+        for section, entries in values.items()
+        for key, value in (entries or {}).items()
+    ]
 
 
-def _read_set(text: str, uses: Sequence[str]) -> Override:
+def _read_set(text: str, uses: Sequence[str]) -> Override | None:
     from bigbird_ja.storage import decode
 
     flag = "--set"
@@ -261,44 +260,35 @@ def _read_set(text: str, uses: Sequence[str]) -> Override:
         section = OPTIONS[key].section
         near = in_words(uses, [other for other in OPTIONS if other.startswith(f"{section}.")])
         used = near or ", ".join(
-            f"{name}.*" for name in dict.fromkeys(u.split(".")[0] for u in uses)
+            f"{name}.*" for name in dict.fromkeys(OPTIONS[u].section for u in uses)
         )
         raise BadInput(f"{flag} {key}: this command does not use it; it uses {used}")
-    return Override(key, decode.read_yaml(value, f"{flag} {key}"), flag)
+    return _read(key, decode.read_yaml(value, f"{flag} {key}"), False, flag)
 
 
-def _read_all(overrides: Iterable[Override]) -> list[Override]:
-    """Read each value by its setting's declaration; drop removed settings that were off.
+def _read(key: str, value: Any, is_complete: bool, source: str) -> Override | None:
+    """Read a value as its setting declares it; None for a removed setting that was off.
 
     Raises:
         BadInput: an unknown or a removed setting, or a value of the wrong type.
     """
-    kept = []
-    for override in overrides:
-        value = f"{override.key}={override.value}"
-        name = value if value in _REMOVED else override.key
-        off, serves = _REMOVED.get(name, (None, ""))
-        if not serves:
-            kept.append(_read(override))
-        elif override.is_explicit or override.value != off:
-            raise BadInput(
-                f"{override.source}: {name} is no longer a setting: leave it out ({serves})"
-            )
-    return kept
-
-
-def _read(override: Override) -> Override:
-    """Return the override with its value as the setting's declaration reads it."""
-    key, source = override.key, override.source
+    stated = f"{key}={value}"
+    name = stated if stated in _REMOVED else key
+    if name in _REMOVED:
+        off, serves = _REMOVED[name]
+        is_fact = key == PAD_ID and is_complete
+        if is_fact or (value == off and source != "--set"):
+            return None
+        raise BadInput(f"{source}: {name} is no longer a setting: leave it out ({serves})")
     if key not in OPTIONS:
         near = nearest(key, OPTIONS)
         raise BadInput(
             f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
         )
-    value = OPTIONS[key].read(override.value, source)
+    value = OPTIONS[key].read(value, source)
     if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
         raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
-    return dataclasses.replace(override, value=value)
+    return Override(key, value, source, is_complete)
 
 
 def preset_names() -> list[str]:

@@ -1,14 +1,13 @@
-"""Read, vary, compare, hash, check and word a config; what follows from its values."""
+"""Copies, comparison, fingerprint, checks and display of a config."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import DATA_KEYS, PAD_ID, Data, data_entries, places_for
@@ -30,8 +29,8 @@ def flatten(config: Config, data: Data | None = None) -> dict[str, Any]:
     """
     values = {
         f"{section}.{key}": value
-        for section in config.__struct_fields__
-        for key, value in msgspec.structs.asdict(getattr(config, section)).items()
+        for section, entries in vars(config).items()
+        for key, value in vars(entries).items()
     }
     return values | data_entries(data) if data else values
 
@@ -42,11 +41,11 @@ def varied(config: Config, values: Mapping[str, Any]) -> Config:
     for key, value in values.items():
         section, _, name = key.partition(".")
         sections.setdefault(section, {})[name] = value
-    changed = {
-        section: msgspec.structs.replace(getattr(config, section), **names)
+    changed: dict[str, Any] = {
+        section: dataclasses.replace(getattr(config, section), **names)
         for section, names in sections.items()
     }
-    return msgspec.structs.replace(config, **changed)
+    return dataclasses.replace(config, **changed)
 
 
 def config_to_yaml(config: Config, data: Data | None = None) -> str:
@@ -55,7 +54,7 @@ def config_to_yaml(config: Config, data: Data | None = None) -> str:
 
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
-    values = msgspec.to_builtins(config)
+    values = dataclasses.asdict(config)
     for key, value in (data_entries(data) if data else {}).items():
         section, _, name = key.partition(".")
         values[section][name] = value
@@ -175,12 +174,6 @@ def validate_config(config: Config) -> None:
             f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
             f" needs 2 or more, and an even part of model.hidden_size={model.hidden_size} for each"
         )
-    last = training.final_masked_lm_prob
-    if last is not None and training.masked_lm_prob is None:
-        raise BadInput(
-            f"training.final_masked_lm_prob={last} has no effect without training.masked_lm_prob:"
-            " set that too, or leave it out"
-        )
     if training.global_batch_size % training.gradient_accumulation_steps:
         raise BadInput(
             f"training.global_batch_size={training.global_batch_size} is not divisible by"
@@ -194,7 +187,13 @@ def validate_on_data(config: Config, data: Data) -> None:
     Raises:
         BadInput: naming the settings and what to do.
     """
-    model = config.model
+    model, training = config.model, config.training
+    last = training.final_masked_lm_prob
+    if last is not None and training.masked_lm_prob is None:
+        raise BadInput(
+            f"training.final_masked_lm_prob={last} has no effect without training.masked_lm_prob:"
+            " set that too, or leave it out"
+        )
     if (model.max_position_embeddings or 0) < data.seq_length:
         raise BadInput(
             f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"

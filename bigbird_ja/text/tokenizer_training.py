@@ -21,8 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from bigbird_ja import storage
 from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress, waiting
@@ -300,7 +298,7 @@ class ModelFiles:
             return None
         differing = [
             f"{key} was {stored.settings.get(key)}, is {value}"
-            for key, value in structs.asdict(settings).items()
+            for key, value in dataclasses.asdict(settings).items()
             if stored.settings.get(key) != value
         ]
         if stored.corpus_fingerprint != corpus_fingerprint:

@@ -5,12 +5,12 @@ if the positions of a BERT or RoBERTa hold the data's sequences.
 """
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 
 from bigbird_ja import storage
@@ -197,7 +197,7 @@ def adopted_settings(
     if not state_dict.has_weights(source):
         return []
     if run is not None:
-        known, where = msgspec.structs.asdict(run.model), "the run"
+        known, where = dataclasses.asdict(run.model), "the run"
     else:
         theirs = read_config(source)
         known, where = dict(theirs.settings), f"{source}/config.json"

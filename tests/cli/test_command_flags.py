@@ -51,7 +51,7 @@ def test_every_flag_is_declared_whole(command, flag):
     if option.setting:
         assert flag.default is None, "the setting has the default"
         assert command_flags.default_text(flag) not in ("none", "")
-    others = (option.needs, *option.excludes, option.unless, option.needs_flag)
+    others = (option.needs, *option.excludes, option.unless)
     known = {"", *(known.name for known in flags_of(command))}
     assert {name.partition("=")[0] for name in others} <= known
 
@@ -148,10 +148,10 @@ def test_stray_words_are_refused_but_for_the_one_that_a_command_takes():
 @pytest.mark.parametrize(
     ("command", "words", "answer"),
     [
-        ("pretrain", "--resume", "no flag --resume: the same command again goes on"),
+        ("pretrain", "--resume", "no flag --resume: run the same command again"),
         ("pretrain", "--use_gpu", "a GPU is used without a flag"),
         ("pretrain", "--epochs=3", "did you mean '--num_train_steps'"),
-        ("pretrain", "--continue_with=x", "--set training.KEY=VALUE does so on a run"),
+        ("pretrain", "--continue_with=x", "--set training.KEY=VALUE on a resumed run"),
         ("pretrain", "--lr=1", "learning_rate"),
         ("config", "--set=training.lr=1", "did you mean 'training.learning_rate'?"),
         ("config", "--set=lr=1", "did you mean 'training.learning_rate'?"),
@@ -194,4 +194,4 @@ def test_help_shows_range_unit_and_what_a_default_stands_for():
     assert "--share FLOAT Which share. [above 0 below 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text
     assert "--many PATH Paths. [repeatable] (default: none)" in text
-    assert "Of use here: tpu.*." in text
+    assert "Used here: tpu.*." in text

@@ -11,9 +11,12 @@ import subprocess
 
 import pytest
 
-from bigbird_ja import cli
+from bigbird_ja import cli, plan
+from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli import command_flags
-from scripts import make_docs, times
+from bigbird_ja.settings import requested_data
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from scripts import make_docs
 from testkit import ROOT
 
 PAGES = sorted(
@@ -24,8 +27,6 @@ PAGES = sorted(
 # What pages call: ours, the shell's, what every Linux and `make install` have, of our locks `hf`
 # and `tensorboard`, and Google's SDK, which docs/cloud-setup.md asks for.
 PROGRAMS = {*"bigbird-ja cd export cp iconv git make pip python hf tensorboard gcloud".split()}
-# How long something takes, as a comment behind a command of the README's road.
-DURATION = re.compile(r"# .*\b(hours?|days?|weeks?|half|日|時間)")
 
 
 def text_of(page):
@@ -129,13 +130,19 @@ def test_the_commands_of_the_cloud_guide_parse():
         command_flags.parse(cli.load_command(command), command, flags)
 
 
-def test_times_are_those_of_the_file_of_times():
-    assert times.missing() == []
-    quoted = " ".join(text for _, text in times.sentences())
-    for page in ("README.md", "README.ja.md", "docs/guide.md", "docs/guide.ja.md"):
-        for line in text_of(page).splitlines():
-            if result := DURATION.search(line):
-                assert result[0].removeprefix("# ") in quoted, f"{page}: {line}"
+@pytest.mark.parametrize("readme", ["README.md", "README.ja.md"])
+def test_the_hours_and_prices_of_both_readmes_are_those_of_plan(readme):
+    config = resolve_config("base-4096")[0]
+    data = requested_data(config)
+    rows = plan.make_rows([plan.Plan(fit_to_data(config, data), data)], load_prices())
+    spot = {row.accelerator: row for row in rows if row.pricing == "spot"}
+    quoted = re.findall(r"(?m)^\| (v\d[a-z]?-8) \|(.*)$", text_of(readme))
+    assert len(quoted) >= 5
+    for name, cells in quoted:
+        found = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", cells)]
+        row = spot[name]
+        planned = [row.wall_hours, *row.wall_hours_range, row.cost_usd, *row.cost_usd_range]
+        assert found == pytest.approx(planned, rel=0.06), name
 
 
 @pytest.mark.parametrize("name", ["README", "docs/guide"])

@@ -1,7 +1,5 @@
 """The config: overrides in order, errors that name the nearest key, what a data set fixes."""
 
-import hashlib
-import json
 import pathlib
 from dataclasses import replace
 
@@ -9,7 +7,7 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import Data, predictions_of, requested_data
-from bigbird_ja.settings.resolve import fit_to_data, read_config, resolve_config
+from bigbird_ja.settings.resolve import Override, fit_to_data, read_config, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 from bigbird_ja.settings.values import (
     change_of,
@@ -64,6 +62,8 @@ def test_every_setting_is_declared_whole(key):
     assert option.meaning.endswith(".") and option.kind in (int, float, bool, str)
     if option.kind in (int, float):
         assert option.allowed, "a range"
+    for bound in (option.low, option.high):
+        assert bound is None or option.read(bound) == bound
     if option.default is None:
         assert option.none, "what None stands for"
     else:
@@ -154,6 +154,13 @@ def test_an_unknown_setting_names_the_nearest_ones(name, meant):
     assert repr(meant) in str(error.value)
 
 
+def test_settings_of_another_programs_model_are_read_by_their_declarations():
+    """`--init_from`: the values of a config.json are not ours."""
+    adopted = [Override("model.num_layers", 10**9, "hf/config.json")]
+    with pytest.raises(BadInput, match=r"hf/config\.json: model\.num_layers=1000000000: must be"):
+        resolve_config(adopted=adopted)
+
+
 def test_predictions_follow_the_length_and_the_rate():
     def predictions(path, *sets):
         return predictions_of(resolve_config(path, sets)[0].make_data)
@@ -192,36 +199,55 @@ def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_wa
             assert served.get(key, "") in str(refused.value)
     with pytest.raises(BadInput, match=r"initializer=mimetic is no longer .*subspaces"):
         resolve_config(None, ["model.initializer=mimetic"])
+    with pytest.raises(BadInput, match="optimizer_sharding is no longer a setting"):
+        resolve_config(None, ["training.optimizer_sharding=false"])  # its value in old files
     off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
     file.write_text(f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}")
     assert resolve_config(str(file))[0] == resolve_config(None, ["training.clip_norm=2"])[0]
 
 
-def test_a_presets_mask_rates_are_for_masks_drawn_while_training_at_the_usual_rate():
-    """Other data was made so on purpose: what the user says of it stays, what a preset says not."""
+FIRST, FINAL = "training.masked_lm_prob=", "training.final_masked_lm_prob="
+RATES = (f"{FIRST}0.4", f"{FINAL}0.2")
+REFUSED = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
 
-    def rates(*sets, **data):
-        return mask_rates(completed(*sets, path="base-4096", data=replace(DATA, **data)))
 
-    first, final = "training.masked_lm_prob=", "training.final_masked_lm_prob="
-    given = [f"{first}0.4", f"{final}0.2"]
-    assert rates() == (0.3, 0.3, 500_000)
-    assert rates(masking="static") is None
-    assert rates(masked_lm_prob=0.2) is None
-    assert rates(*given, masked_lm_prob=0.2) == (0.4, 0.2, 500_000)
-    assert rates(f"{first}null") is None
-    assert rates(f"{first}null", f"{final}null") is None
-    assert rates(f"{first}0.1") == (0.1, 0.1, 500_000), "a fixed one, as asked"
-    falling = mask_rates(completed(f"{first}0.1", path="tiny-cpu", data=DATA))
-    assert falling is not None and falling[:2] == (0.1, 0.1), "without the preset's last one"
-    assert rates(f"{final}0.2") == (0.3, 0.2, 500_000)
-    static = "make_data.masking=static"
-    assert train_predictions(*run(static, path="base-4096")) == 615, "data to be made, too"
-    refused = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
-    with pytest.raises(BadInput, match=refused):
-        rates(*given, masking="static")
-    with pytest.raises(BadInput, match=refused):
-        completed(*given, static, path="base-4096")
+def preset_rates(*sets, preset="base-4096", **data):
+    """The mask rates of a preset on a data set."""
+    return mask_rates(completed(*sets, path=preset, data=replace(DATA, **data)))
+
+
+@pytest.mark.parametrize(
+    ("sets", "data", "rates"),
+    [
+        ((), {}, (0.3, 0.3)),
+        ((), {"masking": "static"}, None),
+        ((), {"masked_lm_prob": 0.2}, None),  # data that was made so on purpose
+        (RATES, {"masked_lm_prob": 0.2}, (0.4, 0.2)),
+        ((f"{FIRST}null",), {}, None),
+        ((f"{FIRST}null", f"{FINAL}null"), {}, None),
+        ((f"{FIRST}0.1",), {}, (0.1, 0.1)),
+        ((f"{FINAL}0.2",), {}, (0.3, 0.2)),
+    ],
+)
+def test_a_presets_mask_rates_are_for_dynamic_masks_at_the_usual_rate(sets, data, rates):
+    found = preset_rates(*sets, **data)
+    assert (found and found[:2]) == rates
+
+
+def test_the_first_mask_rate_on_the_command_line_drops_a_presets_final_one():
+    found = preset_rates(f"{FIRST}0.1", preset="tiny-cpu")
+    assert found is not None and found[:2] == (0.1, 0.1)
+
+
+def test_mask_rates_on_the_command_line_are_refused_for_static_masks():
+    with pytest.raises(BadInput, match=REFUSED):
+        preset_rates(*RATES, masking="static")
+    with pytest.raises(BadInput, match=REFUSED):
+        completed(*RATES, "make_data.masking=static", path="base-4096")
+    assert train_predictions(*run("make_data.masking=static", path="base-4096")) == 615
+
+
+def test_the_echo_names_a_presets_mask_rates_that_static_data_overrides():
     config, overrides = resolve_config("tiny-cpu")
     config = fit_to_data(config, replace(DATA, masking="static"), overrides)
     assert echo_settings(config, overrides).splitlines() == [
@@ -253,12 +279,13 @@ def test_what_a_preset_chooses_counts_for_what_depends_on_it():
         resolve_config("base-4096", ["make_data.dupe_factor=3"])
 
 
-def test_a_new_option_changes_no_fingerprint_unless_it_is_used():
+def test_the_fingerprint_of_the_defaults_is_that_of_0_1_0_whatever_was_added_since():
     data = replace(DATA, vocab_size=32000, seq_length=4096, mask_unit="whole_word")
     data = replace(data, max_predictions_per_seq=600)
-    counted = {"make_data.max_predictions_per_seq": 600}  # always stated, so always counted
-    expected = hashlib.sha256(json.dumps(counted).encode()).hexdigest()
-    assert config_fingerprint(Config(), data) == expected
+    fingerprint = config_fingerprint(Config(), data)
+    assert fingerprint == "e8195381274643ab41a8dfb2cc5210604176a7f6d7e3b7e55918cc44be3c51d0"
+    for key, value in (("training.optimizer", "muon"), ("model.architecture", "modernbert")):
+        assert config_fingerprint(varied(Config(), {key: value}), data) != fingerprint
 
 
 def test_a_run_comes_back_from_its_file_with_its_data(tmp_path):
