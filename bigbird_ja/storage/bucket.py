@@ -13,7 +13,14 @@ from typing import Any, BinaryIO
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import gcs, paths
 from bigbird_ja.storage.disk import Disk, crc32c_of_file, scratch_directory
-from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, crc32c_text, split_remote
+from bigbird_ja.storage.paths import (
+    MAX_BYTES,
+    SCHEME,
+    Stat,
+    crc32c_text,
+    encode_crc32c,
+    split_remote,
+)
 
 # Above this size the library makes an upload of chunks that are repeated alone.
 _ONE_REQUEST = 8 << 20
@@ -33,26 +40,24 @@ class Bucket:
         return io.BufferedReader(gcs.ObjectReader(path, self.stat(path)), 1 << 16)
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Reads by one request, which is one generation by nature."""
+        """Read by one request, which is one generation by nature."""
 
-        def attempt(_: int) -> tuple[bytes, str]:  # the library does not verify a resumed download
+        def attempt() -> tuple[bytes, str]:  # the library does not verify a resumed download
             blob, content = gcs.blob(path), _Bounded(path, limit)
-            timeout = gcs.request_timeout()
-            blob.download_to_file(
-                content, raw_download=True, checksum=None, timeout=timeout, retry=None
-            )
+            how = {"timeout": gcs.request_timeout(), "retry": None}
+            blob.download_to_file(content, raw_download=True, checksum=None, **how)
             data = content.getvalue()
             if blob.crc32c is not None and crc32c_text(data) != blob.crc32c:
-                raise gcs.CorruptError(f"checksum mismatch ({len(data)} bytes came)")
+                raise ConnectionError(f"checksum mismatch ({len(data)} bytes came)")
             return data, str(blob.generation)
 
-        return gcs.run(path, attempt)
+        with gcs.faults(path):
+            data, token = gcs.retry(path)(attempt)()
+        return data, token
 
     def stat(self, path: str) -> Stat:
-        """Asks for size, generation and checksum."""
-        blob = gcs.blob(path)
-        blob.reload(**gcs.options(path))
-        return _stat(blob)
+        """Request size, generation and checksum."""
+        return _stat(_current(path))
 
     def exists(self, path: str) -> bool:
         """Looks for an object of this name, or one below it."""
@@ -96,9 +101,9 @@ class Bucket:
         try:
             return _put(path, io.BytesIO(data), len(data), crc32c_text(data), int(token), mark)
         except PreconditionFailed:
-            blob = gcs.blob(path)
+            pass
         try:
-            blob.reload(**gcs.options(path))
+            blob = _current(path)
         except FileNotFoundError:
             return None
         return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
@@ -115,48 +120,47 @@ class Bucket:
         os.unlink(source)
 
     def download(self, source: str, target: str) -> None:
-        """Downloads in chunks; starts again where the object was replaced or damaged on the way."""
+        """Download in chunks; start again if the object was replaced or damaged on the way."""
         for number in range(_MAX_RESTARTS):
-            reader = gcs.ObjectReader(source, self.stat(source), CHUNK)
+            blob = _current(source)  # which names its generation
             try:
                 with Disk().writing(target) as file:
-                    while chunk := reader.read(CHUNK):
-                        file.write(chunk)
+                    _fetch(blob, source, file)
                 return
-            except (gcs.ReplacedError, gcs.DamagedError):
+            except (FileNotFoundError, gcs.DamagedError):
                 if number == _MAX_RESTARTS - 1:
                     raise
 
     def rename(self, source: str, target: str) -> None:
-        """Copies on the bucket's side, then deletes the old name."""
+        """Copy on the bucket's side, then delete the old name."""
         token = None
         while True:  # a large copy comes in several answers
-            options = gcs.options(source)
-            token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **options)
+            with gcs.faults(source):
+                options = gcs.options(source)
+                token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **options)
             if not token:
                 break
         self.delete(source)
 
     def delete(self, path: str) -> None:
-        """Deletes an object; a missing one is fine."""
-        with contextlib.suppress(FileNotFoundError):
+        """Delete an object; a missing one is fine."""
+        with contextlib.suppress(FileNotFoundError), gcs.faults(path):
             gcs.blob(path).delete(**gcs.options(path))
 
     def delete_if(self, path: str, token: str) -> bool:
-        """Deletes one generation; where a repeated request finds nothing, the first has done it."""
-        from google.api_core.exceptions import NotFound, PreconditionFailed
+        """Delete one generation; if a repeated request finds nothing, the first has done it."""
+        from google.api_core.exceptions import PreconditionFailed
 
-        def attempt(number: int) -> bool:
-            timeout = gcs.request_timeout()
-            try:
-                gcs.blob(path).delete(if_generation_match=int(token), timeout=timeout, retry=None)
-            except PreconditionFailed:
-                return False
-            except NotFound:
-                return number > 0
-            return True
-
-        return gcs.run(path, attempt)
+        faults: list[Exception] = []
+        try:
+            with gcs.faults(path):
+                options = gcs.options(path, faults.append)
+                gcs.blob(path).delete(if_generation_match=int(token), **options)
+        except PreconditionFailed:
+            return False
+        except FileNotFoundError:
+            return bool(faults)
+        return True
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """Lists the objects directly below."""
@@ -189,7 +193,8 @@ class Bucket:
         Objects may be readable without the right to see the bucket itself.
         """
         try:
-            bucket = gcs.client().get_bucket(split_remote(path)[0], **gcs.options(path))
+            with gcs.faults(path):
+                bucket = gcs.client().get_bucket(split_remote(path)[0], **gcs.options(path))
         except PermissionError:
             return None
         return (bucket.location or "").lower() or None
@@ -205,6 +210,38 @@ class _Bounded(io.BytesIO):
     def write(self, data: Any) -> int:
         paths.check_size(self._path, self.tell() + len(data), self._limit)
         return super().write(data)
+
+
+def _current(path: str) -> Any:
+    """Return the object with its metadata; further requests name its generation."""
+    blob = gcs.blob(path)
+    with gcs.faults(path):
+        blob.reload(**gcs.options(path))
+    return blob
+
+
+def _fetch(blob: Any, path: str, file: BinaryIO) -> None:
+    """Download the generation of `_current` into a file, in chunks, each with its own retries.
+
+    Raises:
+        DamagedError: The checksum differs.
+        FileNotFoundError: The object was replaced or deleted.
+    """
+    import google_crc32c
+
+    checksum = google_crc32c.Checksum()
+
+    class Checked(io.RawIOBase):
+        def write(self, data: Any) -> int:
+            checksum.update(data)
+            return file.write(data)
+
+    if blob.size:
+        blob.chunk_size = CHUNK
+        with gcs.faults(path):
+            blob.download_to_file(Checked(), raw_download=True, checksum=None, **gcs.options(path))
+    if encode_crc32c(int.from_bytes(checksum.digest(), "big")) != blob.crc32c:
+        raise gcs.DamagedError(f"{path}: damaged on the way each time: run again")
 
 
 def _stat(blob: Any) -> Stat:
@@ -236,14 +273,15 @@ def _put(
             blob.metadata = {"writer": mark}
         file.seek(0)
         try:
-            blob.upload_from_file(
-                file,
-                size=size,
-                content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
-                checksum="crc32c" if size <= _ONE_REQUEST else None,
-                if_generation_match=generation,
-                **gcs.options(path),
-            )
+            with gcs.faults(path):
+                blob.upload_from_file(
+                    file,
+                    size=size,
+                    content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
+                    checksum="crc32c" if size <= _ONE_REQUEST else None,
+                    if_generation_match=generation,
+                    **gcs.options(path),
+                )
         except (FileNotFoundError, StorageError) as error:
             # The bucket has forgotten a resumable upload: it starts again from the first byte. See
             # https://cloud.google.com/storage/docs/performing-resumable-uploads
@@ -260,14 +298,15 @@ def _put(
 
 def _objects(path: str, prefix: str, delimiter: str, most: int | None = None) -> Iterator[Any]:
     """Lists the objects under `prefix`, page by page, each page with its own retries."""
-    yield from gcs.client().list_blobs(
-        split_remote(path)[0],
-        prefix=prefix or None,
-        delimiter=delimiter or None,
-        max_results=most,
-        fields=_FIELDS,
-        **gcs.options(path),
-    )
+    with gcs.faults(path):
+        yield from gcs.client().list_blobs(
+            split_remote(path)[0],
+            prefix=prefix or None,
+            delimiter=delimiter or None,
+            max_results=most,
+            fields=_FIELDS,
+            **gcs.options(path),
+        )
 
 
 def _directory_prefix(directory: str) -> str:

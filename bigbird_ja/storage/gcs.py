@@ -1,44 +1,35 @@
-"""Sends requests to Google Cloud Storage, with bounded retries, and reads one generation.
+"""Requests to Google Cloud Storage by `google-cloud-storage`, with its retries, and pinned reads.
 
-Transient faults are retried and logged once, lasting ones raise. The libraries' own retries are
-switched off (they log nothing, and their deadlines multiply), so `run` is the only loop.
+The library retries what its documentation calls transient (`DEFAULT_RETRY`). Here are the deadline,
+the warning that it logs nowhere, and the exceptions that callers handle.
 """
 
+import contextlib
 import errno
 import io
 import logging
 import os
-import random
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from bigbird_ja.process import redact
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import Refused, StorageError
+from bigbird_ja.process.redact import redact
 from bigbird_ja.storage.paths import Stat, encode_crc32c, split_remote
 
-T = TypeVar("T")
+CHUNK = 8 << 20  # bytes per request of a stream
+_MAX_DELAY = 32.0  # seconds between two tries
+_QUIET_SECONDS = 120.0  # faults closer together than this are logged once
+
 _logger = logging.getLogger(__name__)
-
-_TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
-# Faults closer together than this are one disturbance, which is logged once.
-_QUIET_SECONDS = 120.0
-# A checksum that is wrong again and again is not a transient fault.
-_MAX_CORRUPT = 4
-_LONGEST_DELAY = 32.0  # seconds; the first one is doubled up to this, with jitter
-
-_lock = threading.Lock()
-_last_fault = -1e18  # by the clock of `run`
-_random = random.Random()  # not the global one: jitter must not move anybody's seeded generator
-CHUNK = 8 << 20  # bytes per request
-
+_last_fault = -1e18  # monotonic seconds
 _local = threading.local()
 
 
 def client() -> Any:
-    """Returns the client of this thread; a forked child has its own connections.
+    """Return the client of this thread; a forked child has its own connections.
 
     `STORAGE_EMULATOR_HOST` sends it, anonymous, to an emulator instead of Google.
     """
@@ -53,57 +44,57 @@ def client() -> Any:
 
 
 def blob(path: str) -> Any:
-    """Returns the object of a gs:// path; nothing is requested yet."""
+    """Return the object of a gs:// path; nothing is requested yet."""
     bucket, name = split_remote(path)
     return client().bucket(bucket).blob(name)
 
 
 class ReplacedError(StorageError):
-    """Reports that the object was written anew while it was being read."""
+    """The object was replaced while it was being read."""
 
 
 class DamagedError(StorageError):
-    """Reports that the bytes read do not match the object's checksum."""
+    """The bytes that were read do not match the object's checksum."""
 
 
 class ObjectReader(io.RawIOBase):
-    """Streams one generation of an object, in chunks.
+    """Stream of one generation of an object, in chunks.
 
     Every request names the generation, so that an object replaced while it is read is an error,
     never a mix of old and new. Read from the first byte to the last, it is checked against the
     object's CRC-32C.
 
     Raises:
-        ReplacedError: the object was replaced after this reader was opened.
-        DamagedError: the checksum differs.
-        StorageError: lasting faults.
+        ReplacedError: The object was replaced after this reader was opened.
+        DamagedError: The checksum differs.
+        StorageError: A fault lasted.
     """
 
-    def __init__(self, path: str, info: Stat, chunk: int = CHUNK) -> None:
+    def __init__(self, path: str, info: Stat) -> None:
         import google_crc32c
 
         super().__init__()
-        self._path, self._info, self._chunk = path, info, chunk
+        self._path, self._info = path, info
         self._position = 0
         self._buffer, self._buffer_start = b"", 0
         self._checked, self._checksum, self._extend = 0, 0, google_crc32c.extend
 
     def readable(self) -> bool:
-        """Returns True."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Returns True."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves the position; bytes that are skipped are not fetched."""
+        """Move the position; skipped bytes are not fetched."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._info.size}[whence]
         self._position = max(0, base + offset)
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fills `buffer` from the current chunk, fetching the next when it is used up."""
+        """Fill `buffer` from the current chunk, fetching the next one when it is used up."""
         if self._position >= self._info.size:
             return 0
         offset = self._position - self._buffer_start
@@ -117,7 +108,7 @@ class ObjectReader(io.RawIOBase):
 
     def _fetch(self) -> None:
         start = self._position
-        count = min(self._chunk, self._info.size - start)
+        count = min(CHUNK, self._info.size - start)
         self._buffer = read_range(self._path, self._info.token, start, count)
         self._buffer_start = start
         if start == self._checked:
@@ -125,136 +116,105 @@ class ObjectReader(io.RawIOBase):
             self._checksum = self._extend(self._checksum, self._buffer)
             is_whole = self._checked == self._info.size
             if is_whole and self._info.crc32c not in (None, encode_crc32c(self._checksum)):
-                raise DamagedError(
-                    f"{self._path}: what was read does not match the object's checksum: run again"
-                )
+                raise DamagedError(f"{self._path}: damaged on the way: run again")
 
 
 def read_range(path: str, token: str, start: int, count: int) -> bytes:
-    """Reads exactly `count` bytes from `start` of the generation `token`.
+    """Read exactly `count` bytes from `start` of the generation `token`.
 
     Raises:
-        ReplacedError: the object has another generation by now.
+        ReplacedError: The object has another generation by now.
     """
     from google.api_core.exceptions import PreconditionFailed
 
-    def attempt(_: int) -> bytes:
+    def attempt() -> bytes:
+        how = {"if_generation_match": int(token), "timeout": request_timeout(), "retry": None}
         data = blob(path).download_as_bytes(
-            start=start,
-            end=start + count - 1,
-            raw_download=True,
-            checksum=None,
-            if_generation_match=int(token),
-            timeout=request_timeout(),
-            retry=None,
+            start=start, end=start + count - 1, raw_download=True, checksum=None, **how
         )
-        if len(data) != count:
-            raise CorruptError(f"short reply ({len(data)} of {count} bytes)")
-        return data
+        if len(data) != count:  # which the library takes for the end of the object
+            raise ConnectionError(f"short reply ({len(data)} of {count} bytes)")
+        return bytes(data)
 
     try:
-        return run(path, attempt)
+        with faults(path):
+            return bytes(retry(path)(attempt)())
     except PreconditionFailed as error:
         raise ReplacedError(f"{path}: replaced while it was being read: run again") from error
 
 
-class CorruptError(Exception):
-    """Reports bytes from the network that do not match their checksum or length."""
-
-
-def _seconds(name: str, default: float) -> float:
-    """Reads a duration from the environment."""
-    return float(os.environ.get(name, default))
-
-
 def _deadline() -> float:
-    """Returns the seconds from the first try to giving up."""
-    return _seconds("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0)
+    """Return the seconds from the first try to giving up."""
+    return float(os.environ.get("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0))
 
 
 def request_timeout() -> float:
-    """Returns the longest silence within a request, in seconds; the deadline has room for three."""
+    """Return the maximum silence within a request, in seconds; the deadline has room for three."""
     return min(60.0, max(_deadline() / 3, 0.2))
 
 
-def options(path: str) -> dict[str, Any]:
-    """Returns timeout and retries for a method of the client library that may be repeated."""
-    return {"timeout": request_timeout(), "retry": lambda call: lambda: run(path, lambda _: call())}
+def options(path: str, on_fault: Callable[[Exception], None] | None = None) -> dict[str, Any]:
+    """Return timeout and retries for a method of the client library that may be repeated."""
+    return {"timeout": request_timeout(), "retry": retry(path, on_fault)}
 
 
-def run(
-    path: str,
-    attempt: Callable[[int], T],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
-    """Calls `attempt(n)` for n = 0, 1, ... until one does not meet a transient fault.
+def retry(path: str, on_fault: Callable[[Exception], None] | None = None) -> Any:
+    """Return the library's retry decorator, with our deadline; it logs the faults.
 
-    From n = 1 on, an earlier try may have done its work with only the reply lost.
+    Args:
+        path: for the log.
+        on_fault: called with each fault that is followed by another try.
+    """
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    def on_error(error: Exception) -> None:
+        _log_first(path, error)
+        if on_fault is not None:
+            on_fault(error)
+
+    delay = float(os.environ.get("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5))
+    policy = DEFAULT_RETRY.with_delay(delay, _MAX_DELAY).with_timeout(_deadline())
+    return lambda call: policy(call, on_error=on_error)
+
+
+def _log_first(path: str, error: Exception) -> None:
+    """Log the first fault of each disturbance."""
+    global _last_fault
+    now = time.monotonic()
+    is_new, _last_fault = now - _last_fault > _QUIET_SECONDS, now
+    if is_new:
+        again = f"trying again for up to {_deadline():.0f} s (further faults are not repeated here)"
+        _logger.warning("%s: %s: %s", path, reason(error), again)
+
+
+@contextlib.contextmanager
+def faults(path: str) -> Iterator[None]:
+    """Turn the exceptions of the library within a block into those that callers handle.
 
     Raises:
-        StorageError: the fault lasted beyond the deadline; names `path` and the cause.
-        FileNotFoundError, PermissionError: with `path` as their file name.
+        StorageError: A fault lasted beyond the deadline; names `path` and the cause.
+        FileNotFoundError, PermissionError: `path` is their file name.
     """
-    deadline, delay = _deadline(), _seconds("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5)
-    start, corrupt, tries = clock(), 0, 0
-    while True:
-        try:
-            return attempt(tries)
-        except Exception as raised:
-            error = _with_status(raised)
-            if not is_transient(error):
-                raise translate(error, path) from error
-            now, cause = clock(), reason(error)
-            tries += 1
-            corrupt += isinstance(error, CorruptError)
-            wait = delay * _random.uniform(0.5, 1.0)
-            if now + wait > start + deadline or corrupt >= _MAX_CORRUPT:
-                raise StorageError(
-                    f"{path}: {cause}: failed {tries} times in {now - start:.0f} s: check the"
-                    " bucket and the network, then run the same command again"
-                ) from error
-            _log_first(path, cause, deadline, now)
-            sleep(wait)
-            delay = min(2 * delay, _LONGEST_DELAY)
-
-
-def _log_first(path: str, cause: str, deadline: float, now: float) -> None:
-    """Logs the first fault of each disturbance."""
-    global _last_fault
-    with _lock:
-        is_new = now - _last_fault > _QUIET_SECONDS
-        _last_fault = now
-    if is_new:
-        again = f"trying again for up to {deadline:.0f} s (further faults are not repeated here)"
-        _logger.warning("%s: %s: %s", path, cause, again)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Checks whether trying again may help."""
-    import http.client
-
-    import requests
-    import urllib3
-    from google.auth import exceptions as auth
-    from requests import exceptions
-
-    status = status_of(error)
-    if status is not None:
-        return status in _TRANSIENT_STATUS
-    if isinstance(error, auth.GoogleAuthError):
-        return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
-    lost: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, http.client.HTTPException)
-    lost += (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPError)
-    damaged = (CorruptError, exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)
-    return isinstance(error, (*lost, *damaged))
+    try:
+        yield
+    except Exception as error:
+        translated = translate(error, path)
+        if translated is error:
+            raise
+        raise translated from error
 
 
 def translate(error: Exception, path: str) -> Exception:
-    """Returns the exception that callers handle, for one that a retry would not help."""
+    """Return the exception that callers handle for one of the library."""
+    from google.api_core.exceptions import RetryError
     from google.auth import exceptions as auth
 
     status = status_of(error)
+    if isinstance(error, RetryError):
+        return StorageError(
+            f"{path}: {reason(error.cause)}: failed for {_deadline():g} s: check the bucket and the"
+            " network, then run the same command again"
+        )
     if status == 404:
         what = "bucket" if "bucket does not exist" in str(error) else "object"
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
@@ -279,30 +239,26 @@ def translate(error: Exception, path: str) -> Exception:
     return error
 
 
-def reason(error: BaseException) -> str:
-    """Words a fault in one short line, without addresses that carry secrets."""
+def reason(error: BaseException | None) -> str:
+    """Describe a fault in one short line, without addresses that carry secrets."""
     status = status_of(error)
     if status is not None:
         try:  # the library puts the request's address before the server's own message
-            message = str(error.response.json()["error"]["message"])  # type: ignore[attr-defined]
+            response: Any = getattr(error, "response", None)
+            message = str(response.json()["error"]["message"])
         except (AttributeError, ValueError, TypeError, KeyError):
             message = type(error).__name__
         return shortened(f"{status} {redact(message)}", 200)
-    if isinstance(error, CorruptError):
-        return str(error)
+    if type(error) is ConnectionError:  # of `read_range`, or of the library for a short reply
+        return shortened(redact(str(error)), 200)
     return f"no answer ({type(error).__name__})"  # its message may hold a request's address
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """Returns the HTTP status that an exception stands for, if there is one."""
+    """Return the HTTP status of an exception, if it has one."""
     from google.api_core.exceptions import GoogleAPICallError
-
-    return error.code if isinstance(error, GoogleAPICallError) else None
-
-
-def _with_status(error: Exception) -> Exception:
-    """Returns the exception for the answer's status, where a media class raised its own."""
-    from google.api_core.exceptions import from_http_response
     from google.cloud.storage.exceptions import InvalidResponse
 
-    return from_http_response(error.response) if isinstance(error, InvalidResponse) else error
+    if isinstance(error, InvalidResponse):
+        return int(error.response.status_code)
+    return error.code if isinstance(error, GoogleAPICallError) else None
