@@ -132,7 +132,7 @@ class Work:
         with self._held_part(f"part-{number + 1}-of-{count}.lock"):
             # Both sides take their own lease first, so that one at least sees the other's.
             joining = holder_of(storage.join(self._output, LOCK_NAME))
-            if joining is not None and not joining.has_ended:
+            if joining is not None:
                 raise BadInput(f"{self._output}: {joining.name} is making data there: {_WAIT}")
             yield
 
