@@ -25,7 +25,7 @@ from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.ownership import MARK, Owned
+from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
@@ -288,4 +288,5 @@ def adopt_unmarked(
             check_config(config, data, meta, where, earlier_configs(events))
             check_tokenizer(folder, meta.tokenizer_sha256)
     kept = [CONFIG, TOKENIZER, *(f"model.ckpt-{step}.json" for step in steps)]
-    Owned.create(folder, kind).adopt([n for n in kept if n in names], logs)
+    made = {name: Made.of_file(storage.join(folder, name)) for name in kept if name in names}
+    Owned.create(folder, kind).adopt({**dict.fromkeys(logs), **made})

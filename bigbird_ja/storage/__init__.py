@@ -13,6 +13,7 @@ docs/design/storage.md says how, and why TensorFlow's own gs:// client is not us
 The methods of `disk.Disk` document each function.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -109,9 +110,9 @@ def make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def clean_temporary(directory: str, **how: float) -> list[str]:
-    """Removes what killed writers left in a directory on disk, as `disk.clean_temporary` does."""
-    return [] if is_remote(directory) else disk.clean_temporary(directory, **how)
+def clean_temporary(directory: str, names: str, **how: float) -> list[str]:
+    """Remove what killed writers left in a directory on disk, as `disk.clean_temporary` does."""
+    return [] if is_remote(directory) else disk.clean_temporary(directory, names, **how)
 
 
 def fetch(path: str, directory: str) -> str:
@@ -142,6 +143,23 @@ def rename(source: str, target: str) -> None:
     if place_of(source) is not place_of(target):
         raise BadInput(f"{source}: cannot be renamed to {target}: copy it")
     place_of(source).rename(source, target)
+
+
+def free_name(path: str) -> str:
+    """Return the first of PATH.replaced-1, PATH.replaced-2, ... that doesn't exist."""
+    path, number = path.rstrip("/"), 1
+    while exists(f"{path}.replaced-{number}"):
+        number += 1
+    return f"{path}.replaced-{number}"
+
+
+def keep_aside(path: str) -> str:
+    """Copy a file to PATH.replaced-N, and return that path: a hard link, or a bucket's own copy."""
+    while True:
+        target = free_name(path)
+        with contextlib.suppress(FileExistsError):  # of another process, this moment
+            place_of(path).copy_exclusive(path, target)
+            return target
 
 
 def bucket_location(path: str) -> str | None:

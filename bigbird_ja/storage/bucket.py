@@ -1,6 +1,7 @@
 """Reads and writes objects on Google Cloud Storage as files: pinned reads, verified writes."""
 
 import contextlib
+import errno
 import io
 import mimetypes
 import os
@@ -133,14 +134,17 @@ class Bucket:
 
     def rename(self, source: str, target: str) -> None:
         """Copy on the bucket's side, then delete the old name."""
-        token = None
-        while True:  # a large copy comes in several answers
-            with gcs.faults(source):
-                options = gcs.options(source)
-                token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **options)
-            if not token:
-                break
+        _copy(source, target)
         self.delete(source)
+
+    def copy_exclusive(self, source: str, target: str) -> None:
+        """Copy on the bucket's side."""
+        from google.api_core.exceptions import PreconditionFailed
+
+        try:
+            _copy(source, target, if_generation_match=0)
+        except PreconditionFailed as error:  # or an earlier try, whose reply was lost: a copy more
+            raise FileExistsError(errno.EEXIST, "exists", target) from error
 
     def delete(self, path: str) -> None:
         """Delete an object; a missing one is fine."""
@@ -210,6 +214,16 @@ class _Bounded(io.BytesIO):
     def write(self, data: Any) -> int:
         paths.check_size(self._path, self.tell() + len(data), self._limit)
         return super().write(data)
+
+
+def _copy(source: str, target: str, **conditions: int) -> None:
+    token = None
+    while True:  # a large copy comes in several answers
+        with gcs.faults(source):
+            how = {**conditions, **gcs.options(source)}
+            token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **how)
+        if not token:
+            return
 
 
 def _current(path: str) -> Any:

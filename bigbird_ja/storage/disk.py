@@ -1,7 +1,7 @@
 """Reads and writes files on disk: to a temporary name, synced, then renamed.
 
 A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
-per file being written, which no listing shows; `clean_temporary` removes it a day later.
+per file being written, which no listing shows.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_c
 # Since anything was written to a temporary file, perhaps by a machine whose clock is hours off.
 _ABANDONED_SECONDS = 24 * 3600.0
 _BUFFER = 1 << 20
+_OWNER = f"{TEMPORARY_PREFIX}owner"  # of a scratch folder
 
 
 class Disk:
@@ -173,6 +174,19 @@ class Disk:
         os.replace(source, target)
         _sync_directory(target)
 
+    def copy_exclusive(self, source: str, target: str) -> None:
+        """Copy a file to a name that is free.
+
+        Raises:
+            FileExistsError: The name is taken.
+        """
+        try:
+            os.link(source, target)
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError:  # a file system without hard links
+            self.upload(source, target)
+
     def take(self, source: str, target: str) -> None:
         """Moves a local file to `target`: on the same disk, or by an upload to a bucket."""
         with self.open_read(source) as file:
@@ -242,12 +256,19 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
 
 
-def clean_temporary(directory: str, seconds: float = _ABANDONED_SECONDS) -> list[str]:
-    """Removes temporary files that nobody has written to for so long, and returns their names."""
+def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECONDS) -> list[str]:
+    """Remove temporary files of ours that are older than `seconds`, and return their names.
+
+    Args:
+        directory: a folder that is ours.
+        names: regular expression of the files that are written there.
+        seconds: minimum time since the last write.
+    """
+    pattern = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}({names})~[0-9a-f]{{8}}")
     removed = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
-        if name.startswith(TEMPORARY_PREFIX) and re.search(r"[~-][0-9a-f]{8}\Z", name):
+        if pattern.fullmatch(name):
             with contextlib.suppress(OSError):  # another process has removed it
                 if time.time() - os.stat(path).st_mtime > seconds:
                     os.unlink(path)
@@ -294,14 +315,24 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
-    """Makes an empty local folder (0700) for this block; `children.clean_up` removes it, too.
+    """Make an empty local folder (0700) for this block; `children.clean_up` removes it, too.
+
+    Its `.tmp-owner` is locked while this process lives: by it the next call knows, and removes,
+    the folders that a kill has left.
 
     Args:
-        parent: where; the system's folder for temporary files by default.
+        parent: its parent folder; the system's folder for temporary files by default.
         prefix: of its name.
     """
+    pattern = f"{glob_module.escape(os.path.join(parent or tempfile.gettempdir(), prefix))}*"
+    for left in glob_module.glob(os.path.join(pattern, _OWNER)):
+        with contextlib.suppress(OSError), open(left, "rb") as file:  # locked, or another user's
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.dirname(left), ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path,
         children.remove_on_exit(path),
+        open(os.path.join(path, _OWNER), "xb") as file,
     ):
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield path

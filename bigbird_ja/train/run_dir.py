@@ -7,12 +7,12 @@ record that was seen, so none is seen twice and less than one batch is left out.
 """
 
 import contextlib
-import glob
 import os
 import re
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 from bigbird_ja import storage
@@ -219,18 +219,10 @@ class RunDir:
         return self._owned
 
     def _scratch(self) -> contextlib.AbstractContextManager[str]:
-        """Make an empty folder for the time of a block.
-
-        On the disk of MODEL_DIR its name begins with the mark's id: by it the next start knows the
-        folders that a kill has left.
-        """
-        if storage.is_remote(self.path):
-            return scratch_directory()
-        storage.clean_temporary(self.path)
-        prefix = f".scratch-{self.owned.id}-"
-        for left in glob.glob(f"{glob.escape(self.join(prefix))}*"):
-            shutil.rmtree(left, ignore_errors=True)
-        return scratch_directory(self.path, prefix)
+        """Make an empty folder for the time of a block: on the disk of MODEL_DIR, if it's local."""
+        return scratch_directory(
+            *(() if storage.is_remote(self.path) else (self.path, ".scratch-"))
+        )
 
     @contextlib.contextmanager
     def _lease(self, deps: Dependencies) -> Iterator[tuple[Lease, dict[str, Any]]]:
@@ -263,19 +255,25 @@ class RunDir:
         Raises:
             BadInput: it cannot be renamed.
         """
-        advice = "choose another --model_dir, or move it yourself"
         if storage.is_remote(self.path):
-            raise BadInput(f"{self.path}: a bucket cannot rename: {advice}")
+            moved = storage.free_name(self.path)
+            names = [name for name in storage.list_tree(self.path) if name != LOCK]
+            storage.run_all(
+                [  # copies on the bucket's side
+                    partial(storage.rename, self.join(name), storage.join(moved, name))
+                    for name in names
+                ]
+            )
+            self.files, self._owned = {}, None
+            return moved
+        advice = "choose another --model_dir, or move it yourself"
         path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
                 f"{self.path}: it cannot be renamed while it is the working directory or holds it,"
                 f" or is a mount point: {advice}"
             )
-        number = 1
-        while os.path.lexists(f"{path}.replaced-{number}"):
-            number += 1
-        moved = f"{path}.replaced-{number}"
+        moved = storage.free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(moved, LOCK))  # ours: the old run is not trained any more

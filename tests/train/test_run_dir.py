@@ -1,14 +1,15 @@
 """MODEL_DIR before the first step, and its scratch folder."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
 from testkit.configs import fitted, with_data
@@ -79,7 +80,7 @@ def test_a_run_copied_without_its_mark_is_adopted_by_choice_where_its_files_prov
     ended = run_cli("pretrain", *flags, "--adopt", "--json")
     assert ended.status == 0, ended.stderr
     assert run_log.read_events(str(copy))[-1]["event"] == "finished"
-    assert RunDir(str(copy)).owned.is_unchanged("config.yaml")
+    assert "config.yaml" in RunDir(str(copy)).owned.files
 
 
 @pytest.mark.parametrize(
@@ -91,22 +92,30 @@ def test_batches_of_another_size_begin_behind_all_that_was_seen(batch, size, new
     assert next_batch(meta, config(f"training.global_batch_size={new_size}")) == expected
 
 
-def test_on_a_bucket_scratch_is_in_the_systems_place(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with RunDir(f"{bucket}/model").locked(DEPS) as (_, scratch):
-        assert Path(scratch).is_relative_to(tmp_path)
-    assert os.listdir(tmp_path) == []
+def test_scratch_of_a_killed_run_goes_at_the_next_start(base, tmp_path, monkeypatch):
+    """On a bucket it is in the system's folder, else in MODEL_DIR; a user's folders stay."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    place = tmp_path / "tmp" if storage.is_remote(base) else Path(base)
+    with RunDir(base).locked(DEPS):
+        RunDir(base).events.append("started")
+    for name in (".scratch-thesis", "bigbird-ja-thesis"):
+        (place / name).mkdir()
+    with RunDir(base).locked(DEPS) as (_, scratch):
+        assert Path(scratch).parent == place and storage.list_files(scratch) == []
+        left = shutil.copytree(scratch, f"{scratch}-left")  # as of a process that was killed
+        with scratch_directory(*((str(place), ".scratch-") if place == Path(base) else ())):
+            assert Path(scratch).exists() and not Path(left).exists()
+    folders = {path.name for path in place.iterdir() if path.is_dir()}
+    assert folders == {".scratch-thesis", "bigbird-ja-thesis"}
 
 
-def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path):
-    """What a kill has left goes at the next start, by the id of the mark in its name."""
-    run = start(tmp_path)
-    (tmp_path / ".scratch-thesis").mkdir()
-    with run.locked(DEPS) as (_, scratch):
-        assert os.listdir(scratch) == [] and Path(scratch).is_relative_to(tmp_path)
-        left = Path(scratch).name
-    (tmp_path / left).mkdir()  # as it was when a kill came
-    with RunDir(str(tmp_path)).locked(DEPS):
-        assert not (tmp_path / left).exists()
-    folders = [path.name for path in tmp_path.iterdir() if path.is_dir()]
-    assert folders == [".scratch-thesis"]
+def test_on_a_bucket_a_run_moves_aside_object_by_object(bucket):
+    for number in (1, 2):
+        with RunDir(f"{bucket}/run").locked(DEPS):
+            RunDir(f"{bucket}/run").events.append("started")
+            storage.write_bytes(f"{bucket}/run/{run_log.METRICS}", b'{"step": 1}\n')
+            storage.write_bytes(f"{bucket}/run/eval/events", b"")
+        before = storage.list_tree(f"{bucket}/run")
+        with RunDir(f"{bucket}/run", overwrite=True).locked(DEPS):
+            assert storage.list_tree(f"{bucket}/run.replaced-{number}") == before
