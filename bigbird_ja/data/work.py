@@ -31,7 +31,7 @@ from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs
-from bigbird_ja.storage.lease import Lease, held, holder_of
+from bigbird_ja.storage.lease import Lease, held
 from bigbird_ja.storage.ownership import Owned
 
 KIND = "data set"
@@ -131,9 +131,9 @@ class Work:
         number, count = self.part or (0, 1)
         with self._held_part(f"part-{number + 1}-of-{count}.lock"):
             # Both sides take their own lease first, so that one at least sees the other's.
-            joining = holder_of(storage.join(self._output, LOCK_NAME))
-            if joining is not None:
-                raise BadInput(f"{self._output}: {joining.name} is making data there: {_WAIT}")
+            if storage.exists(storage.join(self._output, LOCK_NAME)):
+                with exclusive(self._output):  # else it's what a killed one has left
+                    pass
             yield
 
     def check_no_part(self) -> None:

@@ -43,7 +43,7 @@ class Disk:
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Reads the content, and the token of this version for `replace_if` and `delete_if`.
+        """Reads the content, and the token of this version for `replace_if`.
 
         Raises:
             BadInput: more than `limit` bytes; what lies beyond is not read.
@@ -147,19 +147,17 @@ class Disk:
 
         Calls in one directory take turns.
         """
-        with _directory_lock(path):
-            if not _is_version(path, token):
+        directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)  # which the kernel frees on a kill
+            if self.stat(path).token != token:
                 return None
             self.write_bytes(path, data)
             return self.stat(path).token
-
-    def delete_if(self, path: str, token: str) -> bool:
-        """Deletes the file if it is still the version of `token`; takes turns with `replace_if`."""
-        with _directory_lock(path):
-            if not _is_version(path, token):
-                return False
-            os.unlink(path)
-            return True
+        except FileNotFoundError:
+            return None
+        finally:
+            os.close(directory)
 
     def delete(self, path: str) -> None:
         """Removes a file, if there is one."""
@@ -223,13 +221,6 @@ def _token(info: os.stat_result) -> str:
     return f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
 
 
-def _is_version(path: str, token: str) -> bool:
-    try:
-        return _token(os.stat(path)) == token
-    except FileNotFoundError:
-        return False
-
-
 def _create_without_link(path: str, data: bytes) -> bool:
     try:
         with open(path, "xb") as file:
@@ -274,17 +265,6 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
                     os.unlink(path)
                     removed.append(name)
     return removed
-
-
-@contextlib.contextmanager
-def _directory_lock(path: str) -> Iterator[None]:
-    """Keeps two compare-and-swaps in one directory apart; the kernel frees it on a kill."""
-    descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -6,47 +6,59 @@ the warning that it logs nowhere, and the exceptions that callers handle.
 
 import contextlib
 import errno
-import io
+import functools
 import logging
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import google_crc32c
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.auth import exceptions as auth
+from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from google.cloud.storage.fileio import BlobReader
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import Refused, StorageError
 from bigbird_ja.process.redact import redact
-from bigbird_ja.storage.paths import Stat, encode_crc32c, split_remote
+from bigbird_ja.storage.paths import encode_crc32c, split_remote
 
-CHUNK = 8 << 20  # bytes per request of a stream
+CHUNK = 16 << 20  # bytes per request of a large file; a multiple of the protocol's 256 KiB
+MAX_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
 _MAX_DELAY = 32.0  # seconds between two tries
-_QUIET_SECONDS = 120.0  # faults closer together than this are logged once
 
 _logger = logging.getLogger(__name__)
-_last_fault = -1e18  # monotonic seconds
-_local = threading.local()
 
 
 def client() -> Any:
-    """Return the client of this thread; a forked child has its own connections.
+    """Return the client; a forked child has its own connections.
 
     `STORAGE_EMULATOR_HOST` sends it, anonymous, to an emulator instead of Google.
     """
-    key = (os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"))
-    if getattr(_local, "key", None) != key:
-        from google.cloud import storage
+    return _client(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"))
 
-        # Objects need no project, but the client insists on one.
-        project = os.environ.get("GOOGLE_CLOUD_PROJECT", "unset")
-        _local.client, _local.key = storage.Client(project=project), key
-    return _local.client
+
+@functools.cache
+def _client(process: int, emulator: str | None) -> Any:
+    # Objects need no project, but the client insists on one.
+    return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "unset"))
 
 
 def blob(path: str) -> Any:
     """Return the object of a gs:// path; nothing is requested yet."""
     bucket, name = split_remote(path)
-    return client().bucket(bucket).blob(name)
+    with faults(path):  # there may be no credentials
+        return client().bucket(bucket).blob(name)
+
+
+def current(path: str) -> Any:
+    """Return the object with its metadata; further requests name its generation."""
+    current = blob(path)
+    with faults(path):
+        current.reload(**options(path))
+    return current
 
 
 class ReplacedError(StorageError):
@@ -54,15 +66,13 @@ class ReplacedError(StorageError):
 
 
 class DamagedError(StorageError):
-    """The bytes that were read do not match the object's checksum."""
+    """The bytes that were read, or stored, do not match the object's checksum."""
 
 
-class ObjectReader(io.RawIOBase):
-    """Stream of one generation of an object, in chunks.
+class ObjectReader(BlobReader):
+    """Stream of the current generation of an object, in chunks.
 
-    Every request names the generation, so that an object replaced while it is read is an error,
-    never a mix of old and new. Read from the first byte to the last, it is checked against the
-    object's CRC-32C.
+    Read from the first byte to the last, it is checked against the object's CRC-32C.
 
     Raises:
         ReplacedError: The object was replaced after this reader was opened.
@@ -70,77 +80,37 @@ class ObjectReader(io.RawIOBase):
         StorageError: A fault lasted.
     """
 
-    def __init__(self, path: str, info: Stat) -> None:
-        import google_crc32c
+    def __init__(self, path: str) -> None:
+        self._path, self._object = path, current(path)
+        super().__init__(self._object, CHUNK, raw_download=True, **options(path))
+        self._checked = self._checksum = 0
 
-        super().__init__()
-        self._path, self._info = path, info
-        self._position = 0
-        self._buffer, self._buffer_start = b"", 0
-        self._checked, self._checksum, self._extend = 0, 0, google_crc32c.extend
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position; skipped bytes are not fetched."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._info.size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` from the current chunk, fetching the next one when it is used up."""
-        if self._position >= self._info.size:
-            return 0
-        offset = self._position - self._buffer_start
-        if not 0 <= offset < len(self._buffer):
-            self._fetch()
-            offset = 0
-        part = memoryview(self._buffer)[offset : offset + len(buffer)]
-        buffer[: len(part)] = part
-        self._position += len(part)
-        return len(part)
-
-    def _fetch(self) -> None:
-        start = self._position
-        count = min(CHUNK, self._info.size - start)
-        self._buffer = read_range(self._path, self._info.token, start, count)
-        self._buffer_start = start
+    def read(self, size: int = -1) -> bytes:
+        """Read `size` bytes, less only at the end; -1 reads all."""
+        start, total = self.tell(), self._object.size
+        count = min(size, total - start) if size >= 0 else total - start
+        data = b""
+        for _ in range(MAX_RESTARTS):
+            if len(data) < count:  # again, if the reply was short
+                data += self._read(count - len(data))
+        if len(data) < count:
+            raise DamagedError(f"{self._path}: short replies ({len(data)} of {count} bytes)")
         if start == self._checked:
             self._checked += count
-            self._checksum = self._extend(self._checksum, self._buffer)
-            is_whole = self._checked == self._info.size
-            if is_whole and self._info.crc32c not in (None, encode_crc32c(self._checksum)):
+            self._checksum = google_crc32c.extend(self._checksum, data)
+            if self._checked == total and encode_crc32c(self._checksum) != self._object.crc32c:
                 raise DamagedError(f"{self._path}: damaged on the way: run again")
+        return data
 
-
-def read_range(path: str, token: str, start: int, count: int) -> bytes:
-    """Read exactly `count` bytes from `start` of the generation `token`.
-
-    Raises:
-        ReplacedError: The object has another generation by now.
-    """
-    from google.api_core.exceptions import PreconditionFailed
-
-    def attempt() -> bytes:
-        how = {"if_generation_match": int(token), "timeout": request_timeout(), "retry": None}
-        data = blob(path).download_as_bytes(
-            start=start, end=start + count - 1, raw_download=True, checksum=None, **how
-        )
-        if len(data) != count:  # which the library takes for the end of the object
-            raise ConnectionError(f"short reply ({len(data)} of {count} bytes)")
-        return bytes(data)
-
-    try:
-        with faults(path):
-            return bytes(retry(path)(attempt)())
-    except PreconditionFailed as error:
-        raise ReplacedError(f"{path}: replaced while it was being read: run again") from error
+    def _read(self, size: int) -> bytes:
+        try:
+            with faults(self._path):
+                return bytes(super().read(size))
+        except FileNotFoundError as error:
+            if current(self._path).generation == self._object.generation:
+                raise
+            message = f"{self._path}: replaced while it was being read: run again"
+            raise ReplacedError(message) from error
 
 
 def _deadline() -> float:
@@ -165,26 +135,16 @@ def retry(path: str, on_fault: Callable[[Exception], None] | None = None) -> Any
         path: for the log.
         on_fault: called with each fault that is followed by another try.
     """
-    from google.cloud.storage.retry import DEFAULT_RETRY
 
     def on_error(error: Exception) -> None:
-        _log_first(path, error)
+        again = f"trying again for up to {_deadline():g} s"
+        _logger.warning("%s: %s: %s", path, reason(error), again)
         if on_fault is not None:
             on_fault(error)
 
     delay = float(os.environ.get("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5))
     policy = DEFAULT_RETRY.with_delay(delay, _MAX_DELAY).with_timeout(_deadline())
     return lambda call: policy(call, on_error=on_error)
-
-
-def _log_first(path: str, error: Exception) -> None:
-    """Log the first fault of each disturbance."""
-    global _last_fault
-    now = time.monotonic()
-    is_new, _last_fault = now - _last_fault > _QUIET_SECONDS, now
-    if is_new:
-        again = f"trying again for up to {_deadline():.0f} s (further faults are not repeated here)"
-        _logger.warning("%s: %s: %s", path, reason(error), again)
 
 
 @contextlib.contextmanager
@@ -206,15 +166,14 @@ def faults(path: str) -> Iterator[None]:
 
 def translate(error: Exception, path: str) -> Exception:
     """Return the exception that callers handle for one of the library."""
-    from google.api_core.exceptions import RetryError
-    from google.auth import exceptions as auth
-
     status = status_of(error)
     if isinstance(error, RetryError):
         return StorageError(
             f"{path}: {reason(error.cause)}: failed for {_deadline():g} s: check the bucket and the"
             " network, then run the same command again"
         )
+    if isinstance(error, DataCorruption):
+        return DamagedError(f"{path}: damaged on the way each time: run again")
     if status == 404:
         what = "bucket" if "bucket does not exist" in str(error) else "object"
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
@@ -249,16 +208,11 @@ def reason(error: BaseException | None) -> str:
         except (AttributeError, ValueError, TypeError, KeyError):
             message = type(error).__name__
         return shortened(f"{status} {redact(message)}", 200)
-    if type(error) is ConnectionError:  # of `read_range`, or of the library for a short reply
-        return shortened(redact(str(error)), 200)
     return f"no answer ({type(error).__name__})"  # its message may hold a request's address
 
 
 def status_of(error: BaseException | None) -> int | None:
     """Return the HTTP status of an exception, if it has one."""
-    from google.api_core.exceptions import GoogleAPICallError
-    from google.cloud.storage.exceptions import InvalidResponse
-
     if isinstance(error, InvalidResponse):
         return int(error.response.status_code)
     return error.code if isinstance(error, GoogleAPICallError) else None

@@ -33,7 +33,7 @@ _POLL_SECONDS = 2.0
 _MAX_BYTES = 64 << 10
 _FILE_BYTES = 1024  # of a lock file on a disk, filled up with spaces
 _ADVICE = "not a lock file of ours: make sure that no process works here, then remove it"
-# A reader locks the file for an instant (`holder_of`).
+# Others may hold it for an instant only, to see whether anybody does.
 _ATTEMPTS, _ATTEMPT_SECONDS = 3, 0.1
 
 
@@ -304,21 +304,11 @@ def _parse(data: bytes, path: str) -> Holder:
 
 
 def holder_of(path: str) -> Holder | None:
-    """Return the holder of a lease; None if nobody holds it, or it can't be read.
-
-    On a bucket that is the one that was recorded last.
-    """
+    """Return the holder that a lock file names, which may be dead; None if it can't be read."""
     try:
-        holder = _parse(storage.read_bytes(path, _MAX_BYTES), path)
-        if paths.is_remote(path):
-            return holder
-        with open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return holder
+        return _parse(storage.read_bytes(path, _MAX_BYTES), path)
     except (OSError, StorageError, BadInput):
-        pass
-    return None
+        return None
 
 
 @contextlib.contextmanager

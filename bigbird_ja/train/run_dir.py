@@ -21,7 +21,7 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
-from bigbird_ja.run.model import CONFIG, TOKENIZER, adopt_unmarked, check_config, earlier_configs
+from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
@@ -40,8 +40,8 @@ _POLL_SECONDS = 0.5
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
 _KIND = "run"
 _ADVICE = (
-    "give --model_dir an empty folder; --init_from takes the weights of a TensorFlow checkpoint or"
-    " of a Hugging Face folder"
+    f"a copied run needs its {MARK} (`cp -r RUN/. DIR`); else give --model_dir an empty folder;"
+    " --init_from takes the weights of a TensorFlow checkpoint or of a Hugging Face folder"
 )
 
 
@@ -51,7 +51,6 @@ class RunDir:
     Args:
         path: MODEL_DIR, on disk or gs://.
         overwrite: reads only the names of its files: the run in it is not continued.
-        adopts: marks a run that was copied without its mark, if its files prove whose it is.
 
     Attributes:
         files: what it holds, by name.
@@ -63,10 +62,9 @@ class RunDir:
             events cannot be read.
     """
 
-    def __init__(self, path: str, overwrite: bool = False, adopts: bool = False) -> None:
+    def __init__(self, path: str, overwrite: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
-        adopt_unmarked(path, self.files, adopts, _KIND, _LOGS)
         self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
         self._names: Collection[str] | None = None  # listed with the lock held

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.storage.disk import scratch_directory
@@ -56,31 +55,6 @@ def test_events_between_opening_and_locking_are_read(tmp_path):
     assert run.last_start()["event"] == "started"
     with run.locked(DEPS):
         assert run.last_start()["event"] == "resumed"
-
-
-def test_a_run_copied_without_its_mark_is_adopted_by_choice_where_its_files_prove_it(
-    small_run, run_cli, tmp_path
-):
-    """`cp run/*`: it was called another tool's folder, and could never be resumed."""
-    skips = shutil.ignore_patterns(".*", "events.out.*")
-    copy = shutil.copytree(small_run.model_dir, tmp_path / "copy", ignore=skips)
-    flags = [f"--data_dir={small_run.data_dir}", f"--model_dir={copy}", "--num_train_steps=7"]
-    refused = run_cli("pretrain", *flags)
-    assert refused.status == 2 and len(refused.stderr.splitlines()) == 1
-    assert "without its .bigbird-ja.json, which `cp RUN/*` leaves out" in refused.stderr
-    edited = shutil.copytree(copy, tmp_path / "edited")
-    text = (edited / "config.yaml").read_text().replace("weight_decay: 0.01", "weight_decay: 0.02")
-    (edited / "config.yaml").write_text(text)
-    with pytest.raises(BadInput, match="is not the config that checkpoint"):
-        RunDir(str(edited), adopts=True)
-    bare = shutil.copytree(copy, tmp_path / "bare", ignore=shutil.ignore_patterns("model.ckpt*"))
-    with pytest.raises(BadInput, match="no checkpoint with a sidecar"):
-        RunDir(str(bare), adopts=True)
-    assert not (edited / ".bigbird-ja.json").exists() and not (bare / ".bigbird-ja.json").exists()
-    ended = run_cli("pretrain", *flags, "--adopt", "--json")
-    assert ended.status == 0, ended.stderr
-    assert run_log.read_events(str(copy))[-1]["event"] == "finished"
-    assert "config.yaml" in RunDir(str(copy)).owned.files
 
 
 @pytest.mark.parametrize(
