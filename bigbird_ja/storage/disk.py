@@ -312,7 +312,8 @@ def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") ->
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path,
         children.remove_on_exit(path),
-        open(os.path.join(path, _OWNER), "xb") as file,
+        open(os.path.join(path, f"{_OWNER}~"), "xb") as file,
     ):
         fcntl.flock(file, fcntl.LOCK_EX)
+        os.rename(file.name, os.path.join(path, _OWNER))  # from here on others may look at it
         yield path

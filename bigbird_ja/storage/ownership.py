@@ -58,7 +58,7 @@ class Made:
         return cls(size, crc32c)
 
 
-# Two for a file that is about to be replaced; None for one that is ours whatever it holds.
+# One; 0.1.0 also stated the version before. None for a file that is ours whatever it holds.
 Versions = tuple[Made, ...] | None
 
 
@@ -273,9 +273,8 @@ class Owned:
         with self._lock:
             while True:
                 files = {name: v for name, v in self._manifest.files.items() if name not in gone}
-                for name, made in (added or {}).items():
-                    before = (files.get(name) or ())[-1:]
-                    files[name] = None if made is None else tuple(dict.fromkeys((*before, made)))
+                new_files = (added or {}).items()
+                files.update({n: None if made is None else (made,) for n, made in new_files})
                 new = replace(self._manifest, files=files, kind=kind or self.kind)
                 if new == self._manifest:
                     return

@@ -2,13 +2,15 @@
 
 import os
 import signal
+import subprocess
 import sys
 
+import psutil
 import pytest
 
 from bigbird_ja.process import children, errors
 from bigbird_ja.process.children import run_tasks
-from testkit import command_line
+from testkit import ROOT, command_line
 
 BAD_ALLOC = (
     "terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n"
@@ -83,3 +85,33 @@ def _masked(task):
 
 def test_ctrl_c_and_a_closed_terminal_are_not_for_workers():
     assert list(run_tasks(_masked, [0], 2, _start)) == [{signal.SIGINT, signal.SIGHUP}]
+
+
+_WORKING = """
+import time
+from bigbird_ja.process.children import run_tasks
+
+def start():
+    pass
+
+def work(number):
+    time.sleep(0.1 * number)  # the first result tells that the workers are there
+    return number
+
+if __name__ == "__main__":
+    for number in run_tasks(work, range(10_000), 2, start):
+        print(number, flush=True)
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    (tmp_path / "working.py").write_text(_WORKING)
+    command = [sys.executable, str(tmp_path / "working.py")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=env)
+    assert process.stdout is not None and process.stdout.readline()
+    workers = psutil.Process(process.pid).children()
+    process.kill()
+    process.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=60)
+    assert len(workers) >= 2 and not alive
