@@ -13,6 +13,7 @@ import json
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
@@ -21,8 +22,6 @@ from bigbird_ja.process.redact import redact
 
 # Errors of a pipe without a reader, or of a terminal that was closed.
 _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
-
-
 _MAX_LINE = 1 << 16  # characters that are held back for the end of a line
 
 
@@ -34,11 +33,15 @@ class _Stream(io.TextIOWrapper):
     """
 
     on_gone: Callable[[], None] | None = None  # see `guard_stderr`
-    _line = ""  # of standard error, not written yet
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._line = ""  # of standard error, not written yet
+        self._lock = threading.RLock()  # for it; a destructor may print within a write
 
     def write(self, text: str) -> int:
         """Write as `TextIOWrapper` does."""
-        with self._faults():
+        with self._lock, self._faults():
             if self.fileno() == 2:
                 self._line, line = self._line + text, ""
                 if "\n" in text or len(self._line) > _MAX_LINE:
@@ -50,7 +53,7 @@ class _Stream(io.TextIOWrapper):
 
     def flush(self) -> None:
         """Flush as `TextIOWrapper` does."""
-        with self._faults():
+        with self._lock, self._faults():
             line, self._line = self._line, ""
             super().write(redact(line))
             super().flush()
