@@ -53,7 +53,7 @@ def define_flags(flags: Flags) -> None:
     define_model_flags(flags)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
     flags.choice("format", ("huggingface", "saved_model"), "What to make.")
-    flags.switch("overwrite", "Replaces the export that is in OUTPUT_DIR.")
+    flags.switch("overwrite", "Moves another export aside (OUTPUT_DIR.replaced-N), makes this one.")
     card = "format=huggingface"
     flags.path(
         "data_dir",

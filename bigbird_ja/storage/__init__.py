@@ -15,7 +15,6 @@ The methods of `disk.Disk` document each function.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -144,9 +143,9 @@ def take(source: str, target: str) -> None:
     place_of(target).take(source, target)
 
 
-def delete_if(path: str, token: str) -> bool:
+def delete_if(path: str, token: str) -> None:
     """Delete an object on a bucket if it is still the generation `token`."""
-    return _bucket().delete_if(path, token)
+    _bucket().delete_if(path, token)
 
 
 def rename(source: str, target: str) -> None:
@@ -170,11 +169,9 @@ def free_name(path: str) -> str:
 
 def keep_aside(path: str) -> str:
     """Copy a file to PATH.replaced-N, and return that path: a hard link, or a bucket's own copy."""
-    while True:
-        target = free_name(path)
-        with contextlib.suppress(FileExistsError):  # of another process, this moment
-            place_of(path).copy_exclusive(path, target)
-            return target
+    target = free_name(path)
+    place_of(path).copy(path, target)
+    return target
 
 
 def bucket_location(path: str) -> str | None:

@@ -1,7 +1,6 @@
 """Reads and writes objects on Google Cloud Storage as files: pinned reads, verified writes."""
 
 import contextlib
-import errno
 import io
 import mimetypes
 import os
@@ -108,35 +107,30 @@ class Bucket:
         with Disk().writing(target) as file:
             _download(source, file, chunked)
 
+    def copy(self, source: str, target: str) -> None:
+        """Copy on the bucket's side."""
+        token = None
+        while True:  # a large copy comes in several answers
+            with gcs.faults(source):
+                options = gcs.options(source)
+                token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **options)
+            if not token:
+                return
+
     def rename(self, source: str, target: str) -> None:
         """Copy on the bucket's side, then delete the old name."""
-        _copy(source, target)
+        self.copy(source, target)
         self.delete(source)
-
-    def copy_exclusive(self, source: str, target: str) -> None:
-        """Copy on the bucket's side."""
-        try:
-            _copy(source, target, if_generation_match=0)
-        except PreconditionFailed as error:  # or an earlier try, whose reply was lost: a copy more
-            raise FileExistsError(errno.EEXIST, "exists", target) from error
 
     def delete(self, path: str) -> None:
         """Delete an object; a missing one is fine."""
         with contextlib.suppress(FileNotFoundError), gcs.faults(path):
             gcs.blob(path).delete(**gcs.options(path))
 
-    def delete_if(self, path: str, token: str) -> bool:
-        """Delete one generation; if a repeated request finds nothing, the first has done it."""
-        faults: list[Exception] = []
-        try:
-            with gcs.faults(path):
-                options = gcs.options(path, faults.append)
-                gcs.blob(path).delete(if_generation_match=int(token), **options)
-        except PreconditionFailed:
-            return False
-        except FileNotFoundError:
-            return bool(faults)
-        return True
+    def delete_if(self, path: str, token: str) -> None:
+        """Delete one generation, if it's still the current one."""
+        with contextlib.suppress(FileNotFoundError, PreconditionFailed), gcs.faults(path):
+            gcs.blob(path).delete(if_generation_match=int(token), **gcs.options(path))
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """Lists the objects directly below."""
@@ -191,16 +185,6 @@ class _Bounded(io.BytesIO):
     def write(self, data: Any) -> int:
         paths.check_size(self._path, self.tell() + len(data), self._limit)
         return super().write(data)
-
-
-def _copy(source: str, target: str, **conditions: int) -> None:
-    token = None
-    while True:  # a large copy comes in several answers
-        with gcs.faults(source):
-            how = {**conditions, **gcs.options(source)}
-            token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **how)
-        if not token:
-            return
 
 
 def _download(path: str, file: BinaryIO, make_blob: Callable[[str], Any]) -> Any:

@@ -172,16 +172,10 @@ class Disk:
         os.replace(source, target)
         _sync_directory(target)
 
-    def copy_exclusive(self, source: str, target: str) -> None:
-        """Copy a file to a name that is free.
-
-        Raises:
-            FileExistsError: The name is taken.
-        """
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file that isn't written in place, to a name that is free: by a hard link."""
         try:
             os.link(source, target)
-        except (FileExistsError, FileNotFoundError):
-            raise
         except OSError:  # a file system without hard links
             self.upload(source, target)
 

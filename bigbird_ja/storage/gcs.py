@@ -9,7 +9,7 @@ import errno
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import google_crc32c
@@ -118,33 +118,19 @@ def _deadline() -> float:
     return float(os.environ.get("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0))
 
 
-def request_timeout() -> float:
-    """Return the maximum silence within a request, in seconds; the deadline has room for three."""
-    return min(60.0, max(_deadline() / 3, 0.2))
-
-
-def options(path: str, on_fault: Callable[[Exception], None] | None = None) -> dict[str, Any]:
+def options(path: str) -> dict[str, Any]:
     """Return timeout and retries for a method of the client library that may be repeated."""
-    return {"timeout": request_timeout(), "retry": retry(path, on_fault)}
-
-
-def retry(path: str, on_fault: Callable[[Exception], None] | None = None) -> Any:
-    """Return the library's retry decorator, with our deadline; it logs the faults.
-
-    Args:
-        path: for the log.
-        on_fault: called with each fault that is followed by another try.
-    """
 
     def on_error(error: Exception) -> None:
         again = f"trying again for up to {_deadline():g} s"
         _logger.warning("%s: %s: %s", path, reason(error), again)
-        if on_fault is not None:
-            on_fault(error)
 
     delay = float(os.environ.get("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5))
     policy = DEFAULT_RETRY.with_delay(delay, _MAX_DELAY).with_timeout(_deadline())
-    return lambda call: policy(call, on_error=on_error)
+    timeout = min(
+        60.0, max(_deadline() / 3, 0.2)
+    )  # without a byte: the deadline has room for three
+    return {"timeout": timeout, "retry": lambda call: policy(call, on_error=on_error)}
 
 
 @contextlib.contextmanager

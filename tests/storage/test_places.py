@@ -62,8 +62,10 @@ def test_compare_and_swap(base):
     assert storage.replace_if(path, b"late", token) is None
     assert storage.read_bytes(path) == b"B"
     if storage.is_remote(path):
-        assert storage.delete_if(path, token) is False
-        assert storage.delete_if(path, newer) is True
+        storage.delete_if(path, token)
+        assert storage.read_bytes(path) == b"B"
+        storage.delete_if(path, newer)
+        assert not storage.exists(path)
     storage.delete(path)
     assert storage.replace_if(path, b"D", newer) is None and not storage.exists(path)
 
