@@ -171,6 +171,8 @@ class _Checked(io.RawIOBase):
         self._file, self.crc32c = file, 0
 
     def write(self, data: Any) -> int:
+        if not data:  # the library would request this part again and again
+            raise gcs.DamagedError("an empty reply")
         self.crc32c = google_crc32c.extend(self.crc32c, data)
         return self._file.write(data)
 
@@ -205,12 +207,12 @@ def _download(path: str, file: BinaryIO, make_blob: Callable[[str], Any]) -> Any
                 )
             if blob.crc32c in (None, encode_crc32c(checked.crc32c)):
                 return blob
-            raise gcs.DamagedError(f"{path}: damaged on the way each time: run again")
-        except (FileNotFoundError, gcs.DamagedError) as error:
-            is_missing = isinstance(error, FileNotFoundError) and not is_known
-            if is_missing or number == gcs.MAX_RESTARTS - 1:
+        except gcs.DamagedError:
+            pass
+        except FileNotFoundError:
+            if not is_known or number == gcs.MAX_RESTARTS - 1:
                 raise
-    return None
+    raise gcs.DamagedError(f"{path}: damaged on the way each time: run again")
 
 
 def _stat(blob: Any) -> Stat:
