@@ -137,10 +137,11 @@ class _Turn:
     def live(self):
         """Runs the process until it pauses, falls asleep or ends."""
         process, run = self._process, self._system.bounds.run
-        who = {"host": process.name, "machine": process.name, "id": process.name}
-        owner = Holder(**who, pid=1, started=1, format_version=FORMAT_VERSION)
+        who = {"host": process.name, "id": process.name}
+        owner = Holder(**who, pid=1, format_version=FORMAT_VERSION)
         silent, clocks = lambda text: None, (self.steady, self._wait)
-        lease = Lease("lock.json", "busy", silent, 1.5 * POLL, *clocks, owner, lambda: 0.0)
+        path, limit = "gs://bucket/lock.json", 1.5 * POLL
+        lease = Lease(path, "busy", silent, limit, *clocks, owner, lambda: 0.0)
         lease._token = process.token
         wall = lambda: process.offset  # noqa: E731
         world = World(self, self, self.steady, wall, self._pause, lease.renew, self._stop)

@@ -5,7 +5,7 @@
 
 Reads MODEL_DIR (checkpoint without the optimiser's state, config, tokenizer, logs). Writes
 OUTPUT_DIR, export.json last: without that file it is unfinished, and the same command completes it.
-With --overwrite, a file that you changed is refused: move it away.
+With --overwrite, the export that is there moves to OUTPUT_DIR.replaced-N.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
 special_tokens_map.json, sentence-transformers' modules (the source's, if it had any), a model card
@@ -35,7 +35,7 @@ from bigbird_ja.process.console import log, waiting
 from bigbird_ja.process.errors import BadInput, CommandError, mid_run, require
 from bigbird_ja.storage import decode, hub, outputs
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.ownership import Made, Owned
+from bigbird_ja.storage.ownership import Owned
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -56,7 +56,7 @@ def define_flags(flags: Flags) -> None:
     define_model_flags(flags)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
     flags.choice("format", ("huggingface", "saved_model"), "What to make.")
-    flags.switch("overwrite", "Replaces the export that is in OUTPUT_DIR.")
+    flags.switch("overwrite", "Moves another export aside (OUTPUT_DIR.replaced-N), makes this one.")
     card = "format=huggingface"
     flags.path(
         "data_dir",
@@ -229,29 +229,16 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     """Return whether `output_dir` already holds this very export; call `check` first.
 
-    Files of it that were changed since are logged and left alone.
-
     Raises:
-        BadInput: it holds another export, and `overwrite` was not given; or with `overwrite` a
-            file of it was changed since.
+        BadInput: it holds another export, and `overwrite` was not given.
     """
     owned = Owned.load(output_dir)
     path = storage.join(output_dir, RECORD)
-    if owned is None:
-        return False
-    changed = [storage.join(output_dir, n) for n in sorted(filter(owned.is_foreign, owned.files))]
-    if overwrite and changed:
-        raise BadInput(
-            f"{changed[0]}: changed since it was exported: move it away, or choose another {_FLAG}"
-        )
-    if not owned.is_unchanged(RECORD):
+    if owned is None or RECORD not in owned.files or not storage.exists(path):
         return False
     recorded = decode.read_json(path, dict[str, Any])
     if recorded == record:
-        missing = set(owned.files) - set(storage.list_tree(output_dir))
-        for name in changed if not missing else ():
-            log(f"{name}: changed since it was exported")
-        return not missing
+        return set(owned.files) <= set(storage.list_tree(output_dir))
     if overwrite:
         return False
     keys = sorted(k for k in {*recorded, *record} if recorded.get(k) != record.get(k))
@@ -268,7 +255,7 @@ def write(
     """Make the folder: `fill` writes into a local one, whose files are then put in place.
 
     Args:
-        output_dir: on disk or gs://. The export that is there is replaced: call `finished` first.
+        output_dir: on disk or gs://. An export that is there is set aside: call `finished` first.
         record: what it is made from, kept in it.
         fill: called with an empty local directory.
         overwrite: whether an export of other settings that appeared meanwhile is replaced.
@@ -294,12 +281,14 @@ def write(
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
     made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
-    owned.note({name: Made.of_file(path) for name, path in made.items()})
-    owned.remove([RECORD])
+    if RECORD not in owned.files:  # what a kill has left of another try
+        owned.remove(owned.files)
+    if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):
+        log(f"{owned.path}: the export that was there is now {moved}")
+    owned.note(dict.fromkeys(made))
     for name in made:
         storage.make_directory(storage.directory_of(storage.join(owned.path, name)))
     storage.run_all(
         [partial(storage.take, path, storage.join(owned.path, n)) for n, path in made.items()]
     )
-    owned.remove(set(owned.files) - made.keys())
     owned.write(RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())

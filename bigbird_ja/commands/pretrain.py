@@ -91,12 +91,6 @@ def define_flags(flags: Flags) -> None:
         "FIRST-LAST, such as 100-110: steps to profile, for TensorBoard's profile plug-in and"
         " xprof, into MODEL_DIR/plugins/profile.",
     )
-    flags.switch(
-        "adopt",
-        "Takes a run that was copied without its .bigbird-ja.json, if config, sidecars and events"
-        " prove whose it is.",
-        excludes=("overwrite",),
-    )
     flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
 
 
@@ -132,7 +126,7 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
         args["init_from"].value = _check_there(args.init_from)
     if args.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
-    run_dir = RunDir(args.model_dir, args.overwrite, args.adopt)
+    run_dir = RunDir(args.model_dir, args.overwrite)
     config, overrides, manifest, guard, notices = _settings(args, run_dir, deps.log)
     profiled = range(0)
     if args.profile_steps is not None:

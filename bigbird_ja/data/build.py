@@ -101,7 +101,7 @@ def _finished(request: Request, work: Work) -> Manifest | None:
             )
         manifest, _ = check.fast_check(output)
     except BadInput:
-        check_output(output, replaces=False)
+        check_output(output)
         raise
     with contextlib.suppress(BadInput):  # something that is not this command's
         if work.begun() == spec:

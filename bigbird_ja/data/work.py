@@ -5,8 +5,8 @@ wait until all are finished, and `shards/`, with notes on these. Packed blocks l
 this machine: the same one, or one in the user's cache for an output on gs://.
 
 Nothing is removed from these folders but files of the names below, where `settings.json` shows that
-this program made the folder. In OUTPUT_DIR the folder's mark (`storage.ownership`) proves what is
-ours. A data set that is replaced stays whole until the new one is.
+this program made the folder. In OUTPUT_DIR the ownership manifest lists what is ours. A data set
+that is replaced stays whole until the new one is, and moves to OUTPUT_DIR.replaced-N.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.lease import Lease, held
-from bigbird_ja.storage.ownership import Made, Owned
+from bigbird_ja.storage.ownership import Owned
 
 KIND = "data set"
 NAME = ".make-data"
@@ -104,7 +104,7 @@ class Work:
                 raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
         for folder in (self.blocks, os.path.join(self.local, "shards"), self.ready):
             storage.make_directory(folder)
-            storage.clean_temporary(folder)
+            storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
 
     def remove(self) -> None:
         """Removes the files of this program from the folders, and the folders left empty.
@@ -149,7 +149,7 @@ class Work:
         return finished
 
     def put_in_place(self, shards: Collection[Shard], spec: DataSpec) -> Owned:
-        """Moves shards from `ready` to the output, replacing what is ours there.
+        """Move shards from `ready` to the output; a data set that is there is set aside.
 
         From here on the output holds no finished data set until a manifest is written. After a
         kill at any instant the same command can continue.
@@ -159,49 +159,37 @@ class Work:
             same bytes.
 
         Raises:
-            BadInput: a file that would be replaced is not ours, or was changed.
+            BadInput: a file that isn't ours has the name of a shard.
         """
         digest = hashlib.sha256(json.dumps(spec.stated(), sort_keys=True).encode()).hexdigest()
         owned = Owned.create(self._output, KIND, digest[:16])
-        _trust_shards(owned)
+        owned.adopt(dict.fromkeys(_shards_of(owned)))
         names = {shard.name for shard in shards}
         ready = names & set(storage.list_files(self.ready))
-        ours = [name for name in owned.files if name.endswith(_SHARD_END)]
-        new = {
-            shard.name: Made(shard.bytes, shard.crc32c) for shard in shards if shard.name in ready
-        }
-        owned.note(new, unrecorded=ours)
-        if owned.remove([manifest_lib.FILE_NAME]):
-            raise _changed(owned, manifest_lib.FILE_NAME)
+        first = manifest_lib.FILE_NAME
+        others = sorted(set(owned.files) - {first} - (names - ready))  # those are in place already
+        if moved := owned.set_aside([first, *others]):
+            log(f"{self._output}: the data set that was there is now {moved}")
+        owned.note(dict.fromkeys(ready))
         moves = [
             partial(storage.rename, storage.join(self.ready, n), storage.join(self._output, n))
             for n in ready
         ]
         storage.run_all(moves)
-        owned.remove(set(ours) - names)
         return owned
 
 
 def write_manifest(owned: Owned, manifest: Manifest) -> None:
-    """Writes the manifest, from which on the mark need not state the shards."""
+    """Write the manifest: from here on the data set is whole."""
     owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
-    owned.note({}, recorded=[shard.name for shard in manifest.every_shard])
 
 
-def _trust_shards(owned: Owned) -> None:
-    """Makes the shards of a finished data set known as ours, by its manifest."""
-    with contextlib.suppress(FileNotFoundError, BadInput):
-        manifest = manifest_lib.load(owned.path)
-        owned.trust(
-            manifest_lib.FILE_NAME, {s.name: Made(s.bytes, s.crc32c) for s in manifest.every_shard}
-        )
-
-
-def _changed(owned: Owned, name: str) -> BadInput:
-    return BadInput(
-        f"{storage.join(owned.path, name)}: changed since make-data wrote it: move it away, or"
-        " choose another --output_dir"
-    )
+def _shards_of(owned: Owned) -> list[str]:
+    """List the shards of a finished data set: 0.1.0 listed its manifest alone as ours."""
+    if manifest_lib.FILE_NAME in owned.files:
+        with contextlib.suppress(FileNotFoundError, BadInput):
+            return [shard.name for shard in manifest_lib.load(owned.path).every_shard]
+    return []
 
 
 def _spec_in(folder: str) -> DataSpec | None:
@@ -233,7 +221,7 @@ def _remove_ours(folder: str, **temporary: float) -> None:
         directory = storage.join(folder, part) if part else folder
         if not storage.is_remote(directory) and os.path.islink(directory):
             continue
-        storage.clean_temporary(directory, **temporary)
+        storage.clean_temporary(directory, ours, **temporary)
         names = [name for name in storage.list_files(directory) if re.fullmatch(ours, name)]
         storage.delete_many(storage.join(directory, name) for name in names if name != _SETTINGS)
         if not part:
@@ -243,14 +231,13 @@ def _remove_ours(folder: str, **temporary: float) -> None:
                 os.rmdir(directory)
 
 
-def check_output(output_dir: str, replaces: bool = True) -> None:
-    """Refuses an output that holds what `make-data` did not make, or what was changed since.
+def check_output(output_dir: str) -> None:
+    """Refuse an output that holds files that `make-data` did not make.
 
     Files that a user has put beside a data set of ours, under names that it does not need, stay.
 
     Args:
         output_dir: of `make-data`; unfinished work in it is left aside.
-        replaces: whether the files that are there will be replaced.
 
     Raises:
         BadInput: naming the file.
@@ -259,13 +246,8 @@ def check_output(output_dir: str, replaces: bool = True) -> None:
     owned = outputs.check_folder(output_dir, "--output_dir", KIND, advice, apart)
     if owned is None:
         return
-    _trust_shards(owned)
-    names = storage.list_files(output_dir)
     needed = (manifest_lib.FILE_NAME, manifest_lib.TOKENIZER_NAME)
-    for name in sorted(owned.files):  # the manifest first
-        if replaces and name in names and not owned.is_unchanged(name):
-            raise _changed(owned, name)
-    for name in set(names) - set(owned.files):
+    for name in set(storage.list_files(output_dir)) - {*owned.files, *_shards_of(owned)}:
         if name.endswith(_SHARD_END) or name in needed:
             raise BadInput(
                 f"{output_dir} holds {name}, and nothing shows that make-data made it: {advice}"

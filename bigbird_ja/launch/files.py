@@ -113,7 +113,7 @@ def watched_by(run_dir: str, now: float) -> str | None:
         now: UNIX seconds.
     """
     holder = holder_of(storage.join(run_dir, "supervisor", LOCK))
-    if holder is None or holder.has_ended or now - holder.renewed > STALE_SECONDS:
+    if holder is None or now - holder.renewed > STALE_SECONDS:
         return None
     return holder.name
 

@@ -18,11 +18,10 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bigbird_ja.process import signals
 from bigbird_ja.process.console import log
@@ -50,6 +49,7 @@ _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
 _paths: set[str] = set()
 _children: set[subprocess.Popen] = set()
+_start_error: BaseException | None = None  # of this worker's initializer
 
 
 def be_a_child() -> None:
@@ -169,43 +169,35 @@ def run_tasks(
         yield from map(function, tasks)
         return
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    # Processes begin with the signal mask of the thread that starts them: Ctrl-C and a closed
-    # terminal are this process's to answer. No signal interrupts that thread in a start.
-    mask = (signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-    with (
-        tempfile.NamedTemporaryFile() as stderr,
-        ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=mask) as starter,
-    ):
-        pool = ProcessPoolExecutor(
-            num_workers,
-            # Not "fork": a fork of a process with threads (storage, progress) may hang.
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_start_worker,
-            initargs=(os.getpid(), stderr.name, initializer, arguments),
-        )
-        started = (starter.submit(pool.submit, function, task).result() for task in tasks)
-        try:
-            yield from _results(started, _IN_FLIGHT * num_workers)
-        except BrokenProcessPool as error:
-            raise _worker_error(pool, stderr) from error
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
-            if text := stderr.read().decode(errors="replace").rstrip():
-                log(text)
-
-
-def _results(started: Iterable[Future[R]], most: int) -> Iterator[R]:
-    """Yield the results of tasks in their order, of which at most so many wait or run."""
+    # Not "fork": a fork of a process with threads (storage, progress) may hang.
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(num_workers, context, _start_worker, (initializer, arguments))
     pending: collections.deque[Future[R]] = collections.deque()
-    for future in started:
-        pending.append(future)
-        if len(pending) >= most:
+    try:
+        for task in tasks:
+            with _signals_blocked():  # which a worker inherits that is started here
+                pending.append(pool.submit(_call, function, task))
+            if len(pending) >= _IN_FLIGHT * num_workers:
+                yield pending.popleft().result()
+        while pending:
             yield pending.popleft().result()
-    while pending:
-        yield pending.popleft().result()
+    except BrokenProcessPool as error:
+        raise _worker_error(pool) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block Ctrl-C and SIGHUP in this thread: this process answers them for its workers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def bigbird_ja(
@@ -263,30 +255,35 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _worker_error(pool: ProcessPoolExecutor, stderr: IO[bytes]) -> CommandError:
+def _worker_error(pool: ProcessPoolExecutor) -> CommandError:
     """Describe how the first worker ended; the executor has sent SIGTERM to the others."""
     processes = list((pool._processes or {}).values())
     pool.shutdown(wait=True)
     statuses = [process.exitcode for process in processes if process.exitcode is not None]
     first = min(statuses, key=lambda status: status in (0, -signal.SIGTERM), default=0)
     to_do = "use fewer --num_workers and run the same command again"
-    lines = stderr.read().decode(errors="replace").splitlines()
-    return error_from_exit(first, lines, "a worker process", to_do)
+    return error_from_exit(first, ("its output is above",), "a worker process", to_do)
 
 
-def _start_worker(
-    parent: int, stderr: str, initializer: Callable[..., None], arguments: tuple[Any, ...]
-) -> None:
-    """Send this worker's standard error to a file, and end it with its parent."""
-    descriptor = os.open(stderr, os.O_WRONLY | os.O_APPEND)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()
-    initializer(*arguments)
+def _start_worker(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    """End this worker with its parent, which may be killed, and call `initializer`."""
+    global _start_error
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    try:
+        initializer(*arguments)
+    except BaseException as error:  # else the pool would break without a reason
+        _start_error = error
 
 
-def _exit_with(parent: int) -> None:
-    """End a worker whose parent was killed; it would wait for its next task for ever."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+def _call(function: Callable[[T], R], task: T) -> R:
+    if _start_error is not None:
+        raise _start_error
+    return function(task)
+
+
+def _exit_with_parent() -> None:
+    import multiprocessing
+
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from bigbird_ja.process import redact
+from bigbird_ja.process.redact import redact
 
 # Seconds between two lines: often on a terminal, where they overwrite each other; rarely in a log.
 _TERMINAL_INTERVAL = 0.2
@@ -19,7 +19,7 @@ _LOG_INTERVAL = 10.0
 
 
 def _tqdm() -> Any:
-    """Imports tqdm, which takes a while, and keeps it from starting threads and processes."""
+    """Import tqdm, which takes a while, and keep it from starting threads and processes."""
     from tqdm.std import tqdm
 
     tqdm.monitor_interval = 0
@@ -72,60 +72,56 @@ def is_line_shown() -> bool:
 
 
 class Progress:
-    """Shows how much is done, with rate and ETA, as tqdm writes it.
+    """Progress bar of tqdm, with rate and ETA; outside a terminal a line every few seconds.
 
     Args:
-        total: units to do; 0 where unknown.
-        unit: what is counted: "documents", "shards"; "B" prints human sizes.
+        total: units to do; 0 if unknown.
+        unit: "documents", "shards", ...; "B" prints human sizes.
         stream: standard error by default.
-        clock: seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        total: int,
-        unit: str,
-        stream: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._total, self._unit, self._clock = total, unit, clock
-        self._live = LiveLine(stream)
-        self._start = self._last = clock()
-        self._done = 0
-        self._is_shown = False
+    def __init__(self, total: int, unit: str, stream: TextIO | None = None) -> None:
+        stream = stream or sys.stderr
+        is_terminal = stream.isatty()
+        interval = _TERMINAL_INTERVAL if is_terminal else _LOG_INTERVAL
+        self._total = total
+        self._bar = _tqdm()(
+            total=total or None,
+            unit=unit if unit == "B" else f" {unit}",
+            unit_scale=unit == "B",
+            file=stream if is_terminal else _Lines(stream),
+            ncols=LiveLine(stream).columns() or 0,
+            mininterval=interval,
+            delay=interval,
+            miniters=1,
+            smoothing=0,
+        )
 
     def update(self, n: int = 1) -> None:
-        """Counts `n` more units and shows the line when one is due."""
-        self._done += n
-        now = self._clock()
-        if now - self._last >= (_TERMINAL_INTERVAL if self._live.is_terminal else _LOG_INTERVAL):
-            self._show(now)
-
-    def _show(self, now: float) -> None:
-        self._last, self._is_shown = now, True
-        meter = _tqdm().format_meter(
-            self._done,
-            self._total or None,
-            now - self._start,
-            ncols=self._live.columns() or 0,
-            unit=self._unit if self._unit == "B" else f" {self._unit}",
-            unit_scale=self._unit == "B",
-        )
-        self._live.show(meter)
-
-    def close(self) -> None:
-        """Shows the last line, if any was shown before."""
-        if self._is_shown:
-            self._show(self._clock())
-        self._live.close()
+        """Count `n` more units."""
+        self._bar.update(n)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:  # totals may be estimates; the work is done all the same
-            self._done = max(self._done, self._total)
-        self.close()
+            self._bar.n = max(self._bar.n, self._total)
+        self._bar.close()
+
+
+class _Lines:
+    """Stream for tqdm on which each state of a bar is a line of its own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            print(text.strip(), file=self._stream)
+
+    def flush(self) -> None:
+        self._stream.flush()
 
 
 def log(message: str, stream: TextIO | None = None) -> None:

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from bigbird_ja.process import redact
 from bigbird_ja.process.console import printable, shortened
+from bigbird_ja.process.redact import redact
 
 
 class CommandError(Exception):

@@ -6,13 +6,12 @@
 - `launch` asks what becomes of the TPU (`Interrupts`, a `Listener`).
 
 Python runs a handler between two bytecodes of the main thread, which may sit in native code for
-minutes. So each of them has a thread that reads the signal numbers that Python's C code writes to
-a pipe the moment they arrive. The innermost `Listener` is the one that gets them.
+minutes. So one thread reads the signal numbers that Python's C code writes to a pipe when they
+arrive (`signal.set_wakeup_fd`), and hands them to the innermost `Listener`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import signal
@@ -57,8 +56,31 @@ def name_of(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
+_receivers: list[Callable[[int], None]] = []  # of the signals; the last one gets them
+_listening_process = 0
+
+
+def _start_listening() -> None:
+    """Start the thread that calls the last receiver, once in this process (main thread only)."""
+    global _listening_process
+    if _listening_process == os.getpid():
+        return
+    _listening_process = os.getpid()
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_listen, args=(reader,), name="signals", daemon=True).start()
+
+
+def _listen(reader: int) -> None:
+    while numbers := os.read(reader, 64):
+        for number in numbers:
+            if number in SIGNALS and _receivers:
+                _receivers[-1](number)
+
+
 class Listener:
-    """Calls `receive(number)` in a thread for each signal, while the block runs (main thread only).
+    """Context in which `receive(number)` is called in a thread for each signal (main thread only).
 
     Args:
         receive: may not raise.
@@ -69,35 +91,22 @@ class Listener:
         self, receive: Callable[[int], None], handler: Handler = lambda number, frame: None
     ) -> None:
         self._receive, self._handler = receive, handler
-        self._thread = threading.Thread(target=self._listen, name="signals", daemon=True)
 
     def __enter__(self) -> Listener:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
-        self._outer_pipe = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        self._thread.start()
+        _start_listening()
+        _receivers.append(self._receive)
         self._outer_handlers = set_handlers(self._handler)  # last: from here on it may raise
         return self
 
     def install(self) -> None:
-        """Sets the handlers again, where a library has replaced them."""
+        """Set the handlers again, if a library has replaced them."""
         for number in self._outer_handlers:
             signal.signal(number, self._handler)
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._outer_handlers.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(self._outer_pipe)
-        os.close(self._writer)  # ends the thread
-        self._thread.join(timeout=5)
-        with contextlib.suppress(OSError):
-            os.close(self._reader)
-
-    def _listen(self) -> None:
-        while numbers := os.read(self._reader, 64):
-            for number in numbers:
-                if number in SIGNALS:
-                    self._receive(number)
+        _receivers.remove(self._receive)
 
 
 class CommandSignals:

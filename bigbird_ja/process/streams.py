@@ -13,33 +13,49 @@ import json
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from bigbird_ja.process import redact
 from bigbird_ja.process.errors import STREAMS, CommandError
+from bigbird_ja.process.redact import redact
 
 # Errors of a pipe without a reader, or of a terminal that was closed.
 _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
+_MAX_LINE = 1 << 16  # characters that are held back for the end of a line
 
 
 class _Stream(io.TextIOWrapper):
-    """Names itself in its errors; standard error masks credentials, too.
+    """Output stream that names itself in its errors; standard error masks credentials, too.
 
-    Log records, warnings and tracebacks of threads all pass through standard error.
+    Log records, warnings and tracebacks of threads all pass through standard error. A line is
+    masked as a whole: `print` writes it in pieces.
     """
 
     on_gone: Callable[[], None] | None = None  # see `guard_stderr`
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._line = ""  # of standard error, not written yet
+        self._lock = threading.RLock()  # for it; a destructor may print within a write
+
     def write(self, text: str) -> int:
-        """Writes as `TextIOWrapper` does."""
-        with self._faults():
-            super().write(redact(text) if self.fileno() == 2 else text)
+        """Write as `TextIOWrapper` does."""
+        with self._lock, self._faults():
+            if self.fileno() == 2:
+                self._line, line = self._line + text, ""
+                if "\n" in text or len(self._line) > _MAX_LINE:
+                    line, self._line = self._line, ""
+                super().write(redact(line))
+            else:
+                super().write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flushes as `TextIOWrapper` does."""
-        with self._faults():
+        """Flush as `TextIOWrapper` does."""
+        with self._lock, self._faults():
+            line, self._line = self._line, ""
+            super().write(redact(line))
             super().flush()
 
     @contextlib.contextmanager

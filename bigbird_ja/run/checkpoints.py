@@ -11,16 +11,16 @@ Orders matter, since a kill can come between any two files:
 - removing: `checkpoint` (no longer listed), sidecar, index, data. What a kill leaves of a save or a
   removal is not listed there: it is cleaned up at the next start.
 
-Files are removed only while they are what we wrote: MODEL_DIR's mark (`storage.ownership`) proves a
-sidecar, which states size and checksum of the others. While the sidecar is not written yet, or is
-about to be removed, the mark states them.
+Only files in MODEL_DIR's ownership manifest (`storage.ownership`) are removed. It lists all three
+files of a checkpoint before they appear; one of 0.1.0 lists the sidecar alone, which states the
+others.
 """
 
 import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
@@ -31,7 +31,7 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import Time
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
-from bigbird_ja.storage.ownership import Made, Owned
+from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
@@ -126,13 +126,9 @@ class CheckpointStore:
         sidecar = (json.dumps(asdict(meta), indent=1) + "\n").encode()
         steps = sorted({*self.steps(), meta.step})
         removable = to_remove(steps, keep_last, keep_every)
-        for step in removable:
-            self._trust(step)
-        self._ours.note(
-            {**_versions(files), _sidecar(meta.step): Made.of(sidecar)},
-            recorded=_names(*steps),
-            unrecorded=_names(*removable),
-        )
+        listed = [step for step in removable if _sidecar(step) in self._ours.files]
+        self._ours.adopt(dict.fromkeys(_names(*listed)))
+        self._ours.note({**dict.fromkeys(files), _sidecar(meta.step): Made.of(sidecar)})
         try:
             for name, path in scratch_files.items():
                 storage.take(path, self._path(name))
@@ -145,10 +141,10 @@ class CheckpointStore:
         self.mark("between-files")
         self._write_state([step for step in steps if step not in removable])
         self.mark("between-files")
-        for step in removable:
-            if not self._ours.remove([_sidecar(step)]):
-                self.mark("between-files")
-                self._ours.remove(_names(step))
+        for step in listed:
+            self._ours.remove([_sidecar(step)])
+            self.mark("between-files")
+            self._ours.remove(_names(step))
         return meta
 
     def read_meta(self, step: int) -> Meta:
@@ -161,6 +157,8 @@ class CheckpointStore:
         path = self._path(_sidecar(step))
         try:
             data = storage.read_bytes(path)
+            if self.owned is not None and not self.owned.states(_sidecar(step), Made.of(data)):
+                raise Damaged(f"{path}: not the file that this run's {MARK} states")
             version = decode.decode_json(data, _Versioned, f"{path}: damaged").format_version
         except FileNotFoundError as error:
             raise Damaged(f"{path}: no such checkpoint") from error
@@ -254,7 +252,7 @@ class CheckpointStore:
                 self._set_aside(step, endings, "its sidecar is missing")
                 continue
             names = [f"model.ckpt-{step}{part}" for part in endings]
-            if len(self._ours.remove(names)) < len(names):
+            if self._ours.remove(names):
                 self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
@@ -287,12 +285,6 @@ class CheckpointStore:
             raise Damaged(f"{path}: its checksum is not the one of its sidecar")
         return local
 
-    def _trust(self, step: int) -> None:
-        """Make the files of a checkpoint known as ours, by its sidecar."""
-        if not set(_names(step)) <= set(self._ours.files):
-            with contextlib.suppress(BadInput):
-                self._ours.trust(_sidecar(step), _versions(self.read_meta(step).files))
-
     def _write_state(self, steps: Sequence[int]) -> None:
         lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
         lines += [f'all_model_checkpoint_paths: "model.ckpt-{step}"' for step in steps]
@@ -320,10 +312,6 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
 def _names(*steps: int) -> list[str]:
     """List the files of checkpoints, without their sidecars, in the order of writing."""
     return [f"model.ckpt-{step}{suffix}" for step in steps for suffix in SUFFIXES]
-
-
-def _versions(files: Mapping[str, StoredFile]) -> dict[str, Made]:
-    return {name: Made(file.bytes, file.crc32c) for name, file in files.items()}
 
 
 def _sidecar(step: int) -> str:

@@ -25,7 +25,6 @@ from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.ownership import MARK, Owned
 
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
@@ -242,50 +241,3 @@ def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
         for name, value in variables.items()
         if name != STEP and not name.endswith(endings)
     }
-
-
-# --- a run that was copied without its mark ---
-# `cp run/*` and `gsutil cp run/*` leave out `.bigbird-ja.json`. Its files prove whose a run is:
-# events that begin with a start, and checkpoints whole by their sidecars' checksums and trained by
-# `config.yaml`.
-
-
-def adopt_unmarked(
-    folder: str, names: Collection[str], adopts: bool, kind: str, logs: Collection[str]
-) -> None:
-    """Mark a run of ours that lacks its mark; do nothing in other folders.
-
-    Args:
-        folder: MODEL_DIR, on disk or on a bucket.
-        names: of the files in it.
-        adopts: `--adopt`; without it such a run is refused.
-        kind: of the mark.
-        logs: names of files that change all the time.
-
-    Raises:
-        BadInput: it lacks its mark, and is not to be adopted or does not prove whose it is.
-    """
-    if MARK in names or not {CONFIG, run_log.EVENTS} <= set(names):
-        return
-    if not adopts:
-        raise BadInput(
-            f"--model_dir {folder}: a run without its {MARK}, which `cp RUN/*` leaves out: copy"
-            f" that file too (`cp -r RUN/. {folder}`), or add --adopt to take the run as it is, if"
-            " its files prove whose it is"
-        )
-    where, events = storage.join(folder, CONFIG), run_log.EventLog(folder).records
-    config, data = read_config(where)
-    with scratch_directory() as scratch:
-        store = CheckpointStore(folder, scratch)
-        steps = store.steps()
-        if not steps or not any(event["event"] == "started" for event in events):
-            raise BadInput(
-                f"--adopt: {folder} has no checkpoint with a sidecar, or no start among its events:"
-                " copy the whole run"
-            )
-        for step in steps:
-            meta = store.fetch(step).meta
-            check_config(config, data, meta, where, earlier_configs(events))
-            check_tokenizer(folder, meta.tokenizer_sha256)
-    kept = [CONFIG, TOKENIZER, *(f"model.ckpt-{step}.json" for step in steps)]
-    Owned.create(folder, kind).adopt([n for n in kept if n in names], logs)

@@ -13,17 +13,18 @@ docs/design/storage.md says how, and why TensorFlow's own gs:// client is not us
 The methods of `disk.Disk` document each function.
 """
 
+from __future__ import annotations
+
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.errors import StorageError as StorageError
 from bigbird_ja.storage import disk
-from bigbird_ja.storage.bucket import Bucket
 from bigbird_ja.storage.disk import Disk
 from bigbird_ja.storage.disk import crc32c_of_file as crc32c_of_file
 from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, is_remote
@@ -34,20 +35,30 @@ from bigbird_ja.storage.paths import crc32c_text as crc32c_text
 from bigbird_ja.storage.paths import directory_of as directory_of
 from bigbird_ja.storage.paths import join as join
 
+if TYPE_CHECKING:
+    from bigbird_ja.storage.bucket import Bucket
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_DISK, _BUCKET = Disk(), Bucket()
+_DISK = Disk()
+
+
+@functools.cache
+def _bucket() -> Bucket:
+    from bigbird_ja.storage.bucket import Bucket  # half a second, for the client library
+
+    return Bucket()
 
 
 def place_of(path: str) -> Disk | Bucket:
-    """Returns the disk or the bucket that a path is on.
+    """Return the disk or the bucket that a path is on.
 
     Raises:
         BadInput: what cannot be the name of a file, such as s3://bucket/name.
     """
     check_name(path, "")
-    return _BUCKET if is_remote(path) else _DISK
+    return _bucket() if is_remote(path) else _DISK
 
 
 def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
@@ -66,7 +77,6 @@ writing = _by_path(Disk.writing)
 write_bytes = _by_path(Disk.write_bytes)
 create_exclusive = _by_path(Disk.create_exclusive)
 replace_if = _by_path(Disk.replace_if)
-delete_if = _by_path(Disk.delete_if)
 delete = _by_path(Disk.delete)
 exists = _by_path(Disk.exists)
 stat = _by_path(Disk.stat)
@@ -109,9 +119,9 @@ def make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
 
-def clean_temporary(directory: str, **how: float) -> list[str]:
-    """Removes what killed writers left in a directory on disk, as `disk.clean_temporary` does."""
-    return [] if is_remote(directory) else disk.clean_temporary(directory, **how)
+def clean_temporary(directory: str, names: str, **how: float) -> list[str]:
+    """Remove what killed writers left in a directory on disk, as `disk.clean_temporary` does."""
+    return [] if is_remote(directory) else disk.clean_temporary(directory, names, **how)
 
 
 def fetch(path: str, directory: str) -> str:
@@ -133,6 +143,11 @@ def take(source: str, target: str) -> None:
     place_of(target).take(source, target)
 
 
+def delete_if(path: str, token: str) -> None:
+    """Delete an object on a bucket if it is still the generation `token`."""
+    _bucket().delete_if(path, token)
+
+
 def rename(source: str, target: str) -> None:
     """Renames a file, as `Disk.rename` does.
 
@@ -144,9 +159,24 @@ def rename(source: str, target: str) -> None:
     place_of(source).rename(source, target)
 
 
+def free_name(path: str) -> str:
+    """Return the first of PATH.replaced-1, PATH.replaced-2, ... that doesn't exist."""
+    path, number = path.rstrip("/"), 1
+    while exists(f"{path}.replaced-{number}"):
+        number += 1
+    return f"{path}.replaced-{number}"
+
+
+def keep_aside(path: str) -> str:
+    """Copy a file to PATH.replaced-N, and return that path: a hard link, or a bucket's own copy."""
+    target = free_name(path)
+    place_of(path).copy(path, target)
+    return target
+
+
 def bucket_location(path: str) -> str | None:
     """Returns the region in lower case, or None on disk and where it may not be asked."""
-    return _BUCKET.location(path) if is_remote(path) else None
+    return _bucket().location(path) if is_remote(path) else None
 
 
 def delete_many(paths: Iterable[str]) -> None:

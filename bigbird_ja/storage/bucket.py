@@ -4,21 +4,18 @@ import contextlib
 import io
 import mimetypes
 import os
-import re
 import secrets
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
+
+import google_crc32c
+from google.api_core.exceptions import PreconditionFailed
 
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage import gcs, paths
-from bigbird_ja.storage.disk import Disk, crc32c_of_file, scratch_directory
-from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, crc32c_text, split_remote
+from bigbird_ja.storage.disk import Disk, scratch_directory
+from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, encode_crc32c, split_remote
 
-# Above this size the library makes an upload of chunks that are repeated alone.
-_ONE_REQUEST = 8 << 20
-CHUNK = 16 << 20  # bytes; a multiple of the 256 KiB that the protocol demands
-_MAX_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 
 
@@ -30,29 +27,17 @@ class Bucket:
 
     def open_read(self, path: str) -> BinaryIO:
         """Opens a buffered stream over the generation that is current now."""
-        return io.BufferedReader(gcs.ObjectReader(path, self.stat(path)), 1 << 16)
+        return io.BufferedReader(gcs.ObjectReader(path), 1 << 16)
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Reads by one request, which is one generation by nature."""
-
-        def attempt(_: int) -> tuple[bytes, str]:  # the library does not verify a resumed download
-            blob, content = gcs.blob(path), _Bounded(path, limit)
-            timeout = gcs.request_timeout()
-            blob.download_to_file(
-                content, raw_download=True, checksum=None, timeout=timeout, retry=None
-            )
-            data = content.getvalue()
-            if blob.crc32c is not None and crc32c_text(data) != blob.crc32c:
-                raise gcs.CorruptError(f"checksum mismatch ({len(data)} bytes came)")
-            return data, str(blob.generation)
-
-        return gcs.run(path, attempt)
+        """Read by one request, which is one generation by nature."""
+        content = _Bounded(path, limit)
+        blob = _download(path, content, gcs.blob)
+        return content.getvalue(), str(blob.generation)
 
     def stat(self, path: str) -> Stat:
-        """Asks for size, generation and checksum."""
-        blob = gcs.blob(path)
-        blob.reload(**gcs.options(path))
-        return _stat(blob)
+        """Request size, generation and checksum."""
+        return _stat(gcs.current(path))
 
     def exists(self, path: str) -> bool:
         """Looks for an object of this name, or one below it."""
@@ -62,14 +47,14 @@ class Bucket:
                 self.stat(path.rstrip("/"))
                 return True
         try:
-            below = next(_objects(path, f"{name}/" if name else "", "", most=1), None)
+            below = next(_objects(path, f"{name}/" if name else "", "", max_results=1), None)
         except FileNotFoundError:  # no such bucket
             return False
         return below is not None or not name
 
     def write_bytes(self, path: str, data: bytes) -> None:
         """Writes one object."""
-        _put(path, io.BytesIO(data), len(data), crc32c_text(data))
+        _put(path, io.BytesIO(data), len(data))
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
@@ -90,24 +75,21 @@ class Bucket:
         The reply to an earlier try may have been lost after the object was stored; a random word
         in its metadata tells our write from another's.
         """
-        from google.api_core.exceptions import PreconditionFailed
-
         mark = secrets.token_hex(8)
         try:
-            return _put(path, io.BytesIO(data), len(data), crc32c_text(data), int(token), mark)
+            return _put(path, io.BytesIO(data), len(data), int(token), mark)
         except PreconditionFailed:
-            blob = gcs.blob(path)
+            pass
         try:
-            blob.reload(**gcs.options(path))
+            blob = gcs.current(path)
         except FileNotFoundError:
             return None
         return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
 
     def upload(self, source: str, target: str) -> None:
-        """Uploads a file and compares the bucket's checksum with the file's."""
-        crc, size = crc32c_of_file(source)
+        """Upload a file; the bucket's checksum is compared with the file's."""
         with Disk().open_read(source) as file:
-            _put(target, file, size, crc)
+            _put(target, file, os.fstat(file.fileno()).st_size)
 
     def take(self, source: str, target: str) -> None:
         """Uploads a local file and removes it."""
@@ -115,48 +97,40 @@ class Bucket:
         os.unlink(source)
 
     def download(self, source: str, target: str) -> None:
-        """Downloads in chunks; starts again where the object was replaced or damaged on the way."""
-        for number in range(_MAX_RESTARTS):
-            reader = gcs.ObjectReader(source, self.stat(source), CHUNK)
-            try:
-                with Disk().writing(target) as file:
-                    while chunk := reader.read(CHUNK):
-                        file.write(chunk)
-                return
-            except (gcs.ReplacedError, gcs.DamagedError):
-                if number == _MAX_RESTARTS - 1:
-                    raise
+        """Download in chunks, each with its own retries."""
 
-    def rename(self, source: str, target: str) -> None:
-        """Copies on the bucket's side, then deletes the old name."""
+        def chunked(path: str) -> Any:
+            blob = gcs.current(path)
+            blob.chunk_size = gcs.CHUNK if blob.size else None
+            return blob
+
+        with Disk().writing(target) as file:
+            _download(source, file, chunked)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy on the bucket's side."""
         token = None
         while True:  # a large copy comes in several answers
-            options = gcs.options(source)
-            token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **options)
+            with gcs.faults(source):
+                options = gcs.options(source)
+                token, _, _ = gcs.blob(target).rewrite(gcs.blob(source), token, **options)
             if not token:
-                break
+                return
+
+    def rename(self, source: str, target: str) -> None:
+        """Copy on the bucket's side, then delete the old name."""
+        self.copy(source, target)
         self.delete(source)
 
     def delete(self, path: str) -> None:
-        """Deletes an object; a missing one is fine."""
-        with contextlib.suppress(FileNotFoundError):
+        """Delete an object; a missing one is fine."""
+        with contextlib.suppress(FileNotFoundError), gcs.faults(path):
             gcs.blob(path).delete(**gcs.options(path))
 
-    def delete_if(self, path: str, token: str) -> bool:
-        """Deletes one generation; where a repeated request finds nothing, the first has done it."""
-        from google.api_core.exceptions import NotFound, PreconditionFailed
-
-        def attempt(number: int) -> bool:
-            timeout = gcs.request_timeout()
-            try:
-                gcs.blob(path).delete(if_generation_match=int(token), timeout=timeout, retry=None)
-            except PreconditionFailed:
-                return False
-            except NotFound:
-                return number > 0
-            return True
-
-        return gcs.run(path, attempt)
+    def delete_if(self, path: str, token: str) -> None:
+        """Delete one generation, if it's still the current one."""
+        with contextlib.suppress(FileNotFoundError, PreconditionFailed), gcs.faults(path):
+            gcs.blob(path).delete(if_generation_match=int(token), **gcs.options(path))
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """Lists the objects directly below."""
@@ -171,17 +145,10 @@ class Bucket:
         return sorted(name for name in names if name and not name.endswith("/"))
 
     def glob(self, pattern: str) -> list[str]:
-        """Lists matching objects; there are no directories."""
+        """List matching objects; there are no directories."""
         bucket, name_pattern = split_remote(pattern)
-        fixed = re.split(r"[*?\[]", name_pattern, maxsplit=1)[0]
-        is_flat = "/" not in name_pattern[len(fixed) :]
-        names = [blob.name for blob in _objects(pattern, fixed, "/" if is_flat else "")]
-        wanted = name_pattern.split("/")
-        return sorted(
-            f"{SCHEME}{bucket}/{n}"
-            for n in names
-            if n[-1:] != "/" and _matches(n.split("/"), wanted)
-        )
+        names = [blob.name for blob in _objects(pattern, "", "", match_glob=name_pattern)]
+        return sorted(f"{SCHEME}{bucket}/{name}" for name in names if name[-1:] != "/")
 
     def location(self, path: str) -> str | None:
         """Returns the region in lower case (`us-central1`, `us`); None where it may not be asked.
@@ -189,10 +156,25 @@ class Bucket:
         Objects may be readable without the right to see the bucket itself.
         """
         try:
-            bucket = gcs.client().get_bucket(split_remote(path)[0], **gcs.options(path))
+            with gcs.faults(path):
+                bucket = gcs.client().get_bucket(split_remote(path)[0], **gcs.options(path))
         except PermissionError:
             return None
         return (bucket.location or "").lower() or None
+
+
+class _Checked(io.RawIOBase):
+    """Writer to a file that computes the checksum."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file, self.crc32c = file, 0
+
+    def write(self, data: Any) -> int:
+        if not data:  # the library would request this part again and again
+            raise gcs.DamagedError("an empty reply")
+        self.crc32c = google_crc32c.extend(self.crc32c, data)
+        return self._file.write(data)
 
 
 class _Bounded(io.BytesIO):
@@ -207,78 +189,94 @@ class _Bounded(io.BytesIO):
         return super().write(data)
 
 
+def _download(path: str, file: BinaryIO, make_blob: Callable[[str], Any]) -> Any:
+    """Download one generation; start again if it was replaced or damaged on the way.
+
+    Raises:
+        DamagedError: The checksum differs each time.
+    """
+    for number in range(gcs.MAX_RESTARTS):
+        file.seek(0)
+        file.truncate()
+        blob, checked = make_blob(path), _Checked(file)
+        is_known = blob.size is not None
+        try:
+            with gcs.faults(path):
+                blob.download_to_file(
+                    checked, raw_download=True, checksum=None, **gcs.options(path)
+                )
+            if blob.crc32c in (None, encode_crc32c(checked.crc32c)):
+                return blob
+        except gcs.DamagedError:
+            pass
+        except FileNotFoundError:
+            if not is_known or number == gcs.MAX_RESTARTS - 1:
+                raise
+    raise gcs.DamagedError(f"{path}: damaged on the way each time: run again")
+
+
 def _stat(blob: Any) -> Stat:
     return Stat(int(blob.size), str(blob.generation), blob.crc32c)
 
 
 def _put(
-    path: str, file: BinaryIO, size: int, crc: str, generation: int | None = None, mark: str = ""
+    path: str, file: BinaryIO, size: int, generation: int | None = None, mark: str = ""
 ) -> str:
-    """Uploads a file, compares the stored checksum with its own, and returns the generation.
+    """Upload a file, and return the generation.
 
     The library cuts large files into chunks, each with its own deadline and retries, so that a file
-    may take its time while it advances. The comparison is ours: the library would remove a damaged
-    object without asking whether it is still its own.
+    may take its time while it advances, and compares the checksums.
 
     Args:
         path: of the object.
         file: to send.
         size: of the file, in bytes.
-        crc: its checksum, as `crc32c_text`.
         generation: that the object must have; None for any.
         mark: stored with the object.
     """
-    problem = ""
-    for _ in range(_MAX_RESTARTS):
+    problem: Exception | None = None
+    for _ in range(gcs.MAX_RESTARTS):
         blob = gcs.blob(path)
-        blob.chunk_size = CHUNK
+        blob.chunk_size = gcs.CHUNK
         if mark:
             blob.metadata = {"writer": mark}
         file.seek(0)
         try:
-            blob.upload_from_file(
-                file,
-                size=size,
-                content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
-                checksum="crc32c" if size <= _ONE_REQUEST else None,
-                if_generation_match=generation,
-                **gcs.options(path),
-            )
+            with gcs.faults(path):
+                blob.upload_from_file(
+                    file,
+                    size=size,
+                    content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
+                    checksum="crc32c",
+                    if_generation_match=generation,
+                    **gcs.options(path),
+                )
+            return str(blob.generation)
         except (FileNotFoundError, StorageError) as error:
             # The bucket has forgotten a resumable upload: it starts again from the first byte. See
             # https://cloud.google.com/storage/docs/performing-resumable-uploads
-            if "no such bucket" in str(error) or gcs.status_of(error.__cause__) not in (404, 410):
+            is_lost = gcs.status_of(error.__cause__) in (404, 410)
+            if "no such bucket" in str(error) or not (
+                is_lost or isinstance(error, gcs.DamagedError)
+            ):
                 raise
-            problem = "the bucket forgot the upload each time"
-            continue
-        if blob.crc32c == crc:
-            return str(blob.generation)
-        problem = "what the bucket stored is not what was sent"
-        Bucket().delete_if(path, str(blob.generation))
-    raise StorageError(f"{path}: {problem}: run again")
+            problem = error
+    raise StorageError(f"{path}: the bucket lost or damaged each upload: run again") from problem
 
 
-def _objects(path: str, prefix: str, delimiter: str, most: int | None = None) -> Iterator[Any]:
-    """Lists the objects under `prefix`, page by page, each page with its own retries."""
-    yield from gcs.client().list_blobs(
-        split_remote(path)[0],
-        prefix=prefix or None,
-        delimiter=delimiter or None,
-        max_results=most,
-        fields=_FIELDS,
-        **gcs.options(path),
-    )
+def _objects(path: str, prefix: str, delimiter: str, **filters: Any) -> Iterator[Any]:
+    """List the objects under `prefix`, page by page, each page with its own retries."""
+    with gcs.faults(path):
+        yield from gcs.client().list_blobs(
+            split_remote(path)[0],
+            prefix=prefix or None,
+            delimiter=delimiter or None,
+            fields=_FIELDS,
+            **filters,
+            **gcs.options(path),
+        )
 
 
 def _directory_prefix(directory: str) -> str:
     name = split_remote(directory)[1].rstrip("/")
     return f"{name}/" if name else ""
-
-
-def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Matches a name with a pattern, both split at "/"; `**` stands for any number of parts."""
-    if not pattern or not parts:
-        return not parts and all(part == "**" for part in pattern)
-    if pattern[0] == "**":
-        return _matches(parts, pattern[1:]) or _matches(parts[1:], pattern)
-    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

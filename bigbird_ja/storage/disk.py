@@ -1,7 +1,7 @@
 """Reads and writes files on disk: to a temporary name, synced, then renamed.
 
 A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
-per file being written, which no listing shows; `clean_temporary` removes it a day later.
+per file being written, which no listing shows.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_c
 # Since anything was written to a temporary file, perhaps by a machine whose clock is hours off.
 _ABANDONED_SECONDS = 24 * 3600.0
 _BUFFER = 1 << 20
+_OWNER = f"{TEMPORARY_PREFIX}owner"  # of a scratch folder
 
 
 class Disk:
@@ -42,7 +43,7 @@ class Disk:
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Reads the content, and the token of this version for `replace_if` and `delete_if`.
+        """Reads the content, and the token of this version for `replace_if`.
 
         Raises:
             BadInput: more than `limit` bytes; what lies beyond is not read.
@@ -146,19 +147,17 @@ class Disk:
 
         Calls in one directory take turns.
         """
-        with _directory_lock(path):
-            if not _is_version(path, token):
+        directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)  # which the kernel frees on a kill
+            if self.stat(path).token != token:
                 return None
             self.write_bytes(path, data)
             return self.stat(path).token
-
-    def delete_if(self, path: str, token: str) -> bool:
-        """Deletes the file if it is still the version of `token`; takes turns with `replace_if`."""
-        with _directory_lock(path):
-            if not _is_version(path, token):
-                return False
-            os.unlink(path)
-            return True
+        except FileNotFoundError:
+            return None
+        finally:
+            os.close(directory)
 
     def delete(self, path: str) -> None:
         """Removes a file, if there is one."""
@@ -172,6 +171,13 @@ class Disk:
         """
         os.replace(source, target)
         _sync_directory(target)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file that isn't written in place, to a name that is free: by a hard link."""
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without hard links
+            self.upload(source, target)
 
     def take(self, source: str, target: str) -> None:
         """Moves a local file to `target`: on the same disk, or by an upload to a bucket."""
@@ -209,13 +215,6 @@ def _token(info: os.stat_result) -> str:
     return f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
 
 
-def _is_version(path: str, token: str) -> bool:
-    try:
-        return _token(os.stat(path)) == token
-    except FileNotFoundError:
-        return False
-
-
 def _create_without_link(path: str, data: bytes) -> bool:
     try:
         with open(path, "xb") as file:
@@ -242,28 +241,24 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
             os.unlink(temporary)
 
 
-def clean_temporary(directory: str, seconds: float = _ABANDONED_SECONDS) -> list[str]:
-    """Removes temporary files that nobody has written to for so long, and returns their names."""
+def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECONDS) -> list[str]:
+    """Remove temporary files of ours that are older than `seconds`, and return their names.
+
+    Args:
+        directory: a folder that is ours.
+        names: regular expression of the files that are written there.
+        seconds: minimum time since the last write.
+    """
+    pattern = re.compile(rf"{re.escape(TEMPORARY_PREFIX)}({names})~[0-9a-f]{{8}}")
     removed = []
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         path = os.path.join(directory, name)
-        if name.startswith(TEMPORARY_PREFIX) and re.search(r"[~-][0-9a-f]{8}\Z", name):
+        if pattern.fullmatch(name):
             with contextlib.suppress(OSError):  # another process has removed it
                 if time.time() - os.stat(path).st_mtime > seconds:
                     os.unlink(path)
                     removed.append(name)
     return removed
-
-
-@contextlib.contextmanager
-def _directory_lock(path: str) -> Iterator[None]:
-    """Keeps two compare-and-swaps in one directory apart; the kernel frees it on a kill."""
-    descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -294,14 +289,25 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
-    """Makes an empty local folder (0700) for this block; `children.clean_up` removes it, too.
+    """Make an empty local folder (0700) for this block; `children.clean_up` removes it, too.
+
+    Its `.tmp-owner` is locked while this process lives: by it the next call knows, and removes,
+    the folders that a kill has left.
 
     Args:
-        parent: where; the system's folder for temporary files by default.
+        parent: its parent folder; the system's folder for temporary files by default.
         prefix: of its name.
     """
+    pattern = f"{glob_module.escape(os.path.join(parent or tempfile.gettempdir(), prefix))}*"
+    for left in glob_module.glob(os.path.join(pattern, _OWNER)):
+        with contextlib.suppress(OSError), open(left, "rb") as file:  # locked, or another user's
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(os.path.dirname(left), ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path,
         children.remove_on_exit(path),
+        open(os.path.join(path, f"{_OWNER}~"), "xb") as file,
     ):
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.rename(file.name, os.path.join(path, _OWNER))  # from here on others may look at it
         yield path

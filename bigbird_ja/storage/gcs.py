@@ -1,260 +1,165 @@
-"""Sends requests to Google Cloud Storage, with bounded retries, and reads one generation.
+"""Requests to Google Cloud Storage by `google-cloud-storage`, with its retries, and pinned reads.
 
-Transient faults are retried and logged once, lasting ones raise. The libraries' own retries are
-switched off (they log nothing, and their deadlines multiply), so `run` is the only loop.
+The library retries what its documentation calls transient (`DEFAULT_RETRY`). Here are the deadline,
+the warning that it logs nowhere, and the exceptions that callers handle.
 """
 
+import contextlib
 import errno
-import io
+import functools
 import logging
 import os
-import random
-import threading
-import time
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
-from bigbird_ja.process import redact
+import google_crc32c
+from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.auth import exceptions as auth
+from google.cloud import storage
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from google.cloud.storage.fileio import BlobReader
+from google.cloud.storage.retry import DEFAULT_RETRY
+
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import Refused, StorageError
-from bigbird_ja.storage.paths import Stat, encode_crc32c, split_remote
+from bigbird_ja.process.redact import redact
+from bigbird_ja.storage.paths import encode_crc32c, split_remote
 
-T = TypeVar("T")
+CHUNK = 16 << 20  # bytes per request of a large file; a multiple of the protocol's 256 KiB
+MAX_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
+_MAX_DELAY = 32.0  # seconds between two tries
+
 _logger = logging.getLogger(__name__)
-
-_TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
-# Faults closer together than this are one disturbance, which is logged once.
-_QUIET_SECONDS = 120.0
-# A checksum that is wrong again and again is not a transient fault.
-_MAX_CORRUPT = 4
-_LONGEST_DELAY = 32.0  # seconds; the first one is doubled up to this, with jitter
-
-_lock = threading.Lock()
-_last_fault = -1e18  # by the clock of `run`
-_random = random.Random()  # not the global one: jitter must not move anybody's seeded generator
-CHUNK = 8 << 20  # bytes per request
-
-_local = threading.local()
 
 
 def client() -> Any:
-    """Returns the client of this thread; a forked child has its own connections.
+    """Return the client; a forked child has its own connections.
 
     `STORAGE_EMULATOR_HOST` sends it, anonymous, to an emulator instead of Google.
     """
-    key = (os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"))
-    if getattr(_local, "key", None) != key:
-        from google.cloud import storage
+    return _client(os.getpid(), os.environ.get("STORAGE_EMULATOR_HOST"))
 
-        # Objects need no project, but the client insists on one.
-        project = os.environ.get("GOOGLE_CLOUD_PROJECT", "unset")
-        _local.client, _local.key = storage.Client(project=project), key
-    return _local.client
+
+@functools.cache
+def _client(process: int, emulator: str | None) -> Any:
+    # Objects need no project, but the client insists on one.
+    return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "unset"))
 
 
 def blob(path: str) -> Any:
-    """Returns the object of a gs:// path; nothing is requested yet."""
+    """Return the object of a gs:// path; nothing is requested yet."""
     bucket, name = split_remote(path)
-    return client().bucket(bucket).blob(name)
+    with faults(path):  # there may be no credentials
+        return client().bucket(bucket).blob(name)
+
+
+def current(path: str) -> Any:
+    """Return the object with its metadata; further requests name its generation."""
+    current = blob(path)
+    with faults(path):
+        current.reload(**options(path))
+    return current
 
 
 class ReplacedError(StorageError):
-    """Reports that the object was written anew while it was being read."""
+    """The object was replaced while it was being read."""
 
 
 class DamagedError(StorageError):
-    """Reports that the bytes read do not match the object's checksum."""
+    """The bytes that were read, or stored, do not match the object's checksum."""
 
 
-class ObjectReader(io.RawIOBase):
-    """Streams one generation of an object, in chunks.
+class ObjectReader(BlobReader):
+    """Stream of the current generation of an object, in chunks.
 
-    Every request names the generation, so that an object replaced while it is read is an error,
-    never a mix of old and new. Read from the first byte to the last, it is checked against the
-    object's CRC-32C.
+    Read from the first byte to the last, it is checked against the object's CRC-32C.
 
     Raises:
-        ReplacedError: the object was replaced after this reader was opened.
-        DamagedError: the checksum differs.
-        StorageError: lasting faults.
+        ReplacedError: The object was replaced after this reader was opened.
+        DamagedError: The checksum differs.
+        StorageError: A fault lasted.
     """
 
-    def __init__(self, path: str, info: Stat, chunk: int = CHUNK) -> None:
-        import google_crc32c
+    def __init__(self, path: str) -> None:
+        self._path, self._object = path, current(path)
+        super().__init__(self._object, CHUNK, raw_download=True, **options(path))
+        self._checked = self._checksum = 0
 
-        super().__init__()
-        self._path, self._info, self._chunk = path, info, chunk
-        self._position = 0
-        self._buffer, self._buffer_start = b"", 0
-        self._checked, self._checksum, self._extend = 0, 0, google_crc32c.extend
-
-    def readable(self) -> bool:
-        """Returns True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Returns True."""
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves the position; bytes that are skipped are not fetched."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._info.size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        """Fills `buffer` from the current chunk, fetching the next when it is used up."""
-        if self._position >= self._info.size:
-            return 0
-        offset = self._position - self._buffer_start
-        if not 0 <= offset < len(self._buffer):
-            self._fetch()
-            offset = 0
-        part = memoryview(self._buffer)[offset : offset + len(buffer)]
-        buffer[: len(part)] = part
-        self._position += len(part)
-        return len(part)
-
-    def _fetch(self) -> None:
-        start = self._position
-        count = min(self._chunk, self._info.size - start)
-        self._buffer = read_range(self._path, self._info.token, start, count)
-        self._buffer_start = start
+    def read(self, size: int = -1) -> bytes:
+        """Read `size` bytes, less only at the end; -1 reads all."""
+        start, total = self.tell(), self._object.size
+        count = min(size, total - start) if size >= 0 else total - start
+        data = b""
+        for _ in range(MAX_RESTARTS):
+            if len(data) < count:  # again, if the reply was short
+                data += self._read(count - len(data))
+        if len(data) < count:
+            raise DamagedError(f"{self._path}: short replies ({len(data)} of {count} bytes)")
         if start == self._checked:
             self._checked += count
-            self._checksum = self._extend(self._checksum, self._buffer)
-            is_whole = self._checked == self._info.size
-            if is_whole and self._info.crc32c not in (None, encode_crc32c(self._checksum)):
-                raise DamagedError(
-                    f"{self._path}: what was read does not match the object's checksum: run again"
-                )
-
-
-def read_range(path: str, token: str, start: int, count: int) -> bytes:
-    """Reads exactly `count` bytes from `start` of the generation `token`.
-
-    Raises:
-        ReplacedError: the object has another generation by now.
-    """
-    from google.api_core.exceptions import PreconditionFailed
-
-    def attempt(_: int) -> bytes:
-        data = blob(path).download_as_bytes(
-            start=start,
-            end=start + count - 1,
-            raw_download=True,
-            checksum=None,
-            if_generation_match=int(token),
-            timeout=request_timeout(),
-            retry=None,
-        )
-        if len(data) != count:
-            raise CorruptError(f"short reply ({len(data)} of {count} bytes)")
+            self._checksum = google_crc32c.extend(self._checksum, data)
+            if self._checked == total and encode_crc32c(self._checksum) != self._object.crc32c:
+                raise DamagedError(f"{self._path}: damaged on the way: run again")
         return data
 
-    try:
-        return run(path, attempt)
-    except PreconditionFailed as error:
-        raise ReplacedError(f"{path}: replaced while it was being read: run again") from error
-
-
-class CorruptError(Exception):
-    """Reports bytes from the network that do not match their checksum or length."""
-
-
-def _seconds(name: str, default: float) -> float:
-    """Reads a duration from the environment."""
-    return float(os.environ.get(name, default))
+    def _read(self, size: int) -> bytes:
+        try:
+            with faults(self._path):
+                return bytes(super().read(size))
+        except FileNotFoundError as error:
+            if current(self._path).generation == self._object.generation:
+                raise
+            message = f"{self._path}: replaced while it was being read: run again"
+            raise ReplacedError(message) from error
 
 
 def _deadline() -> float:
-    """Returns the seconds from the first try to giving up."""
-    return _seconds("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0)
-
-
-def request_timeout() -> float:
-    """Returns the longest silence within a request, in seconds; the deadline has room for three."""
-    return min(60.0, max(_deadline() / 3, 0.2))
+    """Return the seconds from the first try to giving up."""
+    return float(os.environ.get("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", 300.0))
 
 
 def options(path: str) -> dict[str, Any]:
-    """Returns timeout and retries for a method of the client library that may be repeated."""
-    return {"timeout": request_timeout(), "retry": lambda call: lambda: run(path, lambda _: call())}
+    """Return timeout and retries for a method of the client library that may be repeated."""
+
+    def on_error(error: Exception) -> None:
+        again = f"trying again for up to {_deadline():g} s"
+        _logger.warning("%s: %s: %s", path, reason(error), again)
+
+    delay = float(os.environ.get("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5))
+    policy = DEFAULT_RETRY.with_delay(delay, _MAX_DELAY).with_timeout(_deadline())
+    timeout = min(
+        60.0, max(_deadline() / 3, 0.2)
+    )  # without a byte: the deadline has room for three
+    return {"timeout": timeout, "retry": lambda call: policy(call, on_error=on_error)}
 
 
-def run(
-    path: str,
-    attempt: Callable[[int], T],
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> T:
-    """Calls `attempt(n)` for n = 0, 1, ... until one does not meet a transient fault.
-
-    From n = 1 on, an earlier try may have done its work with only the reply lost.
+@contextlib.contextmanager
+def faults(path: str) -> Iterator[None]:
+    """Turn the exceptions of the library within a block into those that callers handle.
 
     Raises:
-        StorageError: the fault lasted beyond the deadline; names `path` and the cause.
-        FileNotFoundError, PermissionError: with `path` as their file name.
+        StorageError: A fault lasted beyond the deadline; names `path` and the cause.
+        FileNotFoundError, PermissionError: `path` is their file name.
     """
-    deadline, delay = _deadline(), _seconds("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5)
-    start, corrupt, tries = clock(), 0, 0
-    while True:
-        try:
-            return attempt(tries)
-        except Exception as raised:
-            error = _with_status(raised)
-            if not is_transient(error):
-                raise translate(error, path) from error
-            now, cause = clock(), reason(error)
-            tries += 1
-            corrupt += isinstance(error, CorruptError)
-            wait = delay * _random.uniform(0.5, 1.0)
-            if now + wait > start + deadline or corrupt >= _MAX_CORRUPT:
-                raise StorageError(
-                    f"{path}: {cause}: failed {tries} times in {now - start:.0f} s: check the"
-                    " bucket and the network, then run the same command again"
-                ) from error
-            _log_first(path, cause, deadline, now)
-            sleep(wait)
-            delay = min(2 * delay, _LONGEST_DELAY)
-
-
-def _log_first(path: str, cause: str, deadline: float, now: float) -> None:
-    """Logs the first fault of each disturbance."""
-    global _last_fault
-    with _lock:
-        is_new = now - _last_fault > _QUIET_SECONDS
-        _last_fault = now
-    if is_new:
-        again = f"trying again for up to {deadline:.0f} s (further faults are not repeated here)"
-        _logger.warning("%s: %s: %s", path, cause, again)
-
-
-def is_transient(error: BaseException) -> bool:
-    """Checks whether trying again may help."""
-    import http.client
-
-    import requests
-    import urllib3
-    from google.auth import exceptions as auth
-    from requests import exceptions
-
-    status = status_of(error)
-    if status is not None:
-        return status in _TRANSIENT_STATUS
-    if isinstance(error, auth.GoogleAuthError):
-        return isinstance(error, auth.TransportError) or bool(getattr(error, "retryable", False))
-    lost: tuple[type[Exception], ...] = (ConnectionError, TimeoutError, http.client.HTTPException)
-    lost += (requests.ConnectionError, requests.Timeout, urllib3.exceptions.HTTPError)
-    damaged = (CorruptError, exceptions.ChunkedEncodingError, exceptions.ContentDecodingError)
-    return isinstance(error, (*lost, *damaged))
+    try:
+        yield
+    except Exception as error:
+        translated = translate(error, path)
+        if translated is error:
+            raise
+        raise translated from error
 
 
 def translate(error: Exception, path: str) -> Exception:
-    """Returns the exception that callers handle, for one that a retry would not help."""
-    from google.auth import exceptions as auth
-
+    """Return the exception that callers handle for one of the library."""
     status = status_of(error)
+    if isinstance(error, RetryError):
+        return StorageError(
+            f"{path}: {reason(error.cause)}: failed for {_deadline():g} s: check the bucket and the"
+            " network, then run the same command again"
+        )
+    if isinstance(error, DataCorruption):
+        return DamagedError(f"{path}: damaged on the way each time: run again")
     if status == 404:
         what = "bucket" if "bucket does not exist" in str(error) else "object"
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
@@ -279,30 +184,21 @@ def translate(error: Exception, path: str) -> Exception:
     return error
 
 
-def reason(error: BaseException) -> str:
-    """Words a fault in one short line, without addresses that carry secrets."""
+def reason(error: BaseException | None) -> str:
+    """Describe a fault in one short line, without addresses that carry secrets."""
     status = status_of(error)
     if status is not None:
         try:  # the library puts the request's address before the server's own message
-            message = str(error.response.json()["error"]["message"])  # type: ignore[attr-defined]
+            response: Any = getattr(error, "response", None)
+            message = str(response.json()["error"]["message"])
         except (AttributeError, ValueError, TypeError, KeyError):
             message = type(error).__name__
         return shortened(f"{status} {redact(message)}", 200)
-    if isinstance(error, CorruptError):
-        return str(error)
     return f"no answer ({type(error).__name__})"  # its message may hold a request's address
 
 
 def status_of(error: BaseException | None) -> int | None:
-    """Returns the HTTP status that an exception stands for, if there is one."""
-    from google.api_core.exceptions import GoogleAPICallError
-
+    """Return the HTTP status of an exception, if it has one."""
+    if isinstance(error, InvalidResponse):
+        return int(error.response.status_code)
     return error.code if isinstance(error, GoogleAPICallError) else None
-
-
-def _with_status(error: Exception) -> Exception:
-    """Returns the exception for the answer's status, where a media class raised its own."""
-    from google.api_core.exceptions import from_http_response
-    from google.cloud.storage.exceptions import InvalidResponse
-
-    return from_http_response(error.response) if isinstance(error, InvalidResponse) else error

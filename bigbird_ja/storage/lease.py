@@ -1,22 +1,25 @@
-"""Keeps all but one worker out, by a small file that its owner renews while it lives.
+"""Mutual exclusion by a lock file that its holder keeps: `make-data`, `pretrain` and `launch`.
 
-`make-data` holds one on its output, `pretrain` on MODEL_DIR, `launch` on the run that it watches.
+**On a disk** the holder keeps the file locked by `flock`. The kernel releases the lock when the
+process ends, however it ends, and it is never taken from a process that lives.
 
-An owner is known to be gone when its process is seen to have ended (same machine), or when the
-file's token has not changed while we watched for `stale_seconds` on our own monotonic clock: also
-that of a process which the system hides. Times in the file are for people: two machines' clocks
-need not agree. Taking over is a compare-and-swap, so of several
-that try one wins; an owner that lost the lease (its machine slept) learns of it from `renew` or
+**On a bucket** the holder creates the object if it is absent, and renews it: each renewal is a new
+generation. A holder whose generation hasn't changed for `stale_seconds`, watched by our own
+monotonic clock, is considered dead, and its object is replaced by a compare-and-swap, so that one
+of several wins. A holder that lost the lease (its machine slept) learns of it from `renew` or
 `check`, and must not write any more.
+
+The content names the holder, for messages. Times in it are for people: clocks need not agree.
 """
 
 import contextlib
-import glob
-import hashlib
+import errno
+import fcntl
 import json
 import os
 import secrets
 import socket
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,109 +27,67 @@ from dataclasses import asdict, dataclass, replace
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.storage import decode
+from bigbird_ja.storage import decode, paths
 
-RENEW_SECONDS = 10.0
-STALE_SECONDS = 40.0
 _POLL_SECONDS = 2.0
 _MAX_BYTES = 64 << 10
-_ADVICE = "not a lock file of ours: make sure that nobody is at work here, then remove it"
+_FILE_BYTES = 1024  # of a lock file on a disk, filled up with spaces
+_ADVICE = "not a lock file of ours: make sure that no process works here, then remove it"
+# Others may hold it for an instant only, to see whether anybody does.
+_ATTEMPTS, _ATTEMPT_SECONDS = 3, 0.1
+
+
+def max_silence() -> float:
+    """Return the silence on a bucket after which a holder is considered dead, in seconds."""
+    return float(os.environ.get("BIGBIRD_JA_LEASE_SECONDS", 40.0))
 
 
 class LeaseLost(StorageError):
-    """Reports that another process has taken over; nothing may be written any more."""
+    """Another process has taken over; nothing may be written any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Identifies a process and one of its acquisitions: the content of a lease file.
-
-    A process id means something on one machine alone, in one namespace, until the next boot, and is
-    used again. So it stands with all of these, and with the time at which the process started.
-    """
+    """A process and one of its acquisitions: the content of a lock file."""
 
     host: str
-    machine: str  # boot and process namespace, within which `pid` is unique: see `_machine`
     pid: int
-    started: int  # kernel clock ticks after boot
     id: str  # random, one per acquisition
-    renewed: float = 0.0  # UNIX seconds by the owner's clock, for people
+    renewed: float = 0.0  # UNIX seconds by the holder's clock, for people
     format_version: str = ""
 
     @property
     def name(self) -> str:
-        """Names the process for messages."""
+        """Name of the process, for messages."""
         return f"process {self.pid} on host {self.host}"
-
-    @property
-    def has_ended(self) -> bool | None:
-        """Tells whether it has ended, as a zombie has; None where that cannot be known.
-
-        So it is with a process elsewhere, and with one that the system hides (`hidepid`).
-        """
-        if self.machine != _machine():
-            return None
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:  # it runs, as another user
-            pass
-        state, started = _state_and_start(self.pid)
-        return state == "Z" or started != self.started if started and self.started else None
 
 
 def this_owner() -> Holder:
-    """Makes a new acquisition of this process."""
+    """Return a new acquisition of this process."""
     return Holder(
         host=socket.gethostname(),
-        machine=_machine(),
         pid=os.getpid(),
-        started=_state_and_start(os.getpid())[1],
         id=secrets.token_hex(8),
         format_version=decode.FORMAT_VERSION,
     )
 
 
-def _machine() -> str:
-    """Returns `BOOT.NAMESPACE`.
-
-    Virtual machines cloned while they run share what the kernel knows of its boot, but no name or
-    network address: these are a part of it.
-    """
-    boot, namespace = socket.gethostname(), 0
-    with contextlib.suppress(OSError):  # no /proc, or no network
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-        devices = sorted(glob.glob("/sys/class/net/*/device"))
-        addresses = [f"{os.path.dirname(device)}/address" for device in devices]
-        for path in ("/proc/sys/kernel/random/boot_id", *addresses):
-            with open(path, encoding="ascii") as file:
-                boot += file.read()
-    return f"{hashlib.sha256(boot.encode()).hexdigest()[:12]}.{namespace}"
-
-
-def _state_and_start(pid: int) -> tuple[str, int]:
-    """Reads fields 3 and 22 of /proc/PID/stat; ("", 0) where it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return "", 0
-    return fields[0], int(fields[19])
-
-
 class Lease:
-    """Gives the right to be the only one at work on something.
+    """Exclusive lease on a storage path.
 
     Args:
-        path: of the file; its folder must exist on disk.
-        busy: the line that refuses; `{owner}` in it becomes the owner's name.
-        log: gets a line when an owner elsewhere is watched, or a stale lease is taken over.
-        stale_seconds: silence after which an owner elsewhere is gone; several renewals long.
+        path: the lock file; its folder must exist on disk.
+        busy: error message if another process holds it; `{owner}` in it becomes that process.
+        log: called with a line when a holder on a bucket is watched, or a stale lease is taken.
+        stale_seconds: silence on a bucket after which a holder is considered dead.
         clock: seconds, monotonic.
         sleep: waits some seconds.
-        owner: who asks; this process by default.
+        owner: the holder to be; this process by default.
         wall: UNIX seconds, written for people and compared with nothing.
+
+    Attributes:
+        owner: the acquisition that this lease stands for.
+        renew_seconds: time between two renewals.
     """
 
     def __init__(
@@ -134,125 +95,208 @@ class Lease:
         path: str,
         busy: str,
         log: Callable[[str], None],
-        stale_seconds: float = STALE_SECONDS,
+        stale_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         owner: Holder | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._busy, self._log = path, busy, log
-        self._stale_seconds, self._clock, self._sleep = stale_seconds, clock, sleep
-        self._wall = wall
+        self._stale_seconds = stale_seconds or max_silence()
+        self.renew_seconds = self._stale_seconds / 4
+        self._clock, self._sleep, self._wall = clock, sleep, wall
         self.owner = owner or this_owner()
-        self._token: str | None = None
+        self._is_object = paths.is_remote(path)
+        self._token: str | None = None  # of the object
+        self._file: int | None = None  # descriptor of the locked file
         self._lock = threading.Lock()
 
     def acquire(self) -> Holder | None:
-        """Takes the lease, and returns the owner that it was taken over from, or None.
+        """Take the lease, and return the dead holder that it was taken from, or None.
 
         Raises:
-            BadInput: another process is at work, or what is at the path is no lease of ours.
+            BadInput: Another process holds it, or the file isn't a lock file of ours.
         """
-        taken_from = self._acquire()
-        self._token = self._token_if_ours()
-        return taken_from
+        before = self._acquire_object() if self._is_object else self._acquire_file()
+        if before is not None:
+            self._log(f"took over the stale lock of {before.name} ({self._path}): it has ended")
+        if self._is_object:
+            self._token = self._token_if_ours()
+        return before
 
-    def _acquire(self) -> Holder | None:
+    def _acquire_file(self) -> Holder | None:
         while True:
-            # A link that leads nowhere would look like a file that is released this moment.
-            if os.path.islink(self._path) or os.path.isdir(self._path):
-                raise BadInput(f"{self._path}: {_ADVICE}")
-            if storage.create_exclusive(self._path, self._content()):
-                return None
+            file = _open(self._path)
             try:
-                holder, token = self._read()
+                if not _lock(file, self._path):
+                    raise self._refusal(_read(file, self._path))
+                if _is_at(file, self._path):
+                    before = _read(file, self._path)
+                    self._file = file
+                    os.ftruncate(file, _FILE_BYTES)
+                    self._write()
+                    return before
+            finally:
+                if self._file != file:
+                    os.close(file)  # and again, if it was removed by its holder this moment
+
+    def _acquire_object(self) -> Holder | None:
+        while not storage.create_exclusive(self._path, self._content()):
+            try:
+                holder, token = self._read_object()
             except FileNotFoundError:
                 continue  # released this moment
-            if self._is_gone(holder, token) and storage.replace_if(
+            if self._is_silent(holder, token) and storage.replace_if(
                 self._path, self._content(), token
             ):
-                self._log(
-                    f"took over the stale lock of {holder.name} ({self._path}): that process is"
-                    " gone"
-                )
                 return holder
+        return None
 
     def renew(self) -> None:
-        """Shows that the owner lives.
+        """Show that the holder lives.
 
         Raises:
-            LeaseLost: another process has taken over.
-            StorageError: the bucket fails; try again later.
+            LeaseLost: Another process has taken over.
+            StorageError: The bucket fails; try again later.
         """
         with self._lock:
+            if not self._is_object:
+                self.check()
+                self._write()
+                return
             token = self._token and storage.replace_if(self._path, self._content(), self._token)
             self._token = token or self._token_if_ours()
 
     def check(self) -> None:
-        """Reads the file to see who owns it, before anything that others rely on is written.
+        """Verify that the lease is still ours, before anything that others rely on is written.
 
         Raises:
-            LeaseLost: not ours any more.
+            LeaseLost: It is not.
         """
-        self._token_if_ours()
+        if self._is_object:
+            self._token_if_ours()
+        elif self._file is None or not _is_at(self._file, self._path):
+            raise self._lost("another process")
 
     def release(self) -> None:
-        """Deletes the file, if it is still ours."""
+        """Delete the file, if it is still ours."""
         with self._lock:
-            self._token = None
-            with contextlib.suppress(LeaseLost):
-                storage.delete_if(self._path, self._token_if_ours())
+            if self._is_object:
+                self._token = None
+                with contextlib.suppress(LeaseLost):
+                    storage.delete_if(self._path, self._token_if_ours())
+            elif self._file is not None:
+                if _is_at(self._file, self._path):
+                    os.unlink(self._path)
+                os.close(self._file)
+                self._file = None
 
     def _token_if_ours(self) -> str:
-        """Returns the file's token.
+        """Return the object's token.
 
         Raises:
-            LeaseLost: it names another owner, or is gone.
+            LeaseLost: It names another holder, or is gone.
         """
         name = "another process"
         with contextlib.suppress(FileNotFoundError, BadInput):
-            holder, token = self._read()
+            holder, token = self._read_object()
             if holder.id == self.owner.id:
                 return token
             name = holder.name
         self._token = None
-        raise LeaseLost(
-            f"{self._path}: {name} has taken over while this process was silent: stopped without"
-            " writing"
-        )
+        raise self._lost(name)
 
-    def _is_gone(self, holder: Holder, token: str) -> bool:
-        """Checks whether the owner is gone; False where the file has vanished meanwhile.
+    def _is_silent(self, holder: Holder, token: str) -> bool:
+        """Watch whether the holder renews; False if the object has vanished meanwhile.
 
         Raises:
-            BadInput: it is alive.
+            BadInput: The holder lives.
         """
-        refusal = BadInput(self._busy.replace("{owner}", holder.name))
-        has_ended = holder.has_ended
-        if has_ended is not None:
-            if has_ended:
-                return True
-            raise refusal
         self._log(
             f"{self._path}: held by {holder.name}; watching for {self._stale_seconds:.0f} s whether"
             " that process is alive"
         )
         deadline = self._clock() + self._stale_seconds
         while self._clock() < deadline:
-            self._sleep(_POLL_SECONDS)
+            self._sleep(min(_POLL_SECONDS, self.renew_seconds))
             try:
                 if storage.read_with_token(self._path)[1] != token:
-                    raise refusal
+                    raise self._refusal(holder)
             except FileNotFoundError:
                 return False
         return True
 
-    def _read(self) -> tuple[Holder, str]:
+    def _refusal(self, holder: Holder | None) -> BadInput:
+        name = holder.name if holder else "another process"
+        return BadInput(self._busy.replace("{owner}", name))
+
+    def _lost(self, name: str) -> LeaseLost:
+        return LeaseLost(
+            f"{self._path}: {name} has taken over while this process was silent: stopped without"
+            " writing"
+        )
+
+    def _read_object(self) -> tuple[Holder, str]:
         data, token = storage.read_with_token(self._path, _MAX_BYTES)
         return _parse(data, self._path), token
 
+    def _write(self) -> None:
+        """Write the content into the locked file: one length, so that a reader sees it whole."""
+        assert self._file is not None
+        os.pwrite(self._file, self._content().ljust(_FILE_BYTES), 0)
+
     def _content(self) -> bytes:
         return (json.dumps(asdict(replace(self.owner, renewed=self._wall()))) + "\n").encode()
+
+
+def _open(path: str) -> int:
+    """Open a lock file, or create it; links aren't followed, and nothing special is opened.
+
+    Raises:
+        BadInput: A link, a folder or something special has the name.
+    """
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise BadInput(f"{path}: {_ADVICE}") from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise BadInput(f"{path}: {_ADVICE}")
+    return file
+
+
+def _lock(file: int, path: str) -> bool:
+    """Lock an open file; False if another process has locked it."""
+    for _ in range(_ATTEMPTS):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(_ATTEMPT_SECONDS)
+        except OSError as error:  # a file system without locks
+            error.filename = path
+            raise
+    return False
+
+
+def _is_at(file: int, path: str) -> bool:
+    """Check that an open file is the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(file), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _read(file: int, path: str) -> Holder | None:
+    """Read the holder that a lock file names; None if it's empty, as after a kill.
+
+    Raises:
+        BadInput: It is no lock file of ours.
+    """
+    data = os.pread(file, _MAX_BYTES, 0).strip()
+    return _parse(data, path) if data else None
 
 
 def _parse(data: bytes, path: str) -> Holder:
@@ -260,26 +304,26 @@ def _parse(data: bytes, path: str) -> Holder:
 
 
 def holder_of(path: str) -> Holder | None:
-    """Reads who holds a lease; None where nobody does, or it cannot be read."""
+    """Return the holder that a lock file names, which may be dead; None if it can't be read."""
     try:
-        return _parse(storage.read_bytes(path), path)
-    except (FileNotFoundError, StorageError, BadInput):
+        return _parse(storage.read_bytes(path, _MAX_BYTES), path)
+    except (OSError, StorageError, BadInput):
         return None
 
 
 @contextlib.contextmanager
-def held(lease: Lease, seconds: float = RENEW_SECONDS) -> Iterator[Lease]:
-    """Holds a lease, renewed by a thread, while the block runs.
+def held(lease: Lease) -> Iterator[Lease]:
+    """Hold a lease, renewed by a thread, while the block runs.
 
     The block calls `lease.check()` before it writes what others rely on.
 
     Raises:
-        BadInput: another process is at work.
+        BadInput: Another process holds it.
     """
     stop = threading.Event()
 
     def renew() -> None:
-        while not stop.wait(seconds):
+        while not stop.wait(lease.renew_seconds):
             # A bucket that fails now may answer the next time; a lost lease is seen by `check`.
             with contextlib.suppress(Exception):
                 lease.renew()

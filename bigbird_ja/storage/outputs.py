@@ -1,13 +1,12 @@
-"""Checks places to write to: a free one, or one of what this program wrote.
+"""Checks of places to write to: a free one, or one that is ours by the ownership manifest.
 
-The mark of the folder (`ownership`) tells what this program wrote, never a name or a content;
-anything else is refused, even with `--overwrite`. Checks come before any work; `write`
-comes after it. A file is written beside its place and renamed, so that a link or a device is never
-written through.
+Anything else is refused, even with `--overwrite`. Checks come before any work, `write` after it. A
+file is written next to its place and renamed, so that a link or a device is never written through.
 """
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
@@ -15,6 +14,8 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.ownership import FILES, MARK, Owned, held_by_other
+
+_REPLACED = re.compile(r"\.replaced-\d+\Z")
 
 
 def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
@@ -26,8 +27,8 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
         replaces: whether a file that is there will be replaced, and so has to be ours.
 
     Raises:
-        BadInput: a link, folder, FIFO, socket, device, a file that this program did not write or
-            that was changed since, a folder that cannot be written to, a name that cannot be one.
+        BadInput: a link, folder, FIFO, socket, device, a file that this program did not write, a
+            folder that cannot be written to, a name that cannot be one.
     """
     paths.check_name(path, flag)
     if path.endswith("/"):
@@ -45,9 +46,9 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
         if not is_there:
             return
     owned = Owned.load(storage.directory_of(path)) if replaces else None
-    if replaces and (owned is None or not owned.is_unchanged(storage.base_name(path))):
-        reason = "a file that this program did not make, or that was changed since: choose another"
-        raise paths.refusal(path, flag, f"{reason} name, or move it away yourself")
+    if replaces and (owned is None or storage.base_name(path) not in owned.files):
+        reason = "a file that this program did not make here: choose another name, or move it away"
+        raise paths.refusal(path, flag, reason)
 
 
 def check_folder_place(path: str, flag: str) -> None:
@@ -101,8 +102,9 @@ def check_folder(
         return owned
     if owned is not None and owned.kind != FILES:
         raise paths.refusal(path, flag, f"{held_by_other(owned)}: {advice}")
-    ours = {MARK, *filter(owned.is_unchanged, owned.files)} if owned else set()
-    if foreign := sorted(set(_names(path)) - ours - set(apart)):
+    ours = {MARK, *owned.files} if owned else set()
+    foreign = [name for name in _names(path) if _REPLACED.sub("", name) not in {*ours, *apart}]
+    if foreign:
         such = f"files that this program did not make, such as {foreign[0][:80]}"
         raise paths.refusal(path, flag, f"holds {such}: {advice}")
     return None

@@ -1,20 +1,15 @@
-"""Proves what this program wrote in a folder, by a mark that holds an id and checksums.
+"""Ownership manifest of a folder, `.bigbird-ja.json`: the files in it that are ours, by name.
 
-The mark, `.bigbird-ja.json`, holds a random id, what the folder is, and size and checksum of the
-files that we wrote. A file is replaced or removed only while it is one of these; where somebody
-else wrote or changed it, the command refuses. A file is noted before it appears under its name, so
-that what a kill leaves is still known as ours; until then both the old and the new version are.
-
-Records such as a manifest or a checkpoint's sidecar state size and checksum of further files. Once
-a record is written, these leave the mark, which then proves the record alone; `trust` takes them
-from it.
+A folder with a manifest is ours; docs/ownership.md is the rule. A file is listed before it appears,
+so that what a kill leaves is known as ours. What isn't listed is never touched. What is listed and
+would be replaced is kept as `NAME.replaced-N`. Files on which others rely, such as the metadata of
+a checkpoint, are listed with size and checksum.
 
     owned = check_folder(path, "--output_dir", "data set", "choose another folder")
     owned = owned or Owned.create(path, "data set")
-    owned.write("manifest.json", data)       # notes it, then writes it
-    owned.note({name: Made.of_file(local)})  # for a file that the caller moves into place
+    owned.write("manifest.json", data)
+    owned.note({name: None})  # a file that the caller moves into place
     storage.take(local, storage.join(path, name))
-    changed = owned.remove(["train-00000-of-00001.tfrecord"])
 """
 
 from __future__ import annotations
@@ -36,38 +31,40 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage import decode
 
 MARK = ".bigbird-ja.json"
-FILES = "files"  # the kind of a folder of somebody else's in which some files are ours
-_MOST_BYTES = 64 << 20  # of a mark; an entry has about a hundred
+FILES = "files"  # the kind of a folder of the user's in which some files are ours
+_MAX_BYTES = 64 << 20
 _ADVICE = "restore it from a copy, or remove it: then nothing in the folder counts as ours"
 
 
 @dataclass(frozen=True)
 class Made:
-    """Identifies a version of a file by size and CRC-32C (base64, as Cloud Storage states it)."""
+    """Version of a file: its size and CRC-32C (base64, as Cloud Storage states it)."""
 
     size: decode.Count
     crc32c: str
 
     @classmethod
     def of(cls, data: bytes) -> Made:
-        """Returns the version with this content."""
+        """Return the version with this content."""
         return cls(len(data), storage.crc32c_text(data))
 
     @classmethod
     def of_file(cls, path: str) -> Made:
-        """Returns the version in a local file, which is read in chunks."""
+        """Return the version of a file; one on a disk is read in chunks."""
+        info = storage.stat(path)
+        if info.crc32c:
+            return cls(info.size, info.crc32c)
         crc32c, size = storage.crc32c_of_file(path)
         return cls(size, crc32c)
 
 
-# The versions of a file that we wrote. None: it changes all the time, as a log does, and is ours
-# whatever it holds.
+# One; 0.1.0 also stated the version before. None for a file that is ours whatever it holds.
 Versions = tuple[Made, ...] | None
 
 
 @dataclass(frozen=True)
-class _Mark:
-    """Declares the content of a mark."""
+class _Manifest:
+    """Content of an ownership manifest."""
 
     id: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
     kind: str
@@ -83,7 +80,7 @@ class _Mark:
 
 
 class Owned:
-    """Reads and changes the mark of a folder.
+    """Reader and writer of a folder's ownership manifest.
 
     Threads and processes may share one: each change is a compare-and-swap.
 
@@ -91,48 +88,47 @@ class Owned:
         path: the folder, on disk or gs://.
     """
 
-    def __init__(self, path: str, mark: _Mark, token: str) -> None:
-        self.path, self._mark, self._token = path, mark, token
-        self._recorded: dict[str, Versions] = {}  # stated by records
+    def __init__(self, path: str, manifest: _Manifest, token: str) -> None:
+        self.path, self._manifest, self._token = path, manifest, token
         self._lock = threading.Lock()
 
     @classmethod
     def load(cls, path: str) -> Owned | None:
-        """Reads the mark of a folder; None where there is none.
+        """Read the manifest of a folder; None if there is none.
 
         Raises:
-            BadInput: the mark is damaged, was edited, is too large, or of another version.
+            BadInput: The manifest is damaged, was edited, is too large, or of another version.
         """
         where = storage.join(path, MARK)
         try:
-            data, token = storage.read_with_token(where, _MOST_BYTES)
+            data, token = storage.read_with_token(where, _MAX_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        mark = decode.decode_versioned(data, _Mark, where, _ADVICE)
-        if mark.crc32c != mark.checksum():
+        manifest = decode.decode_versioned(data, _Manifest, where, _ADVICE)
+        if manifest.crc32c != manifest.checksum():
             raise BadInput(f"{where}: edited or damaged: {_ADVICE}")
-        for name in mark.files:
+        for name in manifest.files:
             storage.check_inside(name)
-        return cls(path, mark, token)
+        return cls(path, manifest, token)
 
     @classmethod
     def create(cls, path: str, kind: str, new_id: str = "") -> Owned:
-        """Marks a folder, which must exist on disk; one that is marked already keeps its id.
+        """Write the manifest of a folder, which must exist on disk, or load the one that it has.
 
-        Call `check_folder` first: what else is in the folder is not looked at.
+        Call `check_folder` first: other files in the folder are ignored here.
 
         Args:
             path: the folder.
-            kind: what it is, for messages: "run", "data set", "export", ...; `FILES` where only
-                some files in it will be ours.
-            new_id: 16 hexadecimal digits; random ones by default.
+            kind: its content, for messages: "run", "data set", "export", ...; `FILES` if only some
+                files in it will be ours.
+            new_id: 16 hexadecimal digits for a new manifest; random ones by default.
 
         Raises:
-            BadInput: the folder is ours and of another kind.
+            BadInput: The folder is ours and of another kind.
         """
         while (owned := cls.load(path)) is None:
-            mark = _Mark(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
-            storage.create_exclusive(storage.join(path, MARK), mark.encoded())
+            new = _Manifest(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
+            storage.create_exclusive(storage.join(path, MARK), new.encoded())
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
                 raise BadInput(f"{path}: {held_by_other(owned)}: choose another folder")
@@ -141,191 +137,157 @@ class Owned:
 
     @property
     def id(self) -> str:
-        """Identifies the folder: 16 random hexadecimal digits, stored when it was marked."""
-        return self._mark.id
+        """Identity of the folder: 16 random hexadecimal digits."""
+        return self._manifest.id
 
     @property
     def place_id(self) -> str:
-        """Identifies the folder in its place: a copy has the same id, and not this."""
+        """Identity of the folder in its place: a copy has the same `id`, and not this."""
         place = self.path if storage.is_remote(self.path) else os.path.realpath(self.path)
         return hashlib.sha256(os.fsencode(f"{self.id} {place}")).hexdigest()[:16]
 
     @property
     def kind(self) -> str:
-        """Names the kind of the folder."""
-        return self._mark.kind
+        """Kind of the folder."""
+        return self._manifest.kind
 
     @property
     def files(self) -> Collection[str]:
-        """Lists the files that are known as ours, relative to the folder."""
-        return [*{**self._recorded, **self._mark.files}]
-
-    def is_unchanged(self, name: str) -> bool:
-        """Checks that the file of this name is one that we wrote, by size and checksum."""
-        return self._current(name) is not None
-
-    def is_foreign(self, name: str) -> bool:
-        """Checks whether something of this name is there that is not what we wrote."""
-        return not self.is_unchanged(name) and bool(self._taken([name]))
+        """Names of the files that are ours, relative to the folder."""
+        return self._manifest.files.keys()
 
     def states(self, name: str, made: Made) -> bool:
-        """Checks that a version of a file is one that we wrote."""
-        return made in (self._versions(name, ()) or ())
+        """Check that a version of a file is one that the manifest states."""
+        return made in (self._manifest.files.get(name) or ())
 
-    def trust(self, record: str, files: Mapping[str, Made]) -> None:
-        """Knows further files as ours, which a record states that is itself unchanged."""
-        if self.is_unchanged(record):
-            self._recorded.update({name: (made,) for name, made in files.items()})
-
-    def note(
-        self,
-        files: Mapping[str, Made | None],
-        recorded: Iterable[str] = (),
-        unrecorded: Iterable[str] = (),
-    ) -> None:
-        """Notes files that are about to appear, in one write of the mark.
+    def note(self, files: Mapping[str, Made | None]) -> None:
+        """List files that are about to appear, in one write of the manifest.
 
         Args:
-            files: name to version; None for one that will change all the time.
-            recorded: names that leave the mark, because a record states them by now.
-            unrecorded: names that return to the mark, because their record will be removed.
+            files: name to version; None for one that is ours whatever it holds.
 
         Raises:
-            BadInput: something that is not ours has one of the names.
-            StorageError: the mark is gone, or was made anew by another process.
+            BadInput: Something that isn't ours has one of the names.
+            StorageError: The manifest is gone, or was made anew by another process.
         """
-        versions: dict[str, Versions] = {}
-        taken = self._taken(files)
-        for name, made in files.items():
-            if made is None and self._versions(name, ()) is None:
-                continue
-            current = self._current(name) if name in taken else None
-            if current is None and name in taken:
-                raise BadInput(
-                    f"{storage.join(self.path, name)}: not what this program wrote, or changed"
-                    " since: move it away, then run the same command again"
-                )
-            before = () if current is None or current[0] in (None, made) else (current[0],)
-            versions[name] = None if made is None else (*before, made)
-        for name in unrecorded:
-            if ours := self._versions(name, ()):
-                versions.setdefault(name, ours)
-        gone = set(recorded) - versions.keys()
-        self._recorded.update({n: v for n, v in self._mark.files.items() if n in gone})
-        self._change(gone, versions)
+        self._refuse_foreign(files)
+        self._change(added=files)
 
-    def adopt(self, names: Iterable[str], logs: Iterable[str]) -> None:
-        """Takes files as they are for ours, which the caller has proved; logs change all the time.
+    def _refuse_foreign(self, names: Iterable[str]) -> None:
+        for name in sorted(self._existing(set(names) - set(self.files))):
+            raise BadInput(
+                f"{storage.join(self.path, name)}: not a file that this program made here: move it"
+                " away, then run the same command again"
+            )
+
+    def adopt(self, files: Mapping[str, Made | None]) -> None:
+        """List files that exist, and that the caller has proved to be ours.
 
         Raises:
-            StorageError: as of `note`.
+            StorageError: As of `note`.
         """
-        added: dict[str, Versions] = dict.fromkeys(logs)
-        for name in names:
-            path = storage.join(self.path, name)
-            info = storage.stat(path)
-            made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
-            added[name] = (made,)
-        self._change(added=added)
+        self._change(added={n: made for n, made in files.items() if n not in self.files})
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Takes files off the list: from now on they are the user's.
+    def forget(self, names: Collection[str]) -> None:
+        """Take files off the list: from now on they are the user's.
 
         Raises:
-            StorageError: as of `note`.
+            StorageError: As of `note`.
         """
-        gone = set(names)
-        for name in gone & self._recorded.keys():
-            del self._recorded[name]
-        self._change(gone)
+        self._change(gone=names)
 
     def write(self, name: str, data: bytes) -> None:
-        """Notes and writes a file, whole or not at all.
+        """List and write a file; one with other content is kept as `NAME.replaced-N`.
 
         Raises:
-            BadInput, StorageError: as of `note`.
+            BadInput, StorageError: As of `note`.
         """
-        self.note({name: Made.of(data)})
-        storage.write_bytes(storage.join(self.path, name), data)
+        with self.writing(name) as file:
+            file.write(data)
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """Opens a file that becomes NAME when the block ends: `write` for what is large."""
-        with storage.writing(storage.join(self.path, name)) as file:
+        """Open a file that becomes NAME when the block ends, as `write` does."""
+        path = storage.join(self.path, name)
+        self._refuse_foreign([name])
+        with storage.writing(path) as file:
             yield file
             file.flush()
-            self.note({name: Made.of_file(file.name)})
+            self.note({name: None})
+            with contextlib.suppress(FileNotFoundError):
+                if Made.of_file(path) != Made.of_file(file.name):
+                    storage.keep_aside(path)
 
     def remove(self, names: Iterable[str]) -> list[str]:
-        """Removes files that are what we wrote, several at a time.
+        """Delete files of ours, several at a time, and return the names of those that were listed.
 
-        Returns:
-            Those that are there and not what we wrote; they are left as they are.
+        For temporary files and old checkpoints only.
         """
-        gone: list[str] = []
-        names = list(names)
-        storage.run_all([partial(self._remove_one, name, gone) for name in names])
-        self.forget(gone)
-        return [name for name in names if name not in set(gone)]
+        ours = [name for name in names if name in self.files]
+        storage.delete_many(storage.join(self.path, name) for name in ours)
+        self.forget(ours)
+        return ours
 
-    def _remove_one(self, name: str, gone: list[str]) -> None:
-        path, current = storage.join(self.path, name), self._current(name)
-        if (current and storage.delete_if(path, current[1])) or not self._taken([name]):
-            gone.append(name)
+    def set_aside(self, names: Iterable[str]) -> str:
+        """Move files of ours to the folder PATH.replaced-N, with a manifest; return its path.
 
-    def _versions(self, name: str, unknown: Versions) -> Versions:
-        """Returns the versions of a file that are ours."""
-        return self._mark.files.get(name, self._recorded.get(name, unknown))
+        Args:
+            names: in this order; the first one alone, before all others.
+        """
+        existing = self._existing(set(self.files))
+        first, *others = [name for name in names if name in existing] or [""]
+        if not first:
+            return ""
+        target = storage.free_name(self.path)
+        for folder in {storage.directory_of(storage.join(target, name)) for name in existing}:
+            storage.make_directory(folder)
+        moved = {name: self._manifest.files[name] for name in (first, *others)}
+        aside = replace(self._manifest, files=moved)
+        storage.write_bytes(storage.join(target, MARK), aside.encoded())
+        for batch in ([first], others):
+            storage.run_all(
+                [
+                    partial(storage.rename, storage.join(self.path, n), storage.join(target, n))
+                    for n in batch
+                ]
+            )
+        self.forget(moved)
+        return target
 
-    def _current(self, name: str) -> tuple[Made | None, str] | None:
-        """Returns the version of ours that a file is now, and its token, or None."""
-        path, versions = storage.join(self.path, name), self._versions(name, ())
-        if versions == ():
-            return None
-        try:
-            info = storage.stat(path)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        if versions is None:
-            return None, info.token
-        if info.size not in {version.size for version in versions}:
-            return None
-        made = Made(info.size, info.crc32c) if info.crc32c else Made.of_file(path)
-        return (made, info.token) if made in versions else None
-
-    def _taken(self, names: Collection[str]) -> set[str]:
-        """Returns those of the names that anything has, a link that leads nowhere included."""
+    def _existing(self, names: Collection[str]) -> set[str]:
+        """Return the names that exist, as links that lead nowhere do."""
         if not storage.is_remote(self.path):
             return {n for n in names if os.path.lexists(storage.join(self.path, n))}
-        if len(names) == 1:
+        if len(names) <= 1:
             return {n for n in names if storage.exists(storage.join(self.path, n))}
         return set(names) & set(storage.list_tree(self.path))
 
     def _change(
         self,
         gone: Collection[str] = (),
-        added: Mapping[str, Versions] | None = None,
+        added: Mapping[str, Made | None] | None = None,
         kind: str = "",
     ) -> None:
-        """Changes the mark's list, or the kind, by compare-and-swap."""
+        """Change the list, or the kind, by compare-and-swap."""
         where = storage.join(self.path, MARK)
         with self._lock:
             while True:
-                kept = {name: v for name, v in self._mark.files.items() if name not in gone}
-                files = {**kept, **(added or {})}
-                new = replace(self._mark, files=files, kind=kind or self.kind)
-                if new == self._mark:
+                files = {name: v for name, v in self._manifest.files.items() if name not in gone}
+                new_files = (added or {}).items()
+                files.update({n: None if made is None else (made,) for n, made in new_files})
+                new = replace(self._manifest, files=files, kind=kind or self.kind)
+                if new == self._manifest:
                     return
                 token = storage.replace_if(where, new.encoded(), self._token)
                 if token is not None:
-                    self._mark, self._token = new, token
+                    self._manifest, self._token = new, token
                     return
                 fresh = Owned.load(self.path)
                 if fresh is None or fresh.id != self.id:
                     raise StorageError(f"{where}: removed or made anew by others: stopped")
-                self._mark, self._token = fresh._mark, fresh._token
+                self._manifest, self._token = fresh._manifest, fresh._token
 
 
 def held_by_other(owned: Owned) -> str:
-    """Words that a folder is another command's, for a refusal."""
+    """Return the reason for refusing a folder that belongs to another command."""
     return f"holds what another command of bigbird-ja made ({owned.kind})"

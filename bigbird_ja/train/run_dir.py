@@ -7,12 +7,12 @@ record that was seen, so none is seen twice and less than one batch is left out.
 """
 
 import contextlib
-import glob
 import os
 import re
 import shutil
 import time
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 from bigbird_ja import storage
@@ -21,7 +21,7 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
-from bigbird_ja.run.model import CONFIG, TOKENIZER, adopt_unmarked, check_config, earlier_configs
+from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
@@ -40,8 +40,8 @@ _POLL_SECONDS = 0.5
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
 _KIND = "run"
 _ADVICE = (
-    "give --model_dir an empty folder; --init_from takes the weights of a TensorFlow checkpoint or"
-    " of a Hugging Face folder"
+    f"a copied run needs its {MARK} (`cp -r RUN/. DIR`); else give --model_dir an empty folder;"
+    " --init_from takes the weights of a TensorFlow checkpoint or of a Hugging Face folder"
 )
 
 
@@ -51,7 +51,6 @@ class RunDir:
     Args:
         path: MODEL_DIR, on disk or gs://.
         overwrite: reads only the names of its files: the run in it is not continued.
-        adopts: marks a run that was copied without its mark, if its files prove whose it is.
 
     Attributes:
         files: what it holds, by name.
@@ -63,10 +62,9 @@ class RunDir:
             events cannot be read.
     """
 
-    def __init__(self, path: str, overwrite: bool = False, adopts: bool = False) -> None:
+    def __init__(self, path: str, overwrite: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
-        adopt_unmarked(path, self.files, adopts, _KIND, _LOGS)
         self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
         self._names: Collection[str] | None = None  # listed with the lock held
@@ -219,18 +217,10 @@ class RunDir:
         return self._owned
 
     def _scratch(self) -> contextlib.AbstractContextManager[str]:
-        """Make an empty folder for the time of a block.
-
-        On the disk of MODEL_DIR its name begins with the mark's id: by it the next start knows the
-        folders that a kill has left.
-        """
-        if storage.is_remote(self.path):
-            return scratch_directory()
-        storage.clean_temporary(self.path)
-        prefix = f".scratch-{self.owned.id}-"
-        for left in glob.glob(f"{glob.escape(self.join(prefix))}*"):
-            shutil.rmtree(left, ignore_errors=True)
-        return scratch_directory(self.path, prefix)
+        """Make an empty folder for the time of a block: on the disk of MODEL_DIR, if it's local."""
+        return scratch_directory(
+            *(() if storage.is_remote(self.path) else (self.path, ".scratch-"))
+        )
 
     @contextlib.contextmanager
     def _lease(self, deps: Dependencies) -> Iterator[tuple[Lease, dict[str, Any]]]:
@@ -263,19 +253,25 @@ class RunDir:
         Raises:
             BadInput: it cannot be renamed.
         """
-        advice = "choose another --model_dir, or move it yourself"
         if storage.is_remote(self.path):
-            raise BadInput(f"{self.path}: a bucket cannot rename: {advice}")
+            moved = storage.free_name(self.path)
+            names = [name for name in storage.list_tree(self.path) if name != LOCK]
+            storage.run_all(
+                [  # copies on the bucket's side
+                    partial(storage.rename, self.join(name), storage.join(moved, name))
+                    for name in names
+                ]
+            )
+            self.files, self._owned = {}, None
+            return moved
+        advice = "choose another --model_dir, or move it yourself"
         path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
                 f"{self.path}: it cannot be renamed while it is the working directory or holds it,"
                 f" or is a mount point: {advice}"
             )
-        number = 1
-        while os.path.lexists(f"{path}.replaced-{number}"):
-            number += 1
-        moved = f"{path}.replaced-{number}"
+        moved = storage.free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(moved, LOCK))  # ours: the old run is not trained any more

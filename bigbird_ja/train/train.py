@@ -26,7 +26,7 @@ from bigbird_ja.process.streams import leave
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import TOKENIZER, check_tokenizer
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import RENEW_SECONDS, Lease
+from bigbird_ja.storage.lease import Lease
 from bigbird_ja.train import Job, Resumption, StepResult
 from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog
 from bigbird_ja.train.engines import Engine, check, make_engine
@@ -291,7 +291,7 @@ class Trainer:
             self.recorder.heartbeat(write=True)
 
         return {
-            "lock": (RENEW_SECONDS, lease.renew),
+            "lock": (lease.renew_seconds, lease.renew),
             "heartbeat": (HEARTBEAT_SECONDS, beat),
             "metrics": (METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         }

@@ -56,6 +56,16 @@ class Request:
     is_broken: bool
 
 
+def _glob_to_regex(pattern):
+    """A pattern of `matchGlob`: only `**` crosses a "/"."""
+    forms = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^]]+\])", pattern)
+    return "".join(
+        forms.get(part) or (part.replace("[!", "[^") if part[:1] == "[" else re.escape(part))
+        for part in parts
+    )
+
+
 @dataclass
 class StoredObject:
     """One generation of one object."""
@@ -170,10 +180,11 @@ class Store:
     def _list(self, bucket, query):
         """One page of names below a prefix, folded at the delimiter."""
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
+        wanted = re.compile(_glob_to_regex(query.get("matchGlob", "**")))
         most = int(query.get("maxResults") or PAGE)
         entries = {}
         for name, stored in self.objects(bucket).items():
-            if not name.startswith(prefix):
+            if not name.startswith(prefix) or not wanted.fullmatch(name):
                 continue
             end = name.find(delimiter, len(prefix)) if delimiter else -1
             if end >= 0:

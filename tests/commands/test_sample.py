@@ -39,12 +39,11 @@ def test_every_form_reads_back_as_the_same_corpus(tmp_path, sample, name):
     assert {p.name for p in path.parent.iterdir()} == {name, MARK}
     assert sample("--documents=6", "--overwrite").status == 0
     assert len(documents(path)) == 6
-    with path.open("ab") as file:
-        file.write(gzip.compress(MINE) if name.endswith("gz") else MINE)
-    content = path.read_bytes()
-    refused = sample("--overwrite")
+    kept = path.with_name(f"{name}.replaced-1")
+    assert kept.read_bytes() == content
+    kept.rename(path.with_name(f"mine-{name}"))
+    refused = sample(f"--output={path.parent}/mine-{name}", "--overwrite")
     assert refused.status == 2 and "did not make" in refused.stderr
-    assert path.read_bytes() == content
 
 
 def test_results(tmp_path, sample):

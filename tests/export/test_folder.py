@@ -56,15 +56,13 @@ def test_what_a_user_changed_or_added_is_kept(target, capsys):
     for name in ("notes.txt", ".git/HEAD", "sub/mine"):
         _write(f"{target}/{name}", name)
     assert _export(target, 1, "one") and _text(target) == "fine-tuned"
-    assert f"{target}/sub/a.txt: changed since" in capsys.readouterr().err
-    for step, name in ((1, "a.txt"), (2, "b.txt")):
-        with pytest.raises(BadInput, match=r"sub/a\.txt: changed since it was exported: move"):
-            _export(target, step, "new", overwrite=True, name=name)
-    assert _text(target) == "fine-tuned"
-    storage.rename(f"{target}/sub/a.txt", f"{target}/sub/my.txt")
+    storage.delete(f"{target}/export.json")
     assert not _export(target, 1, "one")  # a file was gone: it was not finished
     assert not _export(target, 2, "two", overwrite=True, name="b.txt")
-    assert _text(target, "sub/my.txt") == "fine-tuned" and _text(target, "sub/b.txt") == "two"
+    assert f"is now {target}.replaced-2" in capsys.readouterr().err
+    assert storage.list_tree(f"{target}.replaced-1") == [MARK, "sub/a.txt"]
+    assert _text(f"{target}.replaced-1") == "fine-tuned" and _text(f"{target}.replaced-2") == "one"
+    assert _text(target, "sub/b.txt") == "two" and "sub/a.txt" not in storage.list_tree(target)
     for name in ("notes.txt", ".git/HEAD", "sub/mine"):
         assert _text(target, name) == name
 

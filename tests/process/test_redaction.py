@@ -62,12 +62,30 @@ def test_other_text_names_and_addresses_are_left_alone():
             assert redact(text) == text, path
 
 
+def test_colors_and_a_lack_of_digits_hide_nothing():
+    for secret in (
+        f"password=\x1b[31m{S}\x1b[0m",
+        f"pass\x1b[1mword: {S}",
+        "hf_abcdEFGHijklMNOPqr",
+    ):
+        cleaned = redact(secret)
+        assert REDACTED in cleaned and S not in cleaned and "EFGH" not in cleaned
+    assert redact("\x1b[33mwarning: slow\x1b[0m") == "\x1b[33mwarning: slow\x1b[0m"
+
+
+def test_a_credential_in_long_text_is_masked_wherever_it_stands():
+    for before in range(960, 1010, 7):
+        for separator in (" ", "\n", "。"):
+            text = "x" * before + separator + f"password={S} {S * 80}&a"
+            assert S not in redact(text), (before, separator)
+
+
 def test_long_text_takes_no_longer_than_its_length():
     units = ["a", "a.", "a-", "token ", "password", "password='", "://a:", "eyJ", "wandb ", "-"]
     units += ["://", "://a?", "\\", '"', "Cookie: a=b;", "--user ", f"-----BEGIN {KEY}-----"]
-    units += ["KEY_", "a:", "hook/", "a1B2", "login a ", "x%3A%2F%2F", "-u"]
+    units += ["key=", "KEY_", "a:", "hook/", "a1B2", "login a ", "x%3A%2F%2F", "-u"]
     for unit in units:  # a quadratic pattern would take minutes for these
-        redact(unit * (30_000 // len(unit)))
+        redact(unit * (20_000 // len(unit)))
 
 
 PROGRAM = """
@@ -79,6 +97,8 @@ what = sys.argv[2]
 if what == "log":
     logging.basicConfig(stream=sys.stderr)
     logging.getLogger("a.library").warning("sent %s", secret)
+elif what == "pieces":
+    print("HF_TOKEN=", secret.partition("=")[2], file=sys.stderr)
 elif what == "thread":
     def fail(): raise RuntimeError(secret)
     thread = threading.Thread(target=fail); thread.start(); thread.join()
@@ -87,7 +107,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("what", ["log", "thread", "uncaught"])
+@pytest.mark.parametrize("what", ["log", "thread", "uncaught", "pieces"])
 def test_nothing_that_python_prints_by_itself_holds_a_credential(what):
     done = command_line.run(sys.executable, "-c", PROGRAM, SECRETS[0], what)
     assert S not in done.stderr and REDACTED in done.stderr, done.stderr

@@ -84,10 +84,8 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
         (Run.flip, [DATA], r"-20\.data-00000-of-00001: its checksum is not"),
         (Run.overwrite, [INDEX, b"x"], r"-20\.index: 1 bytes instead of \d+"),
         (Run.delete, [DATA], r"-20\.data-00000-of-00001: missing"),
-        (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json: damaged: lists \.\./passwd, model"),
-        (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
-        (Run.overwrite, [SIDECAR, b"{}"], r"-20\.json: damaged: step is missing"),
-        (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
+        # One flipped bit of it, or another run's: other data, and no complaint.
+        (Run.edit, [SIDECAR, '"next_batch": 20', '"next_batch": 21'], ".*bigbird-ja.json states"),
         (Run.delete, [SIDECAR], "its sidecar is missing"),
     ],
 )
@@ -106,6 +104,22 @@ def test_damage_is_found_named_and_set_aside(run, change, how, words):
     state = run.read("checkpoint")
     assert b"ckpt-10" in state and b"ckpt-20" not in state
     assert run.latest() == 10 and len(run.reports) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "how", "words"),
+    [
+        (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json: damaged: lists \.\./passwd, model"),
+        (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
+        (Run.overwrite, [SIDECAR, b"{}"], r"-20\.json: damaged: step is missing"),
+        (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
+    ],
+)
+def test_readers_refuse_a_sidecar_that_makes_no_sense(run, change, how, words):
+    run.save(20)
+    change(run, *how)
+    with pytest.raises(Damaged, match=words):
+        CheckpointStore(run.place, str(run.scratch)).fetch(20)
 
 
 def test_a_failed_save_leaves_nothing_of_itself(run, monkeypatch):
@@ -232,23 +246,16 @@ def test_only_what_we_wrote_is_cleaned_up_after_a_kill(run):
     assert [n for n in run.names() if n != MARK] == [theirs]
 
 
-def test_the_mark_states_what_no_sidecar_does(run):
+def test_old_checkpoints_are_removed_by_the_manifest(run):
     for step in (10, 20, 30):
         run.save(step, keep_last=2)
-    files = Owned.load(run.place).files
-    shown = {name for name in files if name.startswith("model.ckpt-30")}
-    assert {*files} == {"model.ckpt-20.json", *shown} and len(shown) == 3
-    after = Run(run.place, run.scratch)  # knows the old ones by their sidecars
+    owned = Owned.load(run.place)
+    assert set(owned.files) == set(run.names("model.ckpt-")) and len(owned.files) == 6
+    owned.forget([f"model.ckpt-20{end}" for end in SUFFIXES])  # as 0.1.0 left it
+    owned.forget(run.names("model.ckpt-30"))  # the user's, who restored it, say
+    after = Run(run.place, run.scratch)
     after.save(40, keep_last=1)
-    assert after.names("model.ckpt-20") == after.names("model.ckpt-30") == []
-
-
-def test_a_checkpoint_that_was_changed_is_not_removed_with_the_old_ones(run):
-    run.save(10, keep_last=1)
-    run.overwrite("model.ckpt-10.json", b"the user's")
-    run.save(20, keep_last=1)
-    assert run.read("model.ckpt-10.json") == b"the user's"
-    assert "model.ckpt-10.index" in run.names()
+    assert after.names("model.ckpt-20") == [] and len(after.names("model.ckpt-30")) == 3
 
 
 def test_a_second_damaged_checkpoint_does_not_replace_the_first(run):

@@ -37,15 +37,15 @@ def test_what_a_killed_writer_leaves_is_not_listed_and_removed_a_day_later(tmp_p
     assert left.startswith(storage.TEMPORARY_PREFIX)
     assert storage.list_files(str(tmp_path)) == [] and storage.list_tree(str(tmp_path)) == []
     assert storage.glob(str(tmp_path / "*")) == []
-    (tmp_path / ".tmp-notes~of-last-year").write_text("the user's")
+    (tmp_path / ".tmp-notes~20261125").write_text("the user's")
     for hours in (0, -9):  # by the clock of the machine that writes it
         now = time.time() + hours * 3600
         os.utime(tmp_path / left, (now, now))
-        assert storage.clean_temporary(str(tmp_path)) == [], "perhaps somebody writes to it"
+        assert storage.clean_temporary(str(tmp_path), "[ab]") == [], "perhaps somebody writes to it"
     for name in os.listdir(tmp_path):
         os.utime(tmp_path / name, (0, 0))
-    assert storage.clean_temporary(str(tmp_path)) == [left]
-    assert os.listdir(tmp_path) == [".tmp-notes~of-last-year"]
+    assert storage.clean_temporary(str(tmp_path), "[ab]") == [left]
+    assert os.listdir(tmp_path) == [".tmp-notes~20261125"]
 
 
 def test_create_exclusive_where_links_do_not_exist(tmp_path, monkeypatch):
@@ -71,5 +71,5 @@ def test_a_scratch_folder_goes_with_its_process(tmp_path):
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)]).returncode == 3
     assert os.listdir(tmp_path) == []
     with scratch_directory(str(tmp_path)) as one, scratch_directory(str(tmp_path)) as two:
-        assert os.listdir(one) == os.listdir(two) == [] and one != two
+        assert storage.list_files(one) == storage.list_files(two) == [] and one != two
         assert os.stat(one).st_mode & 0o77 == 0

@@ -16,7 +16,7 @@ def _check_folder(path):
     outputs.check_folder_place(str(path), "--output_dir")
 
 
-def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
+def test_only_a_file_of_ours_is_replaced(tmp_path):
     """Neither a name nor a title nor a key in it proves anything."""
     path = tmp_path / "new/deep/file"
     _check_file(path)
@@ -24,17 +24,19 @@ def test_only_a_file_that_is_as_we_wrote_it_is_replaced(tmp_path):
     outputs.write(str(path), b"ours")
     _check_file(path)
     outputs.write(str(path), b"newer")
-    path.write_bytes(b"newer, and a note")
+    _check_file(path)
+    path.rename(tmp_path / "thesis")
+    (path.parent / "mine").write_text("years of work")
     _check_folder(tmp_path / "new")
+    mine = path.parent / "mine"
     with pytest.raises(BadInput, match="a file of that name exists"):
-        _check_folder(path)
-    with pytest.raises(BadInput, match="that was changed since"):
-        _check_file(path)
-    outputs.check_output_file(str(path), "--output", replaces=False)
-    with pytest.raises(BadInput, match="not what this program wrote"):
-        outputs.write(str(path), b"newest")  # it came after the check
-    assert path.read_bytes() == b"newer, and a note"
-    (tmp_path / "thesis").write_text("years of work")
+        _check_folder(mine)
+    with pytest.raises(BadInput, match="did not make here"):
+        _check_file(mine)
+    outputs.check_output_file(str(mine), "--output", replaces=False)
+    with pytest.raises(BadInput, match="not a file that this program made"):
+        outputs.write(str(mine), b"newest")  # it came after the check
+    assert mine.read_text() == "years of work"
     (tmp_path / "link").symlink_to(tmp_path / "thesis")
     (tmp_path / "nowhere").symlink_to(tmp_path / "none")
     for name, printed in (

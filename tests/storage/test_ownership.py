@@ -1,6 +1,5 @@
-"""Files that this program wrote are known by size and checksum; all others stay."""
+"""Files in an ownership manifest are ours; others stay, and so does what is replaced."""
 
-import os
 import threading
 
 import pytest
@@ -12,12 +11,12 @@ from bigbird_ja.storage.ownership import FILES, MARK, Made, Owned
 
 
 def _content(base):
-    """Every file but the mark."""
+    """Every file but the manifest."""
     names = storage.list_tree(base)
     return {name: storage.read_bytes(f"{base}/{name}") for name in names if name != MARK}
 
 
-def test_a_mark_keeps_its_id_and_its_kind(base):
+def test_a_manifest_keeps_its_id_and_its_kind(base):
     assert Owned.load(base) is None
     first = Owned.create(base, FILES)
     first.write("report.html", b"page")
@@ -26,8 +25,6 @@ def test_a_mark_keeps_its_id_and_its_kind(base):
     assert Owned.create(base, FILES).kind == "run"
     with pytest.raises(BadInput, match=r"what another command of bigbird-ja made \(run\)"):
         Owned.create(base, "export")
-    loaded = Owned.load(base)
-    assert loaded is not None and loaded.kind == "run" and loaded.is_unchanged("report.html")
 
 
 def test_a_copy_has_the_id_and_another_place(tmp_path):
@@ -41,103 +38,80 @@ def test_a_copy_has_the_id_and_another_place(tmp_path):
     assert copy.id == first.id and copy.place_id != first.place_id == same.place_id
 
 
-def test_only_what_we_wrote_is_replaced(base):
+def test_what_is_not_listed_is_never_touched(base):
     owned = Owned.create(base, "export")
-    refused = pytest.raises(BadInput, match=r"README\.md: not what this program wrote, or changed")
+    refused = pytest.raises(BadInput, match=r"README\.md: not a file that this program made here")
     storage.write_bytes(f"{base}/README.md", b"the user's")
     with refused:
         owned.write("README.md", b"ours")
-    assert _content(base) == {"README.md": b"the user's"}
-    storage.delete(f"{base}/README.md")
-    owned.write("README.md", b"ours")
-    owned.write("README.md", b"ours, newer")
-    storage.write_bytes(f"{base}/README.md", b"ours, edited")
-    assert not owned.is_unchanged("README.md")
     with refused, owned.writing("README.md") as file:
-        file.write(b"third")
+        file.write(b"ours")
     with refused:
         owned.note({"new": None, "README.md": None})
-    assert _content(base) == {"README.md": b"ours, edited"} and list(owned.files) == ["README.md"]
+    assert owned.remove(["README.md"]) == [] and owned.set_aside(["README.md"]) == ""
+    assert _content(base) == {"README.md": b"the user's"} and list(owned.files) == []
 
 
-def test_what_a_record_states_leaves_the_mark_and_is_ours_while_the_record_is(base):
+def test_what_is_replaced_is_kept_under_another_name(base):
     owned = Owned.create(base, "run")
-    shard = Made.of(b"shard")
-    owned.note({"shard": shard})
-    storage.write_bytes(f"{base}/shard", b"shard")
-    owned.write("manifest.json", b"{}")
-    owned.note({}, recorded=["shard"])
-    assert owned.is_unchanged("shard"), "this process still knows it"
-    loaded = Owned.load(base)
-    assert loaded is not None and list(loaded.files) == ["manifest.json"]
-    assert not loaded.is_unchanged("shard")
-    storage.write_bytes(f"{base}/manifest.json", b"[]")  # edited: it proves nothing any more
-    loaded.trust("manifest.json", {"shard": shard})
-    assert not loaded.is_unchanged("shard")
-    storage.write_bytes(f"{base}/manifest.json", b"{}")
-    loaded.trust("manifest.json", {"shard": shard})
-    assert loaded.is_unchanged("shard")
-    loaded.note({}, unrecorded=["shard", "unknown"])
-    assert loaded.remove(["manifest.json"]) == []
-    killed_here = Owned.load(base)
-    assert killed_here is not None and killed_here.remove(["shard"]) == []
-    assert _content(base) == {}
-
-
-def test_a_kill_between_the_list_and_the_file_leaves_both_versions_ours(base):
-    owned = Owned.create(base, "run")
-    owned.write("a", b"first")
-    for content in (b"second", b"third", b"fourth"):  # killed three times before the file came
-        owned.note({"a": Made.of(content)})
-        owned = Owned.create(base, "run")
-        assert owned.is_unchanged("a")
-    storage.write_bytes(f"{base}/a", b"fourth")
-    assert owned.is_unchanged("a")
-    owned.write("a", b"fifth")
-    storage.write_bytes(f"{base}/a", b"third")  # a version of long ago is the user's by now
-    assert not owned.is_unchanged("a")
-
-
-def test_what_was_changed_is_not_removed(base):
-    owned = Owned.create(base, "data set")
-    for name in ("a", "b", "c", "d"):
-        owned.write(name, name.encode())
-    storage.write_bytes(f"{base}/b", b"B")  # of the same size
-    storage.delete(f"{base}/c")
-    storage.write_bytes(f"{base}/unlisted", b"")
-    assert owned.remove(["a", "b", "c", "unlisted"]) == ["b", "unlisted"]
-    assert _content(base) == {"b": b"B", "d": b"d", "unlisted": b""}
-    assert sorted(owned.files) == ["b", "d"]
-    owned.forget(["d"])
-    assert not owned.is_unchanged("d") and owned.remove(["d"]) == ["d"]
-
-
-def test_what_is_changed_between_the_look_and_the_removal_stays(base, monkeypatch):
-    owned, look = Owned.create(base, "data set"), Owned._current
     owned.write("a", b"ours")
+    owned.write("a", b"ours")  # the same: nothing to keep
+    storage.write_bytes(f"{base}/a", b"ours, edited")
+    storage.write_bytes(f"{base}/a.replaced-2", b"the user's")
+    for content in (b"newer", b"newest"):
+        owned.write("a", content)
+    assert _content(base) == {
+        "a": b"newest",
+        "a.replaced-1": b"ours, edited",
+        "a.replaced-2": b"the user's",
+        "a.replaced-3": b"newer",
+    }
 
-    def look_too_early(self, name):
-        found = look(self, name)
-        storage.write_bytes(f"{base}/{name}", b"theirs")
-        return found
 
-    monkeypatch.setattr(Owned, "_current", look_too_early)
-    assert owned.remove(["a"]) == ["a"]
-    assert _content(base) == {"a": b"theirs"}
+def test_a_folder_is_set_aside_file_by_file_with_its_manifest(base):
+    folder = f"{base}/export"
+    storage.make_directory(f"{folder}/sub")
+    owned = Owned.create(folder, "export")
+    for name in ("sub/a", "export.json", "gone"):
+        owned.write(name, name.encode())
+    storage.delete(f"{folder}/gone")
+    storage.write_bytes(f"{folder}/sub/mine", b"the user's")
+    assert owned.set_aside(["export.json", "sub/a", "gone"]) == f"{folder}.replaced-1"
+    assert _content(folder) == {"sub/mine": b"the user's"} and list(owned.files) == ["gone"]
+    assert _content(f"{folder}.replaced-1") == {"export.json": b"export.json", "sub/a": b"sub/a"}
+    moved = Owned.load(f"{folder}.replaced-1")
+    assert (moved.id, moved.kind, set(moved.files)) == (
+        owned.id,
+        "export",
+        {"sub/a", "export.json"},
+    )
+    owned.write("sub/a", b"new")
+    assert owned.set_aside(["sub/a"]) == f"{folder}.replaced-2"
 
 
-def test_a_log_is_ours_whatever_it_holds(base):
+def test_only_listed_files_are_removed(base):
     owned = Owned.create(base, "run")
-    owned.note({"heartbeat.json": None, "events.jsonl": None})
-    storage.write_bytes(f"{base}/heartbeat.json", b"ours")
-    assert owned.is_unchanged("heartbeat.json") and not owned.is_unchanged("events.jsonl")
-    owned.write("heartbeat.json", b"the last one")  # from now on it is one version
-    loaded = Owned.load(base)
-    assert loaded is not None and loaded.is_unchanged("heartbeat.json")
-    assert owned.remove(["heartbeat.json"]) == []
+    for name in ("a", "b", "c"):
+        owned.write(name, name.encode())
+    storage.delete(f"{base}/b")
+    storage.write_bytes(f"{base}/unlisted", b"")
+    assert owned.remove(["a", "b", "unlisted"]) == ["a", "b"]
+    assert _content(base) == {"c": b"c", "unlisted": b""} and list(owned.files) == ["c"]
+    owned.forget(["c"])
+    assert owned.remove(["c"]) == [] and storage.exists(f"{base}/c")
 
 
-def test_a_mark_is_changed_by_many_and_loses_nothing(base):
+def test_the_version_that_was_listed_last_is_stated(base):
+    owned = Owned.create(base, "run")
+    versions = [Made.of(content) for content in (b"first", b"second")]
+    for made in versions:
+        owned.note({"a": made, "log": None})
+        owned = Owned.load(base)
+    assert [owned.states("a", made) for made in versions] == [False, True]
+    assert not owned.states("log", versions[0]) and not owned.states("b", versions[0])
+
+
+def test_a_manifest_is_changed_by_many_and_loses_nothing(base):
     owned = [Owned.create(base, FILES) for _ in range(4)]
 
     def write(number):
@@ -149,12 +123,10 @@ def test_a_mark_is_changed_by_many_and_loses_nothing(base):
         thread.start()
     for thread in threads:
         thread.join()
-    loaded = Owned.load(base)
-    assert loaded is not None and len(loaded.files) == 12
-    assert all(map(loaded.is_unchanged, loaded.files))
+    assert set(Owned.load(base).files) == set(_content(base)) and len(_content(base)) == 12
 
 
-def test_a_mark_that_others_removed_or_made_anew_stops_the_writer(base):
+def test_a_manifest_that_others_removed_or_made_anew_stops_the_writer(base):
     owned = Owned.create(base, "run")
     storage.delete(f"{base}/{MARK}")
     with pytest.raises(StorageError, match=r"\.bigbird-ja\.json: removed or made anew"):
@@ -170,14 +142,13 @@ def test_a_mark_that_others_removed_or_made_anew_stops_the_writer(base):
     [
         lambda text: text[: len(text) // 2],
         lambda text: text.replace('"a"', '"thesis"'),
-        lambda text: text.replace('"run"', '"export"'),
         lambda text: "[]",
         lambda text: text.replace("0.1.0", "9.0"),
         lambda text: text + " " * (65 << 20),
     ],
-    ids=["cut", "other name", "other kind", "no object", "later version", "huge"],
+    ids=["cut", "other name", "no object", "later version", "huge"],
 )
-def test_a_damaged_or_edited_mark_is_refused(damage, tmp_path):
+def test_a_damaged_or_edited_manifest_is_refused(damage, tmp_path):
     owned = Owned.create(str(tmp_path), "run")
     owned.write("a", b"ours")
     (tmp_path / MARK).write_text(damage((tmp_path / MARK).read_text()))
@@ -191,17 +162,17 @@ def test_names_do_not_lead_outside_the_folder(tmp_path):
     folder.mkdir()
     owned = Owned.create(str(folder), "run")
     with pytest.raises(BadInput):
-        owned.note({"../thesis": Made.of(b"years of work")})
-    forged = ownership._Mark(owned.id, "run", {"../thesis": None}, "0.1.0")
+        owned.note({"../thesis": None})
+    forged = ownership._Manifest(owned.id, "run", {"../thesis": None}, "0.1.0")
     (folder / MARK).write_bytes(forged.encoded())
     with pytest.raises(BadInput, match="not a file name inside its directory"):
         Owned.load(str(folder))
     # A link under the name of a file of ours is the user's.
     (folder / MARK).unlink()
     (folder / "a").symlink_to(tmp_path / "nothing")
-    with pytest.raises(BadInput, match="not what this program wrote"):
+    with pytest.raises(BadInput, match="not a file that this program made"):
         Owned.create(str(folder), "run").write("a", b"ours")
-    assert os.readlink(folder / "a") == str(tmp_path / "nothing")
+    assert (folder / "a").is_symlink()
 
 
 def test_a_foreign_folder_is_refused(base):
@@ -209,8 +180,9 @@ def test_a_foreign_folder_is_refused(base):
         return outputs.check_folder(base, "--model_dir", kind, "name an empty folder")
 
     assert check() is None and outputs.check_folder(f"{base}/new", "", "run", "") is None
-    Owned.create(base, FILES).write("report.html", b"ours")
-    assert check() is None
+    for content in (b"ours", b"newer"):
+        Owned.create(base, FILES).write("report.html", content)
+    assert check() is None and storage.exists(f"{base}/report.html.replaced-1")
     storage.make_directory(f"{base}/deep/er")
     storage.write_bytes(f"{base}/deep/er/letter.txt", b"")
     words = "files that this program did not make, such as deep: name an empty"
@@ -221,18 +193,3 @@ def test_a_foreign_folder_is_refused(base):
     assert owned is not None and owned.kind == "run"
     with pytest.raises(BadInput, match=r"^--model_dir .*: holds .* made \(run\)"):
         check("export")
-
-
-def test_a_single_file_of_ours_that_was_changed_is_not_ours(base):
-    Owned.create(base, FILES).write("report.html", b"ours")
-    storage.write_bytes(f"{base}/report.html", b"ours, annotated")
-    with pytest.raises(BadInput, match=r"^--model_dir .*: holds files .*, such as report\.html: "):
-        outputs.check_folder(base, "--model_dir", "run", "name an empty folder")
-
-
-def test_nothing_is_downloaded_to_compare_it(bucket, fake_gcs):
-    owned = Owned.create(bucket, "run")
-    owned.write("model.ckpt-1.index", bytes(1000))
-    fake_gcs.log(clear=True)
-    assert owned.is_unchanged("model.ckpt-1.index")
-    assert len(fake_gcs.log()) == 1

@@ -1,14 +1,14 @@
 """MODEL_DIR before the first step, and its scratch folder."""
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja import storage
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
+from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
 from testkit.configs import fitted, with_data
@@ -57,31 +57,6 @@ def test_events_between_opening_and_locking_are_read(tmp_path):
         assert run.last_start()["event"] == "resumed"
 
 
-def test_a_run_copied_without_its_mark_is_adopted_by_choice_where_its_files_prove_it(
-    small_run, run_cli, tmp_path
-):
-    """`cp run/*`: it was called another tool's folder, and could never be resumed."""
-    skips = shutil.ignore_patterns(".*", "events.out.*")
-    copy = shutil.copytree(small_run.model_dir, tmp_path / "copy", ignore=skips)
-    flags = [f"--data_dir={small_run.data_dir}", f"--model_dir={copy}", "--num_train_steps=7"]
-    refused = run_cli("pretrain", *flags)
-    assert refused.status == 2 and len(refused.stderr.splitlines()) == 1
-    assert "without its .bigbird-ja.json, which `cp RUN/*` leaves out" in refused.stderr
-    edited = shutil.copytree(copy, tmp_path / "edited")
-    text = (edited / "config.yaml").read_text().replace("weight_decay: 0.01", "weight_decay: 0.02")
-    (edited / "config.yaml").write_text(text)
-    with pytest.raises(BadInput, match="is not the config that checkpoint"):
-        RunDir(str(edited), adopts=True)
-    bare = shutil.copytree(copy, tmp_path / "bare", ignore=shutil.ignore_patterns("model.ckpt*"))
-    with pytest.raises(BadInput, match="no checkpoint with a sidecar"):
-        RunDir(str(bare), adopts=True)
-    assert not (edited / ".bigbird-ja.json").exists() and not (bare / ".bigbird-ja.json").exists()
-    ended = run_cli("pretrain", *flags, "--adopt", "--json")
-    assert ended.status == 0, ended.stderr
-    assert run_log.read_events(str(copy))[-1]["event"] == "finished"
-    assert RunDir(str(copy)).owned.is_unchanged("config.yaml")
-
-
 @pytest.mark.parametrize(
     ("batch", "size", "new_size", "expected"),
     [(7, 16, 16, 7), (7, 16, 32, 4), (7, 16, 5, 23), (4, 32, 32, 4), (4, 32, 16, 8)],
@@ -91,22 +66,30 @@ def test_batches_of_another_size_begin_behind_all_that_was_seen(batch, size, new
     assert next_batch(meta, config(f"training.global_batch_size={new_size}")) == expected
 
 
-def test_on_a_bucket_scratch_is_in_the_systems_place(bucket, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with RunDir(f"{bucket}/model").locked(DEPS) as (_, scratch):
-        assert Path(scratch).is_relative_to(tmp_path)
-    assert os.listdir(tmp_path) == []
+def test_scratch_of_a_killed_run_goes_at_the_next_start(base, tmp_path, monkeypatch):
+    """On a bucket it is in the system's folder, else in MODEL_DIR; a user's folders stay."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    place = tmp_path / "tmp" if storage.is_remote(base) else Path(base)
+    with RunDir(base).locked(DEPS):
+        RunDir(base).events.append("started")
+    for name in (".scratch-thesis", "bigbird-ja-thesis"):
+        (place / name).mkdir()
+    with RunDir(base).locked(DEPS) as (_, scratch):
+        assert Path(scratch).parent == place and storage.list_files(scratch) == []
+        left = shutil.copytree(scratch, f"{scratch}-left")  # as of a process that was killed
+        with scratch_directory(*((str(place), ".scratch-") if place == Path(base) else ())):
+            assert Path(scratch).exists() and not Path(left).exists()
+    folders = {path.name for path in place.iterdir() if path.is_dir()}
+    assert folders == {".scratch-thesis", "bigbird-ja-thesis"}
 
 
-def test_on_a_disk_scratch_is_in_model_dir_and_gone_with_the_run(tmp_path):
-    """What a kill has left goes at the next start, by the id of the mark in its name."""
-    run = start(tmp_path)
-    (tmp_path / ".scratch-thesis").mkdir()
-    with run.locked(DEPS) as (_, scratch):
-        assert os.listdir(scratch) == [] and Path(scratch).is_relative_to(tmp_path)
-        left = Path(scratch).name
-    (tmp_path / left).mkdir()  # as it was when a kill came
-    with RunDir(str(tmp_path)).locked(DEPS):
-        assert not (tmp_path / left).exists()
-    folders = [path.name for path in tmp_path.iterdir() if path.is_dir()]
-    assert folders == [".scratch-thesis"]
+def test_on_a_bucket_a_run_moves_aside_object_by_object(bucket):
+    for number in (1, 2):
+        with RunDir(f"{bucket}/run").locked(DEPS):
+            RunDir(f"{bucket}/run").events.append("started")
+            storage.write_bytes(f"{bucket}/run/{run_log.METRICS}", b'{"step": 1}\n')
+            storage.write_bytes(f"{bucket}/run/eval/events", b"")
+        before = storage.list_tree(f"{bucket}/run")
+        with RunDir(f"{bucket}/run", overwrite=True).locked(DEPS):
+            assert storage.list_tree(f"{bucket}/run.replaced-{number}") == before
