@@ -10,6 +10,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.launch import encoder
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.storage import content
 from bigbird_ja.train.warm_start import load_initial
 from testkit.fakes.tpu import FakeTpu
@@ -120,8 +121,26 @@ def test_a_foreign_or_damaged_model_is_refused_before_anything_is_created(
     Path(found.path, "config.json").write_text("{}")
     with pytest.raises(BadInput, match=r"config\.json has changed since it was uploaded"):
         content.verify(found.path)
-    from bigbird_ja.settings.resolve import read_config
-
     config, data = read_config(f"{small_run.model_dir}/config.yaml")
     with pytest.raises(BadInput, match=r"config\.json has changed since it was uploaded"):
         load_initial(found.path, config, data)
+
+
+def test_a_local_model_is_uploaded_before_renting_and_named_to_the_trainer(tmp_path, fake_tpu):
+    root, folder = str(tmp_path), tmp_path / "encoder"
+    folder.mkdir()
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"vocab_size": 3000, "intermediate_size": 96}
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", **sizes}))
+    (folder / "model.safetensors").write_text("weights")
+    flags = [f"--init_from={folder}", "--mode=train_and_eval"]
+    status, result = support.run(support.command(root, *flags), fake_tpu)
+    assert (status, result["global_step"]) == (0, 100), result
+    (uploaded,) = Path(root).glob("bucket/encoders/*")
+    content.verify(str(uploaded))
+    log = Path(root, "bucket/run-1/supervisor/training.log").read_text("utf-8")
+    assert f"--init_from={uploaded} --mode=train_and_eval" in log
+    config, _ = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
+    assert (config.model.vocab_size, config.model.intermediate_size) == (3000, 96)
+    status, refused = support.run(support.command(root), fake_tpu)
+    assert status == 2 and "was launched with --init_from" in refused["error"]
