@@ -384,12 +384,15 @@ class FolderTokenizer(Tokenizer):
         if hasattr(theirs, "subword_tokenizer"):  # words repeat, and cutting one takes long
             cut = theirs.subword_tokenizer.tokenize
             theirs.subword_tokenizer.tokenize = functools.lru_cache(1 << 18)(cut)
+        vocabulary, unknown = theirs.get_vocab(), theirs.unk_token_id
 
         def encode(texts: list[str], has_special: bool) -> list[list[int]]:
-            texts = [text.replace("\0", " ") for text in texts]  # it ends a text for MeCab
-            ways = {"add_special_tokens": False, "split_special_tokens": not has_special}
-            ids: list[list[int]] = theirs(texts, verbose=False, **ways)["input_ids"]
-            return ids
+            found = []
+            for text in texts:
+                plain = text.replace("\0", " ")  # it ends a text for MeCab
+                tokens = theirs.tokenize(plain, split_special_tokens=not has_special)
+                found.append([vocabulary.get(token, unknown) for token in tokens])
+            return found
 
         return encode
 
