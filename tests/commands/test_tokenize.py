@@ -73,7 +73,7 @@ def test_other_settings_are_refused_without_overwrite(tokenize, trained):
 
 
 @pytest.mark.parametrize("name", sorted(NAMES - {MARK}))
-def test_files_that_it_did_not_make_are_never_replaced(tokenize, trained, tmp_path, name):
+def test_files_that_it_did_not_make_are_never_replaced(tokenize, tmp_path, name):
     folder = tmp_path / "foreign"
     folder.mkdir()
     (folder / name).write_bytes(b"[" * 10_000)
@@ -82,12 +82,13 @@ def test_files_that_it_did_not_make_are_never_replaced(tokenize, trained, tmp_pa
         assert refused.status == 2
         assert f"{name}: a file that this program did not make" in refused.stderr
         assert os.listdir(folder) == [name]
-    changed = (trained / name).read_bytes() + b"\n"
-    (trained / name).write_bytes(changed)
-    refused = tokenize(f"--output_prefix={trained}/ja", "--overwrite")
-    assert refused.status == 2
-    assert f"{name}: a file that this program did not make" in refused.stderr
-    assert (trained / name).read_bytes() == changed
+
+
+def test_files_of_ours_that_were_changed_are_kept(tokenize, trained):
+    changed = (trained / "ja.vocab").read_bytes() + b"\n"
+    (trained / "ja.vocab").write_bytes(changed)
+    assert tokenize(f"--output_prefix={trained}/ja", "--overwrite").status == 0
+    assert (trained / "ja.vocab.replaced-1").read_bytes() == changed
 
 
 def test_after_a_stop_while_a_model_is_replaced_the_same_command_resumes(
