@@ -84,7 +84,7 @@ def test_evaluation_on_the_way_is_evaluation(runs, inputs):
     assert lines[-1]["masked_lm_accuracy"] == expected["masked_lm_accuracy"]
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize("place", [pytest.param("disk", marks=pytest.mark.nightly), "bucket"])
 def test_killed_and_stopped_in_every_phase_it_ends_with_the_same_weights(
     runs, place, tmp_path, fake_gcs, request
 ):

@@ -38,7 +38,7 @@ def _by_kernel(query, key, value, tokens, reach):
     [
         (384, None, False),  # three tiles, of 128 tokens
         (896, None, True),  # seven, of which documents need one to five
-        (640, 64, True),  # five, one after the other
+        pytest.param(640, 64, True, marks=pytest.mark.nightly),  # five, one after the other
         (512, 100, False),  # tiles of 256
         pytest.param(128, 40, False, marks=pytest.mark.nightly),  # no tile beside it
         pytest.param(2176, 64, True, marks=pytest.mark.nightly),  # two tiles, then three at a time
@@ -107,7 +107,7 @@ def test_skipped_documents_change_no_bit(monkeypatch):
     ("length", "sets", "barriers"),
     [
         (384, {"architecture": "modernbert"}, 6),  # a global layer and a local one
-        (256, {"attention_type": "original_full"}, 4),
+        pytest.param(256, {"attention_type": "original_full"}, 4, marks=pytest.mark.nightly),
     ],
 )
 def test_an_encoder_has_the_same_gradients_by_kernels(length, sets, barriers):

@@ -108,8 +108,7 @@ def test_in_subspaces_every_head_sees_the_neighbour_at_its_distance(layers, hidd
     np.testing.assert_allclose(logits, output.logits.numpy(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("jit", "checkpointing"), [(False, False), (True, True)])
 def test_gradients_are_those_of_transformers(jit, checkpointing):
     sets = {"model.local_attention": 16, "training.gradient_checkpointing": checkpointing}
     config = modernbert(128, **sets)

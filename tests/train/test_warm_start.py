@@ -1,15 +1,18 @@
 """Warm starts: every parameter from where the table says."""
 
+import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.model.state_dict import to_hugging_face
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.values import varied
 from bigbird_ja.text import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
@@ -102,6 +105,19 @@ def test_another_vocabulary_and_more_positions_are_reported(google):
     shorter, table = first.values, first.summary
     np.testing.assert_array_equal(shorter[positions], params[positions][:48])
     assert "cut" in table
+
+
+def test_a_run_of_ours_starts_one_of_longer_sequences_with_its_positions_repeated(small_run):
+    config, data = read_config(f"{small_run.model_dir}/config.yaml")
+    longer = dataclasses.replace(data, seq_length=2 * data.seq_length)
+    config = varied(config, {"model.max_position_embeddings": longer.seq_length})
+    first = load_initial(small_run.model_dir, config, longer)
+    before, positions = model.load_parameters(small_run.model_dir)[2], POSITIONS
+    assert f"{data.seq_length} positions repeated" in first.summary
+    assert "a run of ours, step 6" in first.summary and first.values.keys() == before.keys()
+    before[positions] = np.tile(before[positions], (2, 1))
+    for name, value in before.items():
+        np.testing.assert_array_equal(first.values[name], value)
 
 
 def test_another_architecture_is_refused(google):

@@ -54,19 +54,19 @@ def test_losses_and_weights_are_those_of_the_estimator(names):
     check(1, *({**CASES[name], "reference": "estimator"} for name in names))
 
 
-def test_on_several_devices_they_are_those_of_as_many_replicas():
-    """With sums over micro-batches and devices, from the middle on over two; dropout is drawn per
-    device."""
+@pytest.mark.nightly
+def test_adamw_on_several_devices_moves_as_on_as_many_replicas():
     check(4, {**CASES["accumulation, checkpointing, next sentence"], "then": [2]})
 
 
-def test_muon_on_several_devices_moves_as_on_as_many_replicas():
-    """With state that is divided over four devices, from the middle on over two. Each
-    orthogonalises its share: of four matrices of one shape, and of two and one, whose rows
-    four devices do not divide either."""
+def test_on_several_devices_they_are_those_of_as_many_replicas():
+    """With sums over micro-batches and devices, dropout drawn per device, and the state of Muon
+    divided over four devices, from the middle on over two. Each orthogonalizes its share: of four
+    matrices of one shape, and of two and one, whose rows four devices do not divide either."""
     muon = ["training.optimizer=muon", "training.weight_decay=0.1", SHORT]
     shape = ["model.architecture=modernbert", "model.intermediate_size=42"]
-    check(4, {"settings": [*muon, *shape], "then": [2]})
+    sums = ["training.gradient_accumulation_steps=2", "model.hidden_dropout_prob=0.1"]
+    check(4, {"settings": [*muon, *shape, *sums], "then": [2]})
 
 
 @pytest.mark.nightly
