@@ -1,11 +1,16 @@
 """`make-data` packs every token once, in equal shards, with the same bytes for any worker count."""
 
+import dataclasses
+import functools
 import gzip
 import io
 import itertools
 import json
+import multiprocessing.pool
 import os
+import sys
 import tracemalloc
+import types
 import zipfile
 from collections import Counter
 
@@ -14,8 +19,8 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import blocks, build, check, shards, tfrecords
-from bigbird_ja.process.errors import BadInput
+from bigbird_ja.data import blocks, build, check, ray_runner, shards, tfrecords
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text import file_source, read_tokenizer
@@ -69,6 +74,41 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
                 making.request(sample_corpus, tokenizer_path, output, workers, **changes)
             )
     assert making.tree(str(tmp_path / "1")) == making.tree(str(tmp_path / "2"))
+
+
+@pytest.fixture
+def ray_stand_in(monkeypatch):
+    """Threads in place of Ray's pool, which has the interface of the standard library's; Ray itself
+    takes a minute to start: tests/data/test_runners.py."""
+    ray, pools = types.ModuleType("ray"), types.ModuleType("ray.util.multiprocessing")
+    ray.init = ray.shutdown = lambda **_: None
+    ray.cluster_resources, ray.nodes = lambda: {"CPU": 2.0}, lambda: [{}]
+    ray.exceptions = types.SimpleNamespace(RayError=type("RayError", (Exception,), {}))
+    pools.Pool = lambda *given, ray_remote_args: multiprocessing.pool.ThreadPool(*given)
+    modules = {"ray": ray, "ray.util": types.ModuleType("ray.util"), pools.__name__: pools}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return ray
+
+
+def test_blocks_that_are_packed_elsewhere_make_the_same_bytes(
+    tmp_path, sample_corpus, tokenizer_path, ray_stand_in, monkeypatch
+):
+    with making.small_blocks():
+        here = making.request(sample_corpus, tokenizer_path, str(tmp_path / "here"))
+        there = making.request(sample_corpus, tokenizer_path, str(tmp_path / "there"))
+        pack = functools.partial(ray_runner.pack_blocks, num_workers=None)
+        build.make_data(here)
+        build.make_data(dataclasses.replace(there, pack=pack))
+    assert making.tree(tmp_path / "here") == making.tree(tmp_path / "there")
+
+    def lost(block):
+        raise ray_stand_in.exceptions.RayError("an actor died")
+
+    monkeypatch.setattr(blocks, "packed", lost)
+    lost = making.request(sample_corpus, tokenizer_path, str(tmp_path / "lost"))
+    with pytest.raises(StorageError, match="an actor died: run the same command again"):
+        build.make_data(dataclasses.replace(lost, pack=pack))
 
 
 def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokenizer_path):
