@@ -71,8 +71,8 @@ def define_flags(flags: Flags) -> None:
     )
     flags.switch(
         "overwrite",
-        "Replaces a data set of ours once the new one is whole, and unfinished work of"
-        " other settings.",
+        "Moves an earlier data set to NAME.replaced-N once the new one is whole; drops unfinished"
+        " work of other settings.",
     )
 
 

@@ -31,7 +31,9 @@ def define_flags(flags: Flags) -> None:
     for key, option in OPTIONS.items():
         if option.section == "tokenize":
             flags.setting(key)
-    flags.switch("overwrite", "Replaces a model of ours that has other settings or another corpus.")
+    flags.switch(
+        "overwrite", "Moves a model of other settings or another corpus to NAME.replaced-N."
+    )
 
 
 def run(args: Args) -> dict[str, Any]:

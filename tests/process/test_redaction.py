@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bigbird_ja.process import REDACTED, redact
+from bigbird_ja.process.redact import REDACTED, redact
 from bigbird_ja.run import log
 from testkit import ROOT, command_line
 
