@@ -32,9 +32,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import __version__
-from bigbird_ja.process import children, redact, streams
+from bigbird_ja.process import children, streams
 from bigbird_ja.process.console import is_line_shown
 from bigbird_ja.process.errors import BadInput, Interrupted, classify, one_line, require
+from bigbird_ja.process.redact import redact
 from bigbird_ja.process.signals import CommandSignals
 from bigbird_ja.process.streams import ResultLine
 

@@ -23,8 +23,8 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators import generation_of
 from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
-from bigbird_ja.process.redact import redact
 from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput
+from bigbird_ja.process.redact import redact
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.storage import decode

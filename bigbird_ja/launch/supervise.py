@@ -18,8 +18,8 @@ from bigbird_ja.launch.decide import after_creation, after_deletion, decide
 from bigbird_ja.launch.files import RunFiles
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState
-from bigbird_ja.process.redact import redact
 from bigbird_ja.process.errors import BadInput, CommandError
+from bigbird_ja.process.redact import redact
 from bigbird_ja.storage.lease import LeaseLost
 
 T = TypeVar("T")
