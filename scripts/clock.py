@@ -238,7 +238,7 @@ def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, floa
     time = roofline.step_time(module, counted, chip)
     kernels = sum(one.cycles for one in counted if _is_kernel(one.cost))
     sums = [one for one in priced if one.collective]
-    sent = sum(costs.link_bytes(one.collective, one.moved_bytes, len(devices)) for one in sums)
+    sent = sum(costs.link_bytes(str(one.collective), one.moved_bytes, len(devices)) for one in sums)
     every = sum(one.cycles for one in counted)
     per_ms = chip.clock_hz / 1e3
     return {
