@@ -287,7 +287,10 @@ def gemma(spec: Spec, layers: int) -> Written:
         return -(jax.nn.log_softmax(scores) * hot).sum() / (target[:, 1:].sum() + 1e-8)
 
     tokens, table = (batch, length), ((spec["vocabulary"], width), dtype)
-    shapes = [[lora] * layers] * 3 + [[(base, norms)] * layers + [((width,), dtype)], table]
+    shapes: list[Any] = [[lora] * layers] * 3 + [
+        [(base, norms)] * layers + [((width,), dtype)],
+        table,
+    ]
     shapes += [(tokens, "int32"), (tokens, "bool"), (tokens, "int32")]
     shapes += [((*tokens, length), "bool")]
     return _step(loss, [], spec)[0], shapes, _whole(shapes)
@@ -296,7 +299,7 @@ def gemma(spec: Spec, layers: int) -> Written:
 def gpt(spec: Spec, layers: int) -> Written:
     """Write GPT-speedrun-TPU's decoder: float32 weights, bfloat16 products, layers unrolled."""
     width, heads, batch, length = (spec[key] for key in ("width", "heads", "batch", "length"))
-    one = {"norm1": (width,), "norm2": (width,)}
+    one: dict[str, tuple[int, ...]] = {"norm1": (width,), "norm2": (width,)}
     one |= {"qkv": (width, 3 * width), "o": (width, width)}
     one |= {"up": (width, 4 * width), "down": (4 * width, width)}
     one |= {f"{name}_b": one[name][1:] for name in ("qkv", "o", "up", "down")}
@@ -318,8 +321,8 @@ def gpt(spec: Spec, layers: int) -> Written:
             q, k, v = (part.reshape(batch, length, heads, -1) for part in jnp.split(y, 3, -1))
             q, k = _rotate(q, positions, True), _rotate(k, positions, True)
             if spec["tiles"]:
-                turned = (each.swapaxes(1, 2) for each in (q, k, v))
-                y = _flash(*turned, spec["tiles"], segments).swapaxes(1, 2)
+                q, k, v = (each.swapaxes(1, 2) for each in (q, k, v))
+                y = _flash(q, k, v, spec["tiles"], segments).swapaxes(1, 2)
             else:
                 y = _dense(q, k, v, causal)
             x = x + y.reshape(x.shape) @ w["o"] + w["o_b"]
@@ -407,10 +410,10 @@ def op(spec: Spec, _: int) -> Written:
         mask = jnp.tril(jnp.ones((dims[2], dims[2]), "bool"))
         turned = functools.partial(jnp.swapaxes, axis1=1, axis2=2)
 
-        def attend(*given: Any) -> Any:
+        def attend(q: Any, k: Any, v: Any) -> Any:
             if spec["tiles"]:
-                return _flash(*given, spec["tiles"])
-            return turned(_dense(*map(turned, given), mask))
+                return _flash(q, k, v, spec["tiles"])
+            return turned(_dense(turned(q), turned(k), turned(v), mask))
 
         program = jax.grad(lambda *all_: attend(*all_).astype("float32").sum(), (0, 1, 2))
     elif spec["what"] == "loss":

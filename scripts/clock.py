@@ -238,7 +238,7 @@ def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, floa
     time = roofline.step_time(module, counted, chip)
     kernels = sum(one.cycles for one in counted if _is_kernel(one.cost))
     sums = [one for one in priced if one.collective]
-    sent = sum(costs.link_bytes(one.collective, one.moved_bytes, len(devices)) for one in sums)
+    sent = sum(costs.link_bytes(str(one.collective), one.moved_bytes, len(devices)) for one in sums)
     every = sum(one.cycles for one in counted)
     per_ms = chip.clock_hz / 1e3
     return {
@@ -273,6 +273,8 @@ def _asked() -> list[dict[str, Any]]:
 
 def _prediction(step: Spec) -> dict[str, Any]:
     """Predict one program: extrapolated to its depth where its layers are not in a loop."""
+    if "from" in step:
+        return _interpolated(step)
     slice_, depth = step["on"], step.get("layers", 1)
     is_v4 = slice_.startswith("v4")
     chip = V4 if is_v4 else CHIPS[slice_.partition(":")[0]]
@@ -299,6 +301,22 @@ def _prediction(step: Spec) -> dict[str, Any]:
         "libtpu": compiler.versions()["libtpu"],
         "predicted_on": datetime.date.today().isoformat(),
     }
+
+
+def _interpolated(step: Spec) -> dict[str, Any]:
+    """Predict by the entries in `from`: a constant, a part by tokens, one by tokens x length."""
+    import numpy as np
+
+    def sizes(one: Spec) -> list[float]:
+        tokens = one["batch"] * one["length"]
+        return [1.0, tokens, tokens * one["length"]][: len(step["from"])]
+
+    known = [one for one in _asked() if one["name"] in step["from"]]
+    times = [[one["prediction_ms"], *one["interval_ms"]] for one in known]
+    parts = np.linalg.solve(np.array([sizes(one["step"]) for one in known]), np.array(times))
+    ms, *ends = (round(value, 4) for value in (sizes(step) @ parts).tolist())
+    dated = {key: known[-1][key] for key in ("libtpu", "predicted_on")}
+    return {"prediction_ms": ms, "interval_ms": ends, "counted": "interpolated"} | dated
 
 
 def _divided(step: Spec) -> list[dict[str, float]]:
