@@ -39,7 +39,7 @@ def settle(monkeypatch, tmp_path):
             for name, value in support.environment(fake).items():
                 monkeypatch.setenv(name, value)
         flags = {**FLAGS, "accelerator_type": kind, **flags}
-        rentals = prepare.find_rentals(flags, TABLE)
+        rentals = backends.find_rentals(flags, TABLE)
         zones = tuple(flags["zones"]) or TABLE.usual_zones(kind, flags["pricing"])
         run = support.vm_of("run-1", "id-1", kind, zones=zones, service=rentals[0].service)
         run = replace(run, bucket=str(tmp_path), pricing=flags["pricing"])
@@ -206,7 +206,8 @@ def test_quota_that_only_a_request_shows_leads_to_the_other_service(tmp_path, fa
     ],
 )
 def test_everything_that_the_cloud_tpu_api_serves_may_be_queued(kind, image):
-    (rental,) = backends.find_rentals(TABLE, kind, "auto", "spot", queued=True)
+    flags = {**FLAGS, "accelerator_type": kind, "queued": True}
+    (rental,) = backends.find_rentals(flags, TABLE)
     assert rental.service == "tpu" and backends.image(rental, kind, "auto").endswith(image)
     run = support.vm_of("run-1", kind=kind, queued=True)
     body = tpu_api.creation(run, "z", 1, {}, 1.0)
@@ -276,13 +277,12 @@ def test_a_flex_start_machine_that_nobody_watches_ends_with_its_run_time(tmp_pat
 def test_what_gcloud_prints_is_a_fault_of_the_service(tmp_path, monkeypatch, text, kind):
     support.write_tool(f"{tmp_path}/gcloud", f'echo "{text}" >&2; exit 1')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    run = support.vm_of("run-1", "id-1", "v6e-8", pricing="flex-start")
     with pytest.raises(ServiceFault) as caught:
-        flex_start.create(run, "z", 1, {"startup-script": "true"}, 60.0)
+        flex_start.create(["gcloud"], {"startup-script": "true"})
     assert caught.value.kind is kind
     support.write_tool(f"{tmp_path}/gcloud", "true")  # it says nothing: the listing decides
     with pytest.raises(ServiceFault, match="named no operation"):
-        flex_start.create(run, "z", 1, {}, 60.0)
+        flex_start.create(["gcloud"], {})
 
 
 # --- in the user's words --------------------------------------------------------------------------
