@@ -73,15 +73,12 @@ def engine_on(accelerator_type: str, engine: str) -> str:
     return engine
 
 
-def check_engine(accelerator_type: str, engine: str = "auto") -> list[str]:
+def check_engine(accelerator_type: str, engine: str = "auto") -> None:
     """Refuse a machine that the engine is known to fail on, before anything is created.
 
     Args:
         accelerator_type: such as `v3-8`.
         engine: as `pretrain --engine`.
-
-    Returns:
-        Warnings to show.
 
     Raises:
         BadInput: a slice of several hosts for the engine of one, or a generation that the engine
@@ -99,21 +96,15 @@ def check_engine(accelerator_type: str, engine: str = "auto") -> list[str]:
             f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one:"
             " use --engine pjrt, or an -8 type"
         )
-    hosts = f", of a slice of {machine.hosts} hosts (docs/pods.md)" if machine.hosts > 1 else ""
-    engines = {"pjrt": "JAX's runtime", "estimator": "TPUEstimator"}
-    return [
-        f"{accelerator_type}: trained by {engines[chosen]}{hosts}; no run of ours has used a rented"
-        " TPU yet: watch its first hour"
-    ]
 
 
 def describe(run: LaunchedRun) -> str:
-    """Name the service of a run, its quota and its engine."""
+    """Name the service of a run, its quota, its engine and its hosts."""
     quota = quota_name(run.accelerator_type, run.service, run.pricing)
     engine = engine_on(run.accelerator_type, run.engine)
-    return (
-        f"{run.accelerator_type}: rented from {NAMES[run.service]} (quota {quota}), engine {engine}"
-    )
+    hosts = f" on {run.hosts} hosts (docs/pods.md)" if run.hosts > 1 else ""
+    place = f"rented from {NAMES[run.service]} (quota {quota})"
+    return f"{run.accelerator_type}: {place}, engine {engine}{hosts}"
 
 
 def emulated() -> list[str]:

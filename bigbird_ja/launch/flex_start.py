@@ -107,10 +107,11 @@ def _fault(text: str) -> ServiceFault:
     """Translate what gcloud prints: `ERROR: (gcloud...) RESOURCE_EXHAUSTED: message`."""
     message = " ".join(text.partition("ERROR:")[2].split()) or "gcloud failed without a message"
     if "Invalid choice" in message or "unrecognized arguments" in message:
-        return ServiceFault(
-            Kind.BAD_REQUEST, f"{message[:200]}: run `gcloud components install alpha`"
-        )
+        message = f"{message[:200]}: run `gcloud components install alpha`"
+        return ServiceFault(Kind.BAD_REQUEST, message)
+    if "gcloud auth login" in message:
+        return ServiceFault(Kind.PERMISSION, message)
     from google.rpc import code_pb2
 
-    word = re.search("|".join(code_pb2.Code.keys()), message)
-    return rest.fault_of_status(code_pb2.Code.Value(word[0]) if word else 13, message)
+    name = re.search(rf"\b({'|'.join(code_pb2.Code.keys())})\b", message)
+    return rest.fault_of_status(code_pb2.Code.Value(name[1]) if name else 13, message)

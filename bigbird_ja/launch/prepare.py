@@ -66,14 +66,20 @@ def make_record(
     rental, is_real = backends.find_rentals(flags, table)[0], not flags["dry_run"]
     if pricing == FLEX_START:
         flex_start.check(flags["max_hours"], needs_gcloud=is_real)
-    warnings = backends.check_engine(kind, flags["engine"])
+    backends.check_engine(kind, flags["engine"])
+    warnings = ["no run of ours has used a rented TPU yet: watch its first hour"]
     warnings += [_FLEX_PRICE] if pricing == FLEX_START else []
     warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
     before = _original(bucket, name) if is_real else None
     image, service = backends.image(rental, kind, flags["engine"]), str(rental.service)
     if before is not None and has_machine(before):
-        _check_service(before, rental, flags)
+        is_asked = flags["service"] != "auto" or flags["queued"] or pricing == FLEX_START
+        if is_asked and service != before.service:  # two would train it
+            raise BadInput(
+                f"{before.run_dir} may have a machine of {backends.NAMES[before.service]}: leave"
+                " --service out, or delete that one first (`bigbird-ja down`)"
+            )
         service, image = before.service, before.runtime_version
     near = _location(bucket) if is_real else ""  # a dry run needs no credentials
     zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, near)
@@ -109,20 +115,6 @@ def has_machine(run: LaunchedRun) -> bool:
     """Tell whether a run that was launched before may have a machine now."""
     state = RunFiles(run).load_state() or RunState()
     return bool(state.attempt) and (state.phase is not Phase.ENDED or state.billing)
-
-
-def _check_service(before: LaunchedRun, rental: Rental, flags: Mapping[str, Any]) -> None:
-    """Refuse another service for a run that may have a machine: two would train it.
-
-    Raises:
-        BadInput: the flags ask for another service.
-    """
-    is_asked = flags["service"] != "auto" or flags["queued"] or flags["pricing"] == FLEX_START
-    if is_asked and rental.service != before.service:
-        raise BadInput(
-            f"{before.run_dir} may have a machine of {backends.NAMES[before.service]}: leave"
-            " --service out, or delete that one first (`bigbird-ja down`)"
-        )
 
 
 # --- what the project is offered ------------------------------------------------------------------

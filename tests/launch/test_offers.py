@@ -271,6 +271,11 @@ def test_a_flex_start_machine_that_nobody_watches_ends_with_its_run_time(tmp_pat
         ("ERROR: (gcloud.alpha.x) ALREADY_EXISTS: x", Kind.EXISTS),
         ("ERROR: (gcloud.alpha.x) PERMISSION_DENIED: x", Kind.PERMISSION),
         ("ERROR: (gcloud) Invalid choice: 'alpha'.", Kind.BAD_REQUEST),
+        (
+            "ERROR: (gcloud.alpha.x) You do not currently have an active account selected."
+            " Please run: gcloud auth login to obtain new credentials.",
+            Kind.PERMISSION,
+        ),
         ("Traceback", Kind.INTERNAL),
     ],
 )
@@ -349,6 +354,23 @@ def test_the_table_of_a_project(monkeypatch, fake_tpu, fake_compute):
     fake_compute.unread["machineTypes"] = "permission"
     rows, faults = offers.make_rows("p", TABLE)
     assert {fault.kind for fault in faults} == {Kind.PERMISSION}
+
+
+def test_an_image_that_cannot_be_read_is_not_called_missing(monkeypatch, fake_tpu, fake_compute):
+    for fake in (fake_tpu, fake_compute):
+        for name, value in support.environment(fake).items():
+            monkeypatch.setenv(name, value)
+    answer = fake_compute.answer
+
+    def refuse_one(method, path, body):
+        refused = 403, {"error": {"message": "permission denied"}}
+        return refused if path.endswith("tpu-tpu7x") else answer(method, path, body)
+
+    monkeypatch.setattr(fake_compute, "answer", refuse_one)
+    rows, faults = offers.make_rows("p", TABLE)
+    zones = {one["accelerator_type"]: one["zones"] for one in rows if one["service"] == "compute"}
+    assert [fault.kind for fault in faults] == [Kind.PERMISSION]
+    assert zones["v7x-8"]["us-central1-c"] == zones["v6e-8"]["us-east1-d"] == ""
 
 
 def test_trc_grants_count_at_the_cloud_tpu_api_only():
