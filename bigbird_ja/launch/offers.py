@@ -83,8 +83,8 @@ class Offers:
         return listed and listed[0]
 
     def _ask_tpu_api(self, parent: str, zones: Sequence[str]) -> None:
-        listed = self._ask(parent, "locations")
-        known = [*zones] if listed is None else [one.location_id for one in listed]
+        listed = self._ask(parent, "locations") or ()
+        known = [one.location_id for one in listed] or [*zones]
         self.types |= {zone: set() for zone in zones if zone not in known}
         for zone in [zone for zone in zones or known if zone in known]:
             types = self._ask(f"{parent}/{zone}/acceleratorTypes", "acceleratorTypes")

@@ -134,18 +134,14 @@ class Rest:
     Args:
         base: address of the service's API.
         session: a `google.auth.transport.requests.AuthorizedSession`.
-        call_seconds, retry_seconds: bounds of one request and of one call with its retries.
+        retry_seconds: maximum for one call with its retries.
     """
 
-    def __init__(
-        self,
-        base: str,
-        session: Any,
-        call_seconds: float = CALL_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-    ) -> None:
+    call_seconds = CALL_SECONDS
+
+    def __init__(self, base: str, session: Any, retry_seconds: float = RETRY_SECONDS) -> None:
         self._base, self._session = base.rstrip("/"), session
-        self._call_seconds, self._retry_seconds = call_seconds, retry_seconds
+        self._retry_seconds = retry_seconds
         self._clock: tuple[float, float] | None = None  # the service's UNIX seconds, ours then
 
     def call(
@@ -183,7 +179,7 @@ class Rest:
     ) -> bytes:
         from google.auth import exceptions
 
-        url, seconds = f"{self._base}/{path}", self._call_seconds
+        url, seconds = f"{self._base}/{path}", self.call_seconds
         try:
             answer = self._session.request(
                 method,
@@ -277,11 +273,11 @@ def connect_rest(api: str, emulator_variable: str, retry_seconds: float = RETRY_
 
     host = os.environ.get(emulator_variable)
     if not host:
-        return Rest(api, AuthorizedSession(credentials()[0]), retry_seconds=retry_seconds)
+        return Rest(api, AuthorizedSession(credentials()[0]), retry_seconds)
     if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
         raise BadInput(f"{emulator_variable}: must be an address of this machine")
     base = re.sub("^https://[^/]*", f"http://{host}", api)
-    return Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds=retry_seconds)
+    return Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds)
 
 
 def credentials() -> tuple[Any, str | None]:
