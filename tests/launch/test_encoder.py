@@ -26,10 +26,11 @@ def write(folder, *names):
 
 
 def test_what_a_run_reads_of_each_kind_of_model_is_uploaded(tmp_path, small_run):
-    folder = write(tmp_path, *"config.json tokenizer.json model.safetensors README.md".split())
+    used = ["config.json", "tokenizer.json", "model.safetensors", "README.md"]
+    folder = write(tmp_path, *used)
     write(tmp_path, "pytorch_model.bin", "bert.index", "bert.data-00000-of-00001")
     found = encoder.find(folder, "gs://b/x")
-    assert {*found.files} == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert {*found.files} == {*used}
     assert found.path == found.folder and found.folder.startswith("gs://b/x/encoders/")
     for end in ("", ".index"):  # a TensorFlow checkpoint
         found = encoder.find(f"{folder}/bert{end}", "gs://b")
