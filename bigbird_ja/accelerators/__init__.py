@@ -30,8 +30,7 @@ import msgspec
 from msgspec import Meta
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators import rentals as rentals_lib
-from bigbird_ja.accelerators.rentals import Page, Rental
+from bigbird_ja.accelerators.rentals import Rental
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
@@ -147,9 +146,9 @@ def find(name: str) -> Accelerator:
     per_chip = 1 if chip in _COUNTS_CHIPS else 2
     count = int(match[2])
     chips = count // per_chip
-    smallest = 1 if chip in _COUNTS_CHIPS else 4
-    if chips * per_chip != count or chips < smallest or chips & (chips - 1):
-        sizes = ", ".join(f"{chip}-{per_chip * 2**power}" for power in range(2, 6))
+    small = [1] if chip in _COUNTS_CHIPS else []  # then 4: no machine has two chips
+    if chips * per_chip != count or (chips not in small and chips < 4) or chips & (chips - 1):
+        sizes = ", ".join(f"{chip}-{per_chip * chips}" for chips in (*small, 4, 8, 16))
         raise BadInput(f"{name!r}: no TPU of that size: {sizes}, ...")
     return of_chips(chip, chips)
 
@@ -236,7 +235,6 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     as_of: datetime.date
     source: str = ""
     chips: dict[str, list[Offer]] = {}
-    pages: dict[str, Page] = {}
     rentals: dict[str, list[Rental]] = {}  # by chip, the preferred service first
     free: dict[str, Free] = {}  # by who lends it
 
@@ -312,11 +310,14 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Args:
             accelerator: such as `v5e-8`.
             pricing: on_demand, spot or flex-start.
-            near: region of the bucket; "" for the United States.
+            near: region of the bucket; "" for the United States, where docs/cloud-setup.md puts it.
         """
         offers = self.by_zone(accelerator, pricing)
         priced = {zone: price for zone, price in offers if price is not None}
-        zones = rentals_lib.near(priced or [zone for zone, _ in offers], near)
+        zones = [*priced] or [zone for zone, _ in offers]
+        continent = (near or "us-").partition("-")[0]
+        zones = [zone for zone in zones if zone.partition("-")[0] == continent] or zones
+        zones.sort(key=lambda zone: region_of(zone) != near)
         limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
@@ -329,9 +330,8 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         known = [zone for zone, _ in self.by_zone(accelerator, pricing)]
         if zone not in known:
             near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
-            day = max((page.as_of for page in self.pages.values()), default=self.as_of)
             raise BadInput(
-                f"zone {zone!r}: {accelerator} is not offered there, by the table of {day}; the"
+                f"zone {zone!r}: {accelerator} is not offered there, by the package's table; the"
                 f" nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
             )
 
@@ -378,9 +378,5 @@ def load_prices(override_path: str | None = None) -> Prices:
     changed = {name: getattr(own, name) for name in values}
     changed["chips"] = {c: [*prices.chips.get(c, ()), *own.chips.get(c, ())] for c in CHIPS}
     changed["rentals"] = {c: [*own.rentals.get(c, ()), *prices.rentals.get(c, ())] for c in CHIPS}
-    changed["pages"] = {**prices.pages, **own.pages}
-    named = {one.zones_by for rows in own.rentals.values() for one in rows}
-    if unknown := sorted(named - {*changed["pages"]}):
-        raise BadInput(f"{override_path}: rentals: zones_by: {unknown[0]!r} is not in pages")
     changed["free"] = {**prices.free, **own.free}
     return msgspec.structs.replace(prices, **changed)

@@ -158,7 +158,7 @@ def run(args: Args) -> dict[str, Any]:
         config, overrides = resolve(args, known)
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)
-    rentals = [] if prepare.has_machine(run) else prepare.find_rentals(flags, table)
+    rentals = [] if prepare.has_machine(run) else backends.find_rentals(flags, table)
     notes = config_warnings(config, not model, overrides, data)
     while True:
         if rentals:

@@ -4,7 +4,7 @@ from bigbird_ja import accelerators
 from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
-_FAMILIES = {"v5e": "CT5LP", "v5p": "CT5P", "v6e": "CT6E", "v7x": "TPU7X"}
+FAMILIES = {"v5e": "CT5LP", "v5p": "CT5P", "v6e": "CT6E", "v7x": "TPU7X"}
 TRC = (
     "Compute Engine bills this machine: grants of the TPU Research Cloud (TRC) are quota of the"
     " Cloud TPU API only"
@@ -21,7 +21,7 @@ def quota_name(accelerator_type: str, service: str, pricing: str) -> str:
     is_spot = pricing != "on_demand"  # flex-start uses the preemptible quota, too
     if service == "compute":
         name = ("PREEMPTIBLE_" if is_spot else "") + "TPUS_PER_TPU_FAMILY"
-        return f"{name} for {_FAMILIES[machine.chip]}, by region"
+        return f"{name} for {FAMILIES[machine.chip]}, by region"
     if machine.chip == "v5e":
         serving = "-serving" if machine.hosts == 1 else ""
         why = "v5litepod-1, -4 and -8 count as serving" if serving else "for training"
@@ -36,10 +36,7 @@ def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
     what, project, lowered = run.accelerator_type, run.project, fault.message.lower()
     answer = f'the service answered: "{fault.message}"'
     is_vm = run.service == "compute"
-    api, account = (
-        "compute" if is_vm else "tpu",
-        "compute.instanceAdmin.v1" if is_vm else "tpu.admin",
-    )
+    api, role = ("compute", "compute.instanceAdmin.v1") if is_vm else ("tpu", "tpu.admin")
     if fault.kind is Kind.QUOTA:
         return (
             f"project {project} has no quota for {what} in {zone} ({answer}): ask for more of"
@@ -72,7 +69,7 @@ def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
         )
     if fault.kind is Kind.PERMISSION:
         return (
-            f"not allowed in project {project}, zone {zone} ({answer}): grant roles/{account} to"
+            f"not allowed in project {project}, zone {zone} ({answer}): grant roles/{role} to"
             " the account that runs `launch` (docs/cloud-setup.md has the commands), and check the"
             " names of project and zone"
         )

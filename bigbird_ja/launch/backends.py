@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bigbird_ja import accelerators
 from bigbird_ja.accelerators import CHIPS, Prices, Rental, generation_of
@@ -17,31 +18,22 @@ MODULES = {"tpu": tpu_api, "compute": compute}
 NAMES = {"tpu": "the Cloud TPU API", "compute": "Compute Engine"}
 
 
-def find_rentals(
-    table: Prices, accelerator_type: str, service: str, pricing: str, queued: bool
-) -> list[Rental]:
+def find_rentals(flags: Mapping[str, Any], table: Prices) -> list[Rental]:
     """List the services that may rent a machine, by the package's table, the preferred one first.
 
     Args:
-        table: of the rentals of each chip.
-        accelerator_type: such as `v5litepod-8`.
-        service: `compute`, `tpu` or `auto`.
-        pricing: spot, on_demand or flex-start.
-        queued: whether a queue is to be used.
+        flags: of `launch`, by name.
+        table: rentals of each chip.
 
     Raises:
         BadInput: not a TPU type, a size that does not exist, or no service rents it that way.
     """
+    names = ("accelerator_type", "service", "pricing", "queued")
+    accelerator_type, service, pricing, queued = (flags[name] for name in names)
     try:
         machine = accelerators.find(accelerator_type)
     except BadInput as error:
         raise BadInput(f"--accelerator_type: {error}") from error
-    known = compute.MACHINE_TYPES.get(machine.chip, {})
-    if known and machine.hosts == 1 and machine.chips not in known:
-        sizes = ", ".join(accelerators.of_chips(machine.chip, chips).name for chips in known)
-        raise BadInput(
-            f"--accelerator_type {accelerator_type}: machines of one host have the sizes {sizes}"
-        )
     rented: dict[str, Rental] = {}
     for one in table.rented(accelerator_type, pricing):
         rented.setdefault(one.service, one)
@@ -81,15 +73,12 @@ def engine_on(accelerator_type: str, engine: str) -> str:
     return engine
 
 
-def check_engine(accelerator_type: str, engine: str = "auto") -> list[str]:
+def check_engine(accelerator_type: str, engine: str = "auto") -> None:
     """Refuse a machine that the engine is known to fail on, before anything is created.
 
     Args:
         accelerator_type: such as `v3-8`.
         engine: as `pretrain --engine`.
-
-    Returns:
-        Warnings to show.
 
     Raises:
         BadInput: a slice of several hosts for the engine of one, or a generation that the engine
@@ -107,21 +96,15 @@ def check_engine(accelerator_type: str, engine: str = "auto") -> list[str]:
             f"{accelerator_type} has {machine.hosts} hosts, of which the estimator engine uses one:"
             " use --engine pjrt, or an -8 type"
         )
-    hosts = f", of a slice of {machine.hosts} hosts (docs/pods.md)" if machine.hosts > 1 else ""
-    engines = {"pjrt": "JAX's runtime", "estimator": "TPUEstimator"}
-    return [
-        f"{accelerator_type}: trained by {engines[chosen]}{hosts}; no run of ours has used a rented"
-        " TPU yet: watch its first hour"
-    ]
 
 
 def describe(run: LaunchedRun) -> str:
-    """Name the service of a run, its quota and its engine."""
+    """Name the service of a run, its quota, its engine and its hosts."""
     quota = quota_name(run.accelerator_type, run.service, run.pricing)
     engine = engine_on(run.accelerator_type, run.engine)
-    return (
-        f"{run.accelerator_type}: rented from {NAMES[run.service]} (quota {quota}), engine {engine}"
-    )
+    hosts = f" on {run.hosts} hosts (docs/pods.md)" if run.hosts > 1 else ""
+    place = f"rented from {NAMES[run.service]} (quota {quota})"
+    return f"{run.accelerator_type}: {place}, engine {engine}{hosts}"
 
 
 def emulated() -> list[str]:

@@ -77,19 +77,6 @@ class _Instance(rest.Answer, frozen=True):
     creation_timestamp: datetime.datetime | None = None
 
 
-class _Instances(rest.Page, frozen=True):
-    items: tuple[_Instance, ...] = ()
-
-
-class _Scope(rest.Answer, frozen=True):
-    instances: tuple[_Instance, ...] = ()
-
-
-class _Scopes(rest.Page, frozen=True):
-    items: dict[str, _Scope] = msgspec.field(default_factory=dict)
-    unreachables: tuple[str, ...] = ()
-
-
 class _Error(rest.Answer, frozen=True):
     code: str = ""
     message: str = ""
@@ -106,7 +93,7 @@ class _Operation(rest.Answer, frozen=True):
 
 
 def machine_type(accelerator_type: str) -> str:
-    """Name the VM that such a TPU is; `backends.find_rentals` has checked its size."""
+    """Name the VM that such a TPU is; `accelerators.find` has checked its size."""
     machine = accelerators.find(accelerator_type)
     return MACHINE_TYPES[machine.chip][machine.chips]
 
@@ -173,16 +160,12 @@ class ComputeEngine:
         Raises:
             ServiceFault: as all methods; `listed` has those of the zones that answered.
         """
-        query = {"filter": f"labels.{launch.RUN_LABEL}:*"}
-        if zone != "-":
-            pages = self._rest.pages(f"zones/{zone}/instances", _Instances, query)
-            return [self._tpu(one) for page in pages for one in page.items]
-        tpus: list[Tpu] = []
-        missed: list[str] = []
-        query["returnPartialSuccess"] = "true"
-        for page in self._rest.pages("aggregated/instances", _Scopes, query):
-            tpus += [self._tpu(one) for scope in page.items.values() for one in scope.instances]
-            missed += page.unreachables
+        query = {"filter": f"labels.{launch.RUN_LABEL}:*", "returnPartialSuccess": "true"}
+        path, key = f"zones/{zone}/instances", "items"
+        if zone == "-":
+            path, key = "aggregated/instances", "instances"
+        listed, missed = self._rest.items(path, key, list[_Instance], query)
+        tpus = [self._tpu(one) for one in listed]
         rest.check_all_answered(missed, tpus)
         return tpus
 

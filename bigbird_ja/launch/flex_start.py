@@ -5,16 +5,15 @@ else goes through the API as for any queued resource. Google's page "Request Clo
 Flex-start" and `gcloud alpha compute tpus queued-resources create --help` (2026) describe it.
 """
 
-import os
 import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from bigbird_ja import accelerators, launch
 from bigbird_ja.launch import LaunchedRun, rest
-from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.rest import Json, Kind, ServiceFault
 from bigbird_ja.process.errors import BadInput
 
 MAX_HOURS = 168.0
@@ -40,61 +39,56 @@ def check(max_hours: float | None, needs_gcloud: bool) -> None:
         )
 
 
-def arguments(
-    run: LaunchedRun, zone: str, attempt: int, files: Mapping[str, str], limit: float
-) -> list[str]:
+def arguments(run: LaunchedRun, zone: str, node: Json, limit: float) -> list[str]:
     """Compose the command that asks for a TPU.
 
     Args:
         run: the record of the run.
         zone: of the request.
-        attempt: number of the creation within its run.
-        files: for each key of the machine's metadata, the file that holds its value.
-        limit: seconds that the TPU may live.
+        node: as the API would take it; a file in the current folder has each value of its metadata.
+        limit: maximum lifetime of the TPU, in seconds.
     """
-    machine = accelerators.find(run.accelerator_type)
-    labels = {**launch.labels_of(run, attempt), "managed-by": "bigbird-ja"}
     flags = {
         "node-id": run.name,
         "project": run.project,
         "zone": zone,
-        "accelerator-type": accelerators.launch_type(machine),
-        "runtime-version": run.runtime_version,
+        "accelerator-type": node["acceleratorType"],
+        "runtime-version": node["runtimeVersion"],
         "provisioning-model": "flex-start",
         "max-run-duration": f"{int(limit)}s",
-        "labels": ",".join(f"{key}={value}" for key, value in labels.items()),
-        "metadata-from-file": ",".join(f"{key}={path}" for key, path in files.items()),
-        **({"network": run.network} if run.network else {}),
-        **({"subnetwork": run.subnetwork} if run.subnetwork else {}),
+        "labels": ",".join(f"{key}={value}" for key, value in node["labels"].items()),
+        "metadata-from-file": ",".join(f"{key}={key}" for key in node["metadata"]),
+        "network": run.network,
+        "subnetwork": run.subnetwork,
+        "service-account": run.service_account,
+        "scopes": rest.SCOPE if run.service_account else None,
     }
-    if run.service_account:
-        flags |= {"service-account": run.service_account, "scopes": rest.SCOPE}
     command = ["gcloud", "alpha", "compute", "tpus", "queued-resources", "create", run.name]
-    command += [f"--{name}={value}" for name, value in flags.items()]
+    command += [f"--{name}={value}" for name, value in flags.items() if value]
     command += [] if run.external_ip else ["--internal-ips"]
     return [*command, "--async", "--quiet", "--format=value(name)"]
 
 
-def create(
-    run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
-) -> str:
+def create(command: Sequence[str], metadata: Mapping[str, str]) -> str:
     """Ask for a TPU; return the operation's name.
+
+    Args:
+        command: of `arguments`.
+        metadata: of the machine.
 
     Raises:
         ServiceFault: refused, no answer in time, or no name of an operation: then the next listing
-            shows what has become of it.
+            shows the result.
     """
     with tempfile.TemporaryDirectory(prefix="bigbird-ja-") as folder:
-        files = {key: os.path.join(folder, key) for key in metadata}
-        for key, path in files.items():
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(metadata[key])
-        command = arguments(run, zone, attempt, files, limit)
+        for key, value in metadata.items():
+            Path(folder, key).write_text(value, encoding="utf-8")
         try:
             ended = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
+                cwd=folder,
                 text=True,
                 timeout=CALL_SECONDS,
                 check=False,
@@ -113,10 +107,11 @@ def _fault(text: str) -> ServiceFault:
     """Translate what gcloud prints: `ERROR: (gcloud...) RESOURCE_EXHAUSTED: message`."""
     message = " ".join(text.partition("ERROR:")[2].split()) or "gcloud failed without a message"
     if "Invalid choice" in message or "unrecognized arguments" in message:
-        return ServiceFault(
-            Kind.BAD_REQUEST, f"{message[:200]}: run `gcloud components install alpha`"
-        )
+        message = f"{message[:200]}: run `gcloud components install alpha`"
+        return ServiceFault(Kind.BAD_REQUEST, message)
+    if "gcloud auth login" in message:
+        return ServiceFault(Kind.PERMISSION, message)
     from google.rpc import code_pb2
 
-    word = re.search("|".join(code_pb2.Code.keys()), message)
-    return rest.fault_of_status(code_pb2.Code.Value(word[0]) if word else 13, message)
+    name = re.search(rf"\b({'|'.join(code_pb2.Code.keys())})\b", message)
+    return rest.fault_of_status(code_pb2.Code.Value(name[1]) if name else 13, message)

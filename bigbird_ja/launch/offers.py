@@ -10,41 +10,26 @@ of 2026): the first request shows them.
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
-
-import msgspec
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import Prices, region_of
+from bigbird_ja.accelerators import Prices, Rental, region_of
+from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.launch import LaunchedRun, backends, compute, rest
-from bigbird_ja.launch.advice import quota_name
+from bigbird_ja.launch.advice import FAMILIES, quota_name
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RETRY_SECONDS = 10.0  # a service that does not answer is not waited for: the table serves
-_FAMILIES = {"v5p": "V5P", "v6e": "(CT|V)6E", "v7x": "TPU7X"}  # in names of listed quotas
-_Read = Callable[[], None]
+T = TypeVar("T")
 
 
 class _Listed(rest.Answer, frozen=True):
     name: str = ""
+    zone: str = ""
     location_id: str = ""
     type: str = ""
     version: str = ""
-
-
-class _Scope(rest.Answer, frozen=True):
-    machine_types: tuple[_Listed, ...] = ()
-
-
-class _List(rest.Page, frozen=True):
-    locations: tuple[_Listed, ...] = ()
-    accelerator_types: tuple[_Listed, ...] = ()
-    runtime_versions: tuple[_Listed, ...] = ()
-    items: dict[str, _Scope] = msgspec.field(default_factory=dict)  # of Compute Engine, by scope
-    unreachables: tuple[str, ...] = ()
 
 
 class Quota(rest.Answer, frozen=True):
@@ -59,29 +44,99 @@ class _Region(rest.Answer, frozen=True):
     quotas: tuple[Quota, ...] = ()
 
 
-@dataclass
 class Offers:
-    """The answers of one service. What could not be read is absent, and in `faults`."""
+    """The answers of one service. What could not be read is absent, and in `faults`.
 
-    types: dict[str, set[str]] = field(default_factory=dict)  # by zone
-    images: dict[str, set[str]] = field(default_factory=dict)  # by zone; "" is every zone
-    quotas: dict[str, tuple[Quota, ...]] = field(default_factory=dict)  # by region
-    faults: list[ServiceFault] = field(default_factory=list)
+    Args:
+        runs: of one service and project, one for each machine that matters.
+        zones: those that matter; empty for all of the Cloud TPU API.
+
+    Raises:
+        BadInput: no credentials.
+    """
+
+    def __init__(self, runs: Sequence[LaunchedRun], zones: Sequence[str]) -> None:
+        self.types: dict[str, set[str]] = {}  # by zone
+        self.faults: list[ServiceFault] = []
+        self._images: dict[str, set[str]] = {}  # by zone, of the Cloud TPU API
+        self._absent: set[str] = set()  # images of Compute Engine
+        self._quotas: dict[str, tuple[Quota, ...]] = {}  # by region, of Compute Engine
+        module = backends.MODULES[runs[0].service]
+        self._rest = rest.connect_rest(module.API, module.EMULATOR_VARIABLE, RETRY_SECONDS)
+        if runs[0].service == "compute":
+            self._ask_compute_engine(runs, zones)
+        else:
+            self._ask_tpu_api(f"projects/{runs[0].project}/locations", zones)
+
+    def _read(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        """Read a list; None if it can't be read, or if the service didn't answer before."""
+        if any(one.kind is Kind.UNAVAILABLE or one.is_switched_off for one in self.faults):
+            return None
+        try:
+            return call(*arguments)
+        except ServiceFault as fault:
+            self.faults.append(fault)
+            return None
+
+    def _ask(self, path: str, key: str) -> list[_Listed] | None:
+        listed = self._read(self._rest.items, path, key, list[_Listed])
+        return listed and listed[0]
+
+    def _ask_tpu_api(self, parent: str, zones: Sequence[str]) -> None:
+        listed = self._ask(parent, "locations") or ()
+        known = [one.location_id for one in listed] or [*zones]
+        self.types |= {zone: set() for zone in zones if zone not in known}
+        for zone in [zone for zone in zones or known if zone in known]:
+            types = self._ask(f"{parent}/{zone}/acceleratorTypes", "acceleratorTypes")
+            if types is not None:
+                self.types[zone] = {one.type for one in types}
+                images = self._ask(f"{parent}/{zone}/runtimeVersions", "runtimeVersions")
+                self._images |= {} if images is None else {zone: {one.version for one in images}}
+
+    def _ask_compute_engine(self, runs: Sequence[LaunchedRun], zones: Sequence[str]) -> None:
+        base = f"projects/{runs[0].project}"
+        names = " OR ".join(f"(name = {type_name(run)})" for run in runs)
+        query = {"filter": names, "returnPartialSuccess": "true"}
+        arguments = (f"{base}/aggregated/machineTypes", "machineTypes", list[_Listed], query)
+        if listed := self._read(self._rest.items, *arguments):
+            types, missed = listed
+            self.types = {zone: set() for zone in zones if zone not in missed}
+            for one in types:
+                self.types.setdefault(one.zone.rsplit("/")[-1], set()).add(one.name)
+        for image in dict.fromkeys(run.runtime_version for run in runs):
+            if self._read(self._is_absent, image):
+                self._absent.add(image)
+        for region in dict.fromkeys(map(region_of, zones)):
+            if answer := self._read(self._rest.call, "GET", f"{base}/regions/{region}", _Region):
+                self._quotas[region] = answer.quotas
+
+    def _is_absent(self, image: str) -> bool:
+        return self._rest.find(image, _Listed) is None
 
     def quota(self, zone: str, run: LaunchedRun) -> Quota | None:
         """Return the listed quota that a run's machine counts against, if there is one."""
-        family = _FAMILIES.get(accelerators.find(run.accelerator_type).chip, "-")
+        chip = accelerators.find(run.accelerator_type).chip
         spot = "PREEMPTIBLE_" if run.pricing == "spot" else ""
-        pattern = re.compile(f"{spot}(?!PREEMPTIBLE).*{family}")
-        listed = self.quotas.get(region_of(zone), ())
+        pattern = re.compile(f"{spot}(?!PREEMPTIBLE).*({FAMILIES.get(chip)}|{chip.upper()})")
+        listed = self._quotas.get(region_of(zone), ())
         return next((one for one in listed if pattern.match(one.metric)), None)
 
-    def lacks(self, zone: str, run: LaunchedRun) -> str:
-        """Return why a zone can't rent a run's machine; "" if it can, or if nobody knows."""
+    def lacks(self, zone: str, run: LaunchedRun, rental: Rental) -> str:
+        """Return why a zone can't rent a run's machine; "" if it can, as far as is known.
+
+        Args:
+            zone: such as `us-central1-a`.
+            run: one of those that the service was asked for.
+            rental: the table's row for the machine, which serves for lists that can't be read.
+        """
+        if run.pricing == FLEX_START and zone not in rental.zones:  # no list tells
+            return f"flex-start is documented for {', '.join(rental.zones)}"
+        if zone not in {*self.types, *rental.zones}:
+            return "not in the package's table, and its list can't be read"
         if (name := type_name(run)) not in self.types.get(zone, {name}):
             return f"{backends.NAMES[run.service]} does not offer {name}"
         image = run.runtime_version
-        if image not in self.images.get(zone, self.images.get("", {image})):
+        if image in self._absent or image not in self._images.get(zone, {image}):
             return f"no image {image.rsplit('/')[-1]}"
         quota, chips = self.quota(zone, run), accelerators.find(run.accelerator_type).chips
         if quota is not None and quota.limit < chips:
@@ -97,81 +152,6 @@ def type_name(run: LaunchedRun) -> str:
     return compute.machine_type(machine.name) if is_vm else accelerators.launch_type(machine)
 
 
-def ask(runs: Sequence[LaunchedRun], zones: Sequence[str]) -> Offers:
-    """Ask a service what it offers; what it does not answer is in `faults`.
-
-    Args:
-        runs: of one service and project, one for each machine that matters.
-        zones: those that matter; empty for all of the Cloud TPU API.
-
-    Raises:
-        BadInput: no credentials.
-    """
-    offers, module = Offers(), backends.MODULES[runs[0].service]
-    client = rest.connect_rest(module.API, module.EMULATOR_VARIABLE, RETRY_SECONDS)
-    lists = _compute_lists if runs[0].service == "compute" else _tpu_lists
-    for read in lists(offers, client, runs, zones):
-        try:
-            read()
-        except ServiceFault as fault:
-            offers.faults.append(fault)
-            if fault.kind is Kind.UNAVAILABLE or fault.is_switched_off:
-                break
-    return offers
-
-
-def _tpu_lists(
-    offers: Offers, client: rest.Rest, runs: Sequence[LaunchedRun], zones: Sequence[str]
-) -> Iterator[_Read]:
-    parent, known = f"projects/{runs[0].project}/locations", set[str]()
-
-    def read_locations() -> None:
-        for page in client.pages(parent, _List):
-            known.update(one.location_id for one in page.locations)
-
-    def read_zone(zone: str) -> None:
-        if known and zone not in known:
-            offers.types[zone] = set()
-            return
-        pages = [*client.pages(f"{parent}/{zone}/acceleratorTypes", _List)]
-        offers.types[zone] = {one.type for page in pages for one in page.accelerator_types}
-        pages = [*client.pages(f"{parent}/{zone}/runtimeVersions", _List)]
-        offers.images[zone] = {one.version for page in pages for one in page.runtime_versions}
-
-    yield read_locations
-    for zone in zones or sorted(known):
-        yield partial(read_zone, zone)
-
-
-def _compute_lists(
-    offers: Offers, client: rest.Rest, runs: Sequence[LaunchedRun], zones: Sequence[str]
-) -> Iterator[_Read]:
-    base = f"projects/{runs[0].project}"
-
-    def read_types() -> None:
-        names = " OR ".join(f"(name = {type_name(run)})" for run in runs)
-        query = {"filter": names, "returnPartialSuccess": "true"}
-        pages = [*client.pages(f"{base}/aggregated/machineTypes", _List, query)]
-        offers.types |= {zone: set() for zone in zones}
-        for scope, listed in [pair for page in pages for pair in page.items.items()]:
-            types = offers.types.setdefault(scope.removeprefix("zones/"), set())
-            types.update(one.name for one in listed.machine_types)
-        for name in [name for page in pages for name in page.unreachables]:
-            offers.types.pop(name.rsplit("/")[-1], None)
-
-    def read_image(image: str) -> None:
-        offers.images.setdefault("", set()).update({image} if client.find(image, _Listed) else ())
-
-    def read_region(region: str) -> None:
-        offers.quotas[region] = client.call("GET", f"{base}/regions/{region}", _Region).quotas
-
-    yield read_types
-    for image in dict.fromkeys(run.runtime_version for run in runs):
-        yield partial(read_image, image)
-    for region in dict.fromkeys(map(region_of, zones)):
-        yield partial(read_region, region)
-
-
 def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[ServiceFault]]:
     """Ask both services for one machine of each chip, by which `launch` decides.
 
@@ -185,17 +165,19 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     """
     rows, faults = list[dict[str, Any]](), list[ServiceFault]()
     for service in backends.emulated() or backends.MODULES:
-        runs: dict[LaunchedRun, tuple[str, ...]] = {}  # and the zones of the table
+        runs: dict[LaunchedRun, Rental] = {}
         for name in accelerators.USUAL:
             for one in [one for one in table.rented(name, "spot") if one.service == service]:
                 run = LaunchedRun("", "", project=project, accelerator_type=name, service=service)
                 image = backends.image(one, name, "auto")
-                runs[dataclasses.replace(run, runtime_version=image)] = one.zones
-        answered = ask([*runs], [*dict.fromkeys(zone for zones in runs.values() for zone in zones)])
+                runs[dataclasses.replace(run, runtime_version=image)] = one
+        places = [zone for rental in runs.values() for zone in rental.zones]
+        answered = Offers([*runs], [*dict.fromkeys(places)])
         faults += answered.faults
-        for run, known in runs.items():
-            zones = {zone: answered.lacks(zone, run) for zone in (*known, *sorted(answered.types))}
-            zones = {zone: why for zone, why in zones.items() if zone in known or not why}
+        for run, rental in runs.items():
+            known = dict.fromkeys((*rental.zones, *sorted(answered.types)))
+            zones = {zone: answered.lacks(zone, run, rental) for zone in known}
+            zones = {zone: why for zone, why in zones.items() if zone in rental.zones or not why}
             quotas = [listed for zone in zones if (listed := answered.quota(zone, run))]
             texts = {f"{one.metric} {one.usage:g} of {one.limit:g}" for one in quotas}
             kind = accelerators.launch_type(accelerators.find(run.accelerator_type))

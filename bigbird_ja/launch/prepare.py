@@ -13,7 +13,7 @@ from bigbird_ja.accelerators import USUAL_ZONES, Prices, Rental
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
-from bigbird_ja.launch import LaunchedRun, Tpus, backends, flex_start, offers, startup
+from bigbird_ja.launch import LaunchedRun, Tpus, backends, flex_start, startup
 from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.advice import TRC, advise
 from bigbird_ja.launch.files import RunFiles, read_run
@@ -63,17 +63,23 @@ def make_record(
         BadInput: something missing, unknown, or known not to work.
     """
     kind, pricing = flags["accelerator_type"], flags["pricing"]
-    rental, is_real = find_rentals(flags, table)[0], not flags["dry_run"]
+    rental, is_real = backends.find_rentals(flags, table)[0], not flags["dry_run"]
     if pricing == FLEX_START:
         flex_start.check(flags["max_hours"], needs_gcloud=is_real)
-    warnings = backends.check_engine(kind, flags["engine"])
+    backends.check_engine(kind, flags["engine"])
+    warnings = ["no run of ours has used a rented TPU yet: watch its first hour"]
     warnings += [_FLEX_PRICE] if pricing == FLEX_START else []
     warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
     before = _original(bucket, name) if is_real else None
     image, service = backends.image(rental, kind, flags["engine"]), str(rental.service)
     if before is not None and has_machine(before):
-        _check_service(before, rental, flags)
+        is_asked = flags["service"] != "auto" or flags["queued"] or pricing == FLEX_START
+        if is_asked and service != before.service:  # two would train it
+            raise BadInput(
+                f"{before.run_dir} may have a machine of {backends.NAMES[before.service]}: leave"
+                " --service out, or delete that one first (`bigbird-ja down`)"
+            )
         service, image = before.service, before.runtime_version
     near = _location(bucket) if is_real else ""  # a dry run needs no credentials
     zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, near)
@@ -105,30 +111,10 @@ def make_record(
     return replace(run, project=run.project or "MY-PROJECT"), [*warnings, *price_warnings]
 
 
-def find_rentals(flags: Mapping[str, Any], table: Prices) -> list[Rental]:
-    """List the services that the flags allow, by the table; see `backends.find_rentals`."""
-    names = ("accelerator_type", "service", "pricing", "queued")
-    return backends.find_rentals(table, *(flags[name] for name in names))
-
-
 def has_machine(run: LaunchedRun) -> bool:
     """Tell whether a run that was launched before may have a machine now."""
     state = RunFiles(run).load_state() or RunState()
     return bool(state.attempt) and (state.phase is not Phase.ENDED or state.billing)
-
-
-def _check_service(before: LaunchedRun, rental: Rental, flags: Mapping[str, Any]) -> None:
-    """Refuse another service for a run that may have a machine: two would train it.
-
-    Raises:
-        BadInput: the flags ask for another service.
-    """
-    is_asked = flags["service"] != "auto" or flags["queued"] or flags["pricing"] == FLEX_START
-    if is_asked and rental.service != before.service:
-        raise BadInput(
-            f"{before.run_dir} may have a machine of {backends.NAMES[before.service]}: leave"
-            " --service out, or delete that one first (`bigbird-ja down`)"
-        )
 
 
 # --- what the project is offered ------------------------------------------------------------------
@@ -159,23 +145,23 @@ def settle(
         asked = replace(run, service=rental.service, runtime_version=image)
         known = [zone for zone, _ in table.by_zone(kind, run.pricing)]
         zones = given or [*dict.fromkeys((*run.zones, *known))]
-        answered = offers.ask([asked], zones)
+        answered = Offers([asked], zones)
         if any(fault.is_switched_off for fault in answered.faults):
             refusals.append(advise(answered.faults[-1], asked))  # no other list was asked for then
             continue
         for fault in answered.faults[:1]:
             notes.append(
                 f"not all lists of {name} can be read ({fault.message}): the package's table of"
-                f" {table.pages[rental.zones_by].as_of} serves in their place"
+                f" {rental.as_of} serves in their place"
             )
-        lacking = {zone: _lack(answered, zone, asked, rental) for zone in zones}
+        lacking = {zone: answered.lacks(zone, asked, rental) for zone in zones}
         for zone in given or run.zones:
             notes += [f"{zone} is left out: {lacking[zone]}"] if lacking[zone] else []
         kept = [zone for zone in zones if not lacking[zone]]
         if not kept:
             refusals += dict.fromkeys(lacking.values())
-            every = answered if rental.service == "compute" else offers.ask([asked], [])
-            elsewhere += [zone for zone in every.types if not _lack(every, zone, asked, rental)]
+            every = answered if rental.service == "compute" else Offers([asked], [])
+            elsewhere += [zone for zone in every.types if not every.lacks(zone, asked, rental)]
             continue
         if refusals:
             notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
@@ -197,14 +183,6 @@ _GIVEN_UP = (
     "Its run time is limited by the machine's own watcher then, and not by the cloud: look at it"
     " now and then, or use --pricing flex-start"
 )
-
-
-def _lack(answered: Offers, zone: str, run: LaunchedRun, rental: Rental) -> str:
-    if run.pricing == FLEX_START and zone not in rental.zones:  # no list tells
-        return f"flex-start is documented for {', '.join(rental.zones)}"
-    if zone not in answered.types and zone not in rental.zones:
-        return "not in the package's table, and its list can't be read"
-    return answered.lacks(zone, run)
 
 
 def _original(bucket: str, name: str) -> LaunchedRun | None:
@@ -403,17 +381,14 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
     """
     limit, name = longest_life(RunState(), run), run.service
     kind = "QueuedResource" if run.queued else "Node"
-    methods = {"tpu": (f"Create{kind}", f"Delete{kind}")}
-    create, delete = methods.get(name, ("instances.insert", "instances.delete"))
+    create, delete = f"Create{kind}", f"Delete{kind}"
+    if name == "compute":
+        create, delete = "instances.insert", "instances.delete"
+    create = "gcloud" if run.pricing == FLEX_START else create
     requests = []
     for zone in run.zones:
         metadata = startup.metadata(run, vm, zone, 1, limit)
-        body: Any = backends.MODULES[name].creation(run, zone, 1, metadata, limit)
-        if run.pricing == FLEX_START:
-            create, body = (
-                "gcloud",
-                flex_start.arguments(run, zone, 1, {key: key for key in metadata}, limit),
-            )
+        body = backends.MODULES[name].creation(run, zone, 1, metadata, limit)
         request = {"project": run.project, "zone": zone, "body": body}
         requests.append({"method": create, "request": request})
     deletion = {"project": run.project, "zone": run.zones[0], "name": run.name}

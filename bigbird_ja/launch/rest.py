@@ -6,7 +6,7 @@ import email.utils
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -25,15 +25,6 @@ T = TypeVar("T")
 
 class Answer(msgspec.Struct, rename="camel", frozen=True):
     """Base of the declared types of answers; what the service leaves out has its default."""
-
-
-class Page(Answer, frozen=True):
-    """Base of one page of a listing."""
-
-    next_page_token: str = ""
-
-
-P = TypeVar("P", bound=Page)
 
 
 class Status(Answer, frozen=True):
@@ -97,18 +88,17 @@ _RATE = re.compile(r"per minute|per second|rate ?limit|too many requests")
 
 
 def check_all_answered(missed: Iterable[str], listed: Sequence[Any]) -> None:
-    """Raise where a listing lacks some places.
+    """Check that a listing lacks no place.
 
     Args:
-        missed: resource names of the places that did not answer.
+        missed: places that did not answer.
         listed: machines of the others.
 
     Raises:
         ServiceFault: it names the places, and has `listed`.
     """
-    places = sorted({name.rsplit("/")[-1] for name in missed})
-    if places:
-        raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {', '.join(places)}", listed)
+    if places := ", ".join(sorted({*missed})):
+        raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {places}", listed)
 
 
 def fault_of_status(code: int, message: str) -> ServiceFault:
@@ -144,18 +134,14 @@ class Rest:
     Args:
         base: address of the service's API.
         session: a `google.auth.transport.requests.AuthorizedSession`.
-        call_seconds, retry_seconds: bounds of one request and of one call with its retries.
+        retry_seconds: maximum for one call with its retries.
     """
 
-    def __init__(
-        self,
-        base: str,
-        session: Any,
-        call_seconds: float = CALL_SECONDS,
-        retry_seconds: float = RETRY_SECONDS,
-    ) -> None:
+    call_seconds = CALL_SECONDS
+
+    def __init__(self, base: str, session: Any, retry_seconds: float = RETRY_SECONDS) -> None:
         self._base, self._session = base.rstrip("/"), session
-        self._call_seconds, self._retry_seconds = call_seconds, retry_seconds
+        self._retry_seconds = retry_seconds
         self._clock: tuple[float, float] | None = None  # the service's UNIX seconds, ours then
 
     def call(
@@ -186,17 +172,14 @@ class Rest:
             content = retry(self._request)(method, path, body, query)
         except RetryError as error:
             raise error.cause from None
-        try:
-            return decode.decode_json(content or b"{}", kind, path)
-        except BadInput as error:
-            raise ServiceFault(Kind.INTERNAL, f"an answer of another form: {error}") from error
+        return _decode(content or b"{}", kind, path)
 
     def _request(
         self, method: str, path: str, body: Json | None, query: Mapping[str, str]
     ) -> bytes:
         from google.auth import exceptions
 
-        url, seconds = f"{self._base}/{path}", self._call_seconds
+        url, seconds = f"{self._base}/{path}", self.call_seconds
         try:
             answer = self._session.request(
                 method,
@@ -229,16 +212,32 @@ class Rest:
                 return None
             raise
 
-    def pages(self, path: str, kind: type[P], query: Mapping[str, str] = {}) -> Iterator[P]:
-        """Iterate over all pages of a listing."""
-        token = ""
+    def items(
+        self, path: str, key: str, kind: type[list[T]], query: Mapping[str, str] = {}
+    ) -> tuple[list[T], list[str]]:
+        """List a resource; return the items of all pages, and the places that did not answer.
+
+        Args:
+            path: address of the listing; an `aggregated` one has the items by zone.
+            key: name of the items in an answer.
+            kind: declared type of the items.
+            query: parameters in addition to the page's.
+        """
+        items, missed, token = list[T](), list[str](), ""
         while True:
             more = {"pageToken": token} if token else {}
-            page = self.call("GET", path, kind, query={**query, **more})
-            yield page
-            if page.next_page_token in ("", token):
-                return
-            token = page.next_page_token
+            page = self.call("GET", path, dict[str, msgspec.Raw], query={**query, **more})
+            scopes = [page]
+            if "aggregated" in path.split("/"):
+                by_zone = _decode(page.get("items", b"{}"), dict[str, dict[str, msgspec.Raw]], path)
+                scopes = [*by_zone.values()]
+            for scope in scopes:
+                items += _decode(scope.get(key, b"[]"), kind, f"{path}: {key}")
+            for name in ("unreachable", "unreachables"):
+                missed += _decode(page.get(name, b"[]"), list[str], path)
+            before, token = token, _decode(page.get("nextPageToken", b'""'), str, path)
+            if token in ("", before):
+                return items, [name.rsplit("/")[-1] for name in missed]
 
     def now(self) -> float:
         """Return UNIX seconds by the service's clock: this machine's may be wrong by hours.
@@ -249,6 +248,13 @@ class Rest:
         if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_SECONDS:
             raise ServiceFault(Kind.UNAVAILABLE, "the service's answers have no time")
         return self._clock[0] + time.monotonic() - self._clock[1]
+
+
+def _decode(data: bytes, kind: type[T], path: str) -> T:
+    try:
+        return decode.decode_json(data, kind, path)
+    except BadInput as error:
+        raise ServiceFault(Kind.INTERNAL, f"an answer of another form: {error}") from error
 
 
 def connect_rest(api: str, emulator_variable: str, retry_seconds: float = RETRY_SECONDS) -> Rest:
@@ -267,11 +273,11 @@ def connect_rest(api: str, emulator_variable: str, retry_seconds: float = RETRY_
 
     host = os.environ.get(emulator_variable)
     if not host:
-        return Rest(api, AuthorizedSession(credentials()[0]), retry_seconds=retry_seconds)
+        return Rest(api, AuthorizedSession(credentials()[0]), retry_seconds)
     if host.rpartition(":")[0] not in ("127.0.0.1", "localhost", "[::1]"):
         raise BadInput(f"{emulator_variable}: must be an address of this machine")
     base = re.sub("^https://[^/]*", f"http://{host}", api)
-    return Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds=retry_seconds)
+    return Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds)
 
 
 def credentials() -> tuple[Any, str | None]:

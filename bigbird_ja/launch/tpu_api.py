@@ -59,11 +59,6 @@ class _Node(_Requested, kw_only=True, frozen=True):
     create_time: datetime.datetime | None = None
 
 
-class _Nodes(rest.Page, frozen=True):
-    nodes: tuple[_Node, ...] = ()
-    unreachable: tuple[str, ...] = ()
-
-
 class _Failure(rest.Answer, frozen=True):
     error: rest.Status = rest.Status()
 
@@ -88,11 +83,6 @@ class _Queued(rest.Answer, frozen=True):
     create_time: datetime.datetime | None = None
 
 
-class _QueuedResources(rest.Page, frozen=True):
-    queued_resources: tuple[_Queued, ...] = ()
-    unreachable: tuple[str, ...] = ()
-
-
 class _Operation(rest.Answer, frozen=True):
     name: str = ""
     done: bool = False
@@ -104,7 +94,8 @@ def creation(
 ) -> Json:
     """Make the request for a node, or for a queued resource that holds one of its name.
 
-    The API knows no limit of a life: the machine's watcher keeps it.
+    For flex-start it is a command of gcloud. Elsewhere the API has no limit of the lifetime: the
+    machine's watcher keeps it.
     """
     node: Json = {
         "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
@@ -119,6 +110,8 @@ def creation(
     }
     if run.service_account:
         node["serviceAccount"] = {"email": run.service_account, "scope": [rest.SCOPE]}
+    if run.pricing == FLEX_START:
+        return {"command": flex_start.arguments(run, zone, node, limit)}
     if not run.queued:
         if run.pricing == "spot":
             node["schedulingConfig"] = {"spot": True}
@@ -157,24 +150,23 @@ class TpuNodes:
         """
         parent = f"projects/{self._project}/locations/{zone}"
         # The queue first: a node of a queued resource that has become ACTIVE is in the later list.
-        queues = [*self._rest.pages(f"{parent}/queuedResources", _QueuedResources)]
-        nodes = [*self._rest.pages(f"{parent}/nodes", _Nodes)]
-        tpus = {(tpu.zone, tpu.name): tpu for page in nodes for tpu in map(_of_node, page.nodes)}
-        for queued in [one for page in queues for one in page.queued_resources]:
+        path, key = f"{parent}/queuedResources", "queuedResources"
+        queues, missed = self._rest.items(path, key, list[_Queued])
+        nodes, more = self._rest.items(f"{parent}/nodes", "nodes", list[_Node])
+        tpus = {(tpu.zone, tpu.name): tpu for tpu in map(_of_node, nodes)}
+        for queued in queues:
             zone, name = _zone_and_id(queued.name)
             tpus[zone, name] = _of_queued(queued, tpus.get((zone, name)))
-        missed = [name for page in queues for name in page.unreachable]
-        missed += [name for page in nodes for name in page.unreachable]
-        rest.check_all_answered(missed, [*tpus.values()])
+        rest.check_all_answered([*missed, *more], [*tpus.values()])
         return [*tpus.values()]
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
         """Ask for a TPU; only flex-start has a limit in the cloud, else the watcher keeps it."""
-        if run.pricing == FLEX_START:
-            return flex_start.create(run, zone, attempt, metadata, limit)
         body = creation(run, zone, attempt, metadata, limit)
+        if run.pricing == FLEX_START:
+            return flex_start.create(body["command"], metadata)
         parent = f"projects/{self._project}/locations/{zone}"
         kind, key = ("queuedResources", "queuedResourceId") if run.queued else ("nodes", "nodeId")
         return self._rest.call("POST", f"{parent}/{kind}", _Operation, body, {key: run.name}).name

@@ -90,7 +90,11 @@ class FakeCompute(Service):
                     return self.refusal([self.unread.get("regions", "")]) or (200, listing)
                 case "GET", ["aggregated", "machineTypes"]:
                     scopes = {
-                        f"zones/{zone}": {"machineTypes": [{"name": one} for one in names]}
+                        f"zones/{zone}": {
+                            "machineTypes": [
+                                {"name": one, "zone": self._link(zone)} for one in names
+                            ]
+                        }
                         for zone, names in self.types.items()
                     }
                     return self.offer("machineTypes", query, scopes, "items")

@@ -54,7 +54,9 @@ def client(fake):
 
 def rest(base, call_seconds=5.0, retry_seconds=1.0):
     """Our client without credentials."""
-    return Rest(base, AuthorizedSession(AnonymousCredentials()), call_seconds, retry_seconds)
+    client = Rest(base, AuthorizedSession(AnonymousCredentials()), retry_seconds)
+    client.call_seconds = call_seconds
+    return client
 
 
 def command(root, *more, steps=100):

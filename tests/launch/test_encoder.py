@@ -26,10 +26,11 @@ def write(folder, *names):
 
 
 def test_what_a_run_reads_of_each_kind_of_model_is_uploaded(tmp_path, small_run):
-    folder = write(tmp_path, *"config.json tokenizer.json model.safetensors README.md".split())
+    used = ["config.json", "tokenizer.json", "model.safetensors", "README.md"]
+    folder = write(tmp_path, *used)
     write(tmp_path, "pytorch_model.bin", "bert.index", "bert.data-00000-of-00001")
     found = encoder.find(folder, "gs://b/x")
-    assert {*found.files} == {"config.json", "tokenizer.json", "model.safetensors"}
+    assert {*found.files} == {*used}
     assert found.path == found.folder and found.folder.startswith("gs://b/x/encoders/")
     for end in ("", ".index"):  # a TensorFlow checkpoint
         found = encoder.find(f"{folder}/bert{end}", "gs://b")
@@ -138,8 +139,9 @@ def test_a_local_model_is_uploaded_before_renting_and_named_to_the_trainer(tmp_p
     assert (status, result["global_step"]) == (0, 100), result
     (uploaded,) = Path(root).glob("bucket/encoders/*")
     content.verify(str(uploaded))
-    log = Path(root, "bucket/run-1/supervisor/training.log").read_text("utf-8")
-    assert f"--init_from={uploaded} --mode=train_and_eval" in log
+    # What the machine was given; its log may not be on the bucket yet when the run has ended.
+    script = Path(fake_tpu.work_dir, "vm-0/startup-script").read_text("utf-8")
+    assert f"--init_from={uploaded} --mode=train_and_eval" in script
     config, _ = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
     assert (config.model.vocab_size, config.model.intermediate_size) == (3000, 96)
     status, refused = support.run(support.command(root), fake_tpu)

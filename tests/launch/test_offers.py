@@ -39,7 +39,7 @@ def settle(monkeypatch, tmp_path):
             for name, value in support.environment(fake).items():
                 monkeypatch.setenv(name, value)
         flags = {**FLAGS, "accelerator_type": kind, **flags}
-        rentals = prepare.find_rentals(flags, TABLE)
+        rentals = backends.find_rentals(flags, TABLE)
         zones = tuple(flags["zones"]) or TABLE.usual_zones(kind, flags["pricing"])
         run = support.vm_of("run-1", "id-1", kind, zones=zones, service=rentals[0].service)
         run = replace(run, bucket=str(tmp_path), pricing=flags["pricing"])
@@ -206,7 +206,8 @@ def test_quota_that_only_a_request_shows_leads_to_the_other_service(tmp_path, fa
     ],
 )
 def test_everything_that_the_cloud_tpu_api_serves_may_be_queued(kind, image):
-    (rental,) = backends.find_rentals(TABLE, kind, "auto", "spot", queued=True)
+    flags = {**FLAGS, "accelerator_type": kind, "queued": True}
+    (rental,) = backends.find_rentals(flags, TABLE)
     assert rental.service == "tpu" and backends.image(rental, kind, "auto").endswith(image)
     run = support.vm_of("run-1", kind=kind, queued=True)
     body = tpu_api.creation(run, "z", 1, {}, 1.0)
@@ -270,19 +271,23 @@ def test_a_flex_start_machine_that_nobody_watches_ends_with_its_run_time(tmp_pat
         ("ERROR: (gcloud.alpha.x) ALREADY_EXISTS: x", Kind.EXISTS),
         ("ERROR: (gcloud.alpha.x) PERMISSION_DENIED: x", Kind.PERMISSION),
         ("ERROR: (gcloud) Invalid choice: 'alpha'.", Kind.BAD_REQUEST),
+        (
+            "ERROR: (gcloud.alpha.x) You do not currently have an active account selected."
+            " Please run: gcloud auth login to obtain new credentials.",
+            Kind.PERMISSION,
+        ),
         ("Traceback", Kind.INTERNAL),
     ],
 )
 def test_what_gcloud_prints_is_a_fault_of_the_service(tmp_path, monkeypatch, text, kind):
     support.write_tool(f"{tmp_path}/gcloud", f'echo "{text}" >&2; exit 1')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    run = support.vm_of("run-1", "id-1", "v6e-8", pricing="flex-start")
     with pytest.raises(ServiceFault) as caught:
-        flex_start.create(run, "z", 1, {"startup-script": "true"}, 60.0)
+        flex_start.create(["gcloud"], {"startup-script": "true"})
     assert caught.value.kind is kind
     support.write_tool(f"{tmp_path}/gcloud", "true")  # it says nothing: the listing decides
     with pytest.raises(ServiceFault, match="named no operation"):
-        flex_start.create(run, "z", 1, {}, 60.0)
+        flex_start.create(["gcloud"], {})
 
 
 # --- in the user's words --------------------------------------------------------------------------
@@ -349,6 +354,23 @@ def test_the_table_of_a_project(monkeypatch, fake_tpu, fake_compute):
     fake_compute.unread["machineTypes"] = "permission"
     rows, faults = offers.make_rows("p", TABLE)
     assert {fault.kind for fault in faults} == {Kind.PERMISSION}
+
+
+def test_an_image_that_cannot_be_read_is_not_called_missing(monkeypatch, fake_tpu, fake_compute):
+    for fake in (fake_tpu, fake_compute):
+        for name, value in support.environment(fake).items():
+            monkeypatch.setenv(name, value)
+    answer = fake_compute.answer
+
+    def refuse_one(method, path, body):
+        refused = 403, {"error": {"message": "permission denied"}}
+        return refused if path.endswith("tpu-tpu7x") else answer(method, path, body)
+
+    monkeypatch.setattr(fake_compute, "answer", refuse_one)
+    rows, faults = offers.make_rows("p", TABLE)
+    zones = {one["accelerator_type"]: one["zones"] for one in rows if one["service"] == "compute"}
+    assert [fault.kind for fault in faults] == [Kind.PERMISSION]
+    assert zones["v7x-8"]["us-central1-c"] == zones["v6e-8"]["us-east1-d"] == ""
 
 
 def test_trc_grants_count_at_the_cloud_tpu_api_only():
