@@ -222,7 +222,7 @@ def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, floa
     program, shapes, specs = getattr(blind_programs, step["kind"])(step, layers)
     if "slice" in step and step["kind"] != "muon":
         program = jax.shard_map(
-            program, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+            program, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(), check_vma=False
         )
 
     def place(shape: Any, spec: Any) -> Any:
