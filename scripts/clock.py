@@ -222,7 +222,7 @@ def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, floa
     program, shapes, specs = getattr(blind_programs, step["kind"])(step, layers)
     if "slice" in step and step["kind"] != "muon":
         program = jax.shard_map(
-            program, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
+            program, mesh=mesh, in_specs=tuple(specs), out_specs=PartitionSpec(), check_vma=False
         )
 
     def place(shape: Any, spec: Any) -> Any:
@@ -304,17 +304,27 @@ def _prediction(step: Spec) -> dict[str, Any]:
 
 
 def _interpolated(step: Spec) -> dict[str, Any]:
-    """Predict by the entries in `from`: a constant, a part by tokens, one by tokens x length."""
+    """Predict by the entries in `from`: a constant, a part by tokens, one by tokens x length.
+
+    Of one entry, on a slice, the constant is its sum of gradients and Adam's bytes.
+    """
     import numpy as np
 
     def sizes(one: Spec) -> list[float]:
         tokens = one["batch"] * one["length"]
-        return [1.0, tokens, tokens * one["length"]][: len(step["from"])]
+        return [1.0, tokens, tokens * one["length"]][: max(len(known), 2)]
 
     known = [one for one in _asked() if one["name"] in step["from"]]
+    rows = [sizes(one["step"]) for one in known]
     times = [[one["prediction_ms"], *one["interval_ms"]] for one in known]
-    parts = np.linalg.solve(np.array([sizes(one["step"]) for one in known]), np.array(times))
-    ms, *ends = (round(value, 4) for value in (sizes(step) @ parts).tolist())
+    if len(known) == 1:
+        chip, width = compiler.of_topology(step["on"]).chip, step["width"]
+        held = 2 * step["vocabulary"] * width + 12 * step["layers"] * width**2
+        fixed = held * ADAM_BYTES / chip.hbm_bytes_per_second * 1e3
+        fixed += known[0]["counted"][0]["links_ms"]
+        rows.append([1.0, 0.0])
+        times.append([fixed / share for share in (REACHED, *reversed(REACHED_RANGE))])
+    ms, *ends = (round(value, 4) for value in sizes(step) @ np.linalg.solve(rows, times))
     dated = {key: known[-1][key] for key in ("libtpu", "predicted_on")}
     return {"prediction_ms": ms, "interval_ms": ends, "counted": "interpolated"} | dated
 
