@@ -56,12 +56,12 @@ def name_of(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-_receivers: list[Callable[[int], None]] = []  # of the signals; the last one gets them
+_listeners: list[Listener] = []  # the last one gets the signals
 _listening_process = 0
 
 
 def _start_listening() -> None:
-    """Start the thread that calls the last receiver, once in this process (main thread only)."""
+    """Start the thread that tells the last listener, once in this process (main thread only)."""
     global _listening_process
     if _listening_process == os.getpid():
         return
@@ -75,8 +75,9 @@ def _start_listening() -> None:
 def _listen(reader: int) -> None:
     while numbers := os.read(reader, 64):
         for number in numbers:
-            if number in SIGNALS and _receivers:
-                _receivers[-1](number)
+            if number in SIGNALS:
+                for listener in _listeners[-1:]:  # a copy: the main thread may remove it meanwhile
+                    listener.receive(number)
 
 
 class Listener:
@@ -90,11 +91,11 @@ class Listener:
     def __init__(
         self, receive: Callable[[int], None], handler: Handler = lambda number, frame: None
     ) -> None:
-        self._receive, self._handler = receive, handler
+        self.receive, self._handler = receive, handler
 
     def __enter__(self) -> Listener:
         _start_listening()
-        _receivers.append(self._receive)
+        _listeners.append(self)
         self._outer_handlers = set_handlers(self._handler)  # last: from here on it may raise
         return self
 
@@ -106,7 +107,7 @@ class Listener:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._outer_handlers.items():
             signal.signal(number, handler)
-        _receivers.remove(self._receive)
+        _listeners.remove(self)
 
 
 class CommandSignals:

@@ -90,7 +90,7 @@ def test_what_to_expect_is_said_of_small_models():
     tiny = fitted("tiny-cpu", ["training.num_train_steps=400", "training.global_batch_size=4"])
     config, data = with_data(tiny)
     steps = 600_000 // (4 * data.seq_length)
-    assert f"about {steps:,} steps (0.6 M tokens)" in plateau(config, data)
+    assert f"until about step {steps:,} (0.6 M tokens) little more" in plateau(config, data)
     late = plateau(*with_data(fitted("tiny-cpu", ["model.initializer=normal"])))
     assert "4 M tokens" in late and "ends before that" in late
     assert plateau(*with_data(fitted("base-4096"))) is None

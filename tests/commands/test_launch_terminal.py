@@ -21,7 +21,7 @@ def press(interrupts, number=signal.SIGINT):
     """Sends the signal, and waits until the listening thread has it."""
     received = threading.Event()
     receive = interrupts._interrupted
-    interrupts._receive = lambda n: (receive(n), received.set())
+    interrupts.receive = lambda n: (receive(n), received.set())
     os.kill(os.getpid(), number)
     assert received.wait(10)
 

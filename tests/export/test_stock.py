@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja import export
+from bigbird_ja.data.manifest import TOKENIZER_NAME
 from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.run.checkpoints import Meta
@@ -53,10 +54,12 @@ def begun(folder, length, place, monkeypatch, **sets):
     about = [f"make_data.seq_length={length}", f"tokenize.vocab_size={tokenizer.vocab_size}"]
     facts = vars(requested_data(resolve_config(None, about)[0], tokenizer.special.pad))
     data = _Made(**facts, tokenizer_sha256=tokenizer.sha256)
-    adopted = hf_folder.adopted_settings(str(folder), None, data)
+    (place / "data").mkdir(exist_ok=True)
+    (place / "data" / TOKENIZER_NAME).write_bytes(tokenizer.model_bytes)
+    adopted = hf_folder.adopted_settings(str(folder), None, data, str(place / "data"))
     given = [f"model.{name}={value}" for name, value in sets.items()]
     config = fit_to_data(resolve_config(None, given, adopted=adopted)[0], data)
-    first = load_initial(str(folder), config, data, tokenizer.sha256)
+    first = load_initial(str(folder), config, data)
     begun_from(monkeypatch, **first.record)
     meta = Meta(0, "c" * 64, "d" * 64, 0.0, 0, 0, 0.0, 0, 1)
     run = TrainedModel(str(place), config, data, dict(first.values), tokenizer, meta)

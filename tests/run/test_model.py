@@ -16,6 +16,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
 from bigbird_ja.run.model import read_variables, write_variables
 from bigbird_ja.settings.values import varied
+from bigbird_ja.storage.ownership import Made, Owned
 from testkit.runs import SETTINGS
 from tests.data import making
 
@@ -136,6 +137,7 @@ def test_wrong_variables_under_a_right_sidecar_are_refused(
     for file, stored in meta["files"].items():
         stored["crc32c"], stored["bytes"] = storage.crc32c_of_file(f"{copy.model_dir}/{file}")
     path.write_text(json.dumps(meta))
+    Owned.load(copy.model_dir).note({path.name: Made.of_file(str(path))})
     ended = run(*_commands(copy, tmp_path / "out")[command])
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("bigbird-ja: ")]
     assert ended.status == 2 and name in line and words in line and not (tmp_path / "out").exists()
