@@ -1,4 +1,4 @@
-"""What the refusals of the services mean, and what the user can do about each."""
+"""Advice on refusals of the services: their meaning, and the remedy for each."""
 
 from bigbird_ja import accelerators
 from bigbird_ja.launch import LaunchedRun

@@ -60,7 +60,7 @@ _NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What is known of a tokenizer's tokens."""
+    """Facts about the tokens of a tokenizer."""
 
     names: list[str]  # by id, as the tokenizer has them; empty for an id without a token
     special: dict[str, int | None]  # of `SpecialIds`
