@@ -1,4 +1,4 @@
-"""Ask the services for what they offer a project, by their own lists: types and images by zone, and quota.
+"""Ask the services what they offer a project: types and images by zone, and quota.
 
 The lists cost nothing and need the credentials of a creation. Google's references: Cloud TPU API v2
 `projects.locations`, `.acceleratorTypes` and `.runtimeVersions`; Compute Engine v1
