@@ -169,35 +169,29 @@ def run_tasks(
         yield from map(function, tasks)
         return
     import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
     # Not "fork": a fork of a process with threads (storage, progress) may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_workers, context, _start_worker, (initializer, arguments))
+    # A worker inherits the signal mask of the thread that starts it: this process answers Ctrl-C
+    # and SIGHUP for its workers. Python's handlers run in the main thread, so that they interrupt
+    # no start halfway.
+    mask = (signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
     pending: collections.deque[Future[R]] = collections.deque()
-    try:
-        for task in tasks:
-            with _signals_blocked():  # which a worker inherits that is started here
-                pending.append(pool.submit(_call, function, task))
-            if len(pending) >= _IN_FLIGHT * num_workers:
+    with ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=mask) as starter:
+        try:
+            for task in tasks:
+                pending.append(starter.submit(pool.submit, _call, function, task).result())
+                if len(pending) >= _IN_FLIGHT * num_workers:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    except BrokenProcessPool as error:
-        raise _worker_error(pool) from error
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """Block Ctrl-C and SIGHUP in this thread: this process answers them for its workers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        except BrokenProcessPool as error:
+            raise _worker_error(pool) from error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def bigbird_ja(
