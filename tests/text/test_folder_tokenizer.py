@@ -240,7 +240,11 @@ BAD = {
     "two at one end": (UNIGRAM, spoilt(FILE, post_processor=TWICE), "puts 2 tokens before"),
     "the library panics": (UNIGRAM, spoilt(FILE, normalizer=PANIC), "precompiled_charsmap"),
     "one token for two": ("RoBERTa's BPE", spoilt(CONFIG, pad_token="</s>"), "plays two parts"),
-    "no such words of MeCab": (MECAB, spoilt(CONFIG, word_tokenizer_type="jumanpp"), r"bad: .*rhoknp"),
+    "no such words (MeCab)": (
+        MECAB,
+        spoilt(CONFIG, word_tokenizer_type="jumanpp"),
+        "bad: .*rhoknp",
+    ),
     "options of MeCab": (MECAB, spoilt(CONFIG, mecab_kwargs=WRITES), "mecab_option can write"),
 }
 
