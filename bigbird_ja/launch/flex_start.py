@@ -105,7 +105,8 @@ def create(command: Sequence[str], metadata: Mapping[str, str]) -> str:
 
 def _fault(text: str) -> ServiceFault:
     """Translate what gcloud prints: `ERROR: (gcloud...) RESOURCE_EXHAUSTED: message`."""
-    message = " ".join(text.partition("ERROR:")[2].split()) or "gcloud failed without a message"
+    message = " ".join((text.partition("ERROR:")[2] or text[-500:]).split())
+    message = message or "gcloud failed without a message"
     if "Invalid choice" in message or "unrecognized arguments" in message:
         message = f"{message[:200]}: run `gcloud components install alpha`"
         return ServiceFault(Kind.BAD_REQUEST, message)

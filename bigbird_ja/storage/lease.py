@@ -63,7 +63,7 @@ class Holder:
 
 
 def this_owner() -> Holder:
-    """Return a new acquisition of this process."""
+    """Return a holder that stands for this process, with a new random id."""
     return Holder(
         host=socket.gethostname(),
         pid=os.getpid(),

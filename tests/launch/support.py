@@ -21,7 +21,7 @@ from bigbird_ja.launch.rest import Rest
 from bigbird_ja.launch.startup import VM_VARIABLE
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.tpu_api import TpuNodes
-from testkit import synthetic
+from testkit import ROOT, synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -139,7 +139,8 @@ def vm_of(name, run_id="", kind="v3-8", **more):
 
 def install_gcloud(folder):
     """Puts the fake `gcloud` into a folder for PATH."""
-    write_tool(f"{folder}/gcloud", f'exec {sys.executable} -m testkit.fakes.gcloud "$@"')
+    fake = f'exec env PYTHONPATH={ROOT} {sys.executable} -m testkit.fakes.gcloud "$@"'
+    write_tool(f"{folder}/gcloud", fake)
     return f"{folder}:{os.environ['PATH']}"
 
 
