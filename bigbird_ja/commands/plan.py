@@ -70,7 +70,7 @@ def define_flags(flags: Flags) -> None:
     flags.path("preflight", rates, many=True)
     flags.path("price_file", "YAML file over the built-in table of prices.")
     budget = "Budget: the table shows what it buys."
-    flags.number("max_cost", None, budget, unit="US dollars", above=0, high=1e9, none="no budget")
+    flags.number("max_cost", None, budget, unit="US dollars", low=0.01, high=1e9, none="no budget")
     flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
 
 

@@ -78,7 +78,7 @@ def define_flags(flags: Flags) -> None:
         "Save and stop (status 75) this many minutes after the command started,"
         " start-up and compilation included: for a session that ends by the clock.",
         unit="minutes",
-        above=0,
+        low=0.01,
         high=1e6,
         none="until training.num_train_steps",
     )

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 PAD_ID = "make_data.pad_id"  # a fact of the data set: no setting has this key
 Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-SeqLength = Annotated[int, Meta(ge=8, le=1_000_000)]
+SeqLength = Annotated[int, Meta(ge=8, le=1_000_000, extra={"unit": "tokens"})]
 Masking = Literal["dynamic", "static"]
-Predictions = Annotated[int, Meta(ge=1, le=1_000_000)]
+Predictions = Annotated[int, Meta(ge=1, le=1_000_000, extra={"unit": "tokens"})]
 MaskRate = Annotated[float, Meta(ge=0.0001, le=0.9)]
 MaskUnit = Literal["subword", "whole_word", "span"]
 
@@ -38,13 +38,8 @@ _fact = partial(setting, by=("make-data", *_RUN), change="fixed")
 class TokenizeConfig:
     """Settings for training the SentencePiece model."""
 
-    vocab_size: int = setting(
-        32_000,
-        "Size of the vocabulary, special tokens included.",
-        (16, 10_000_000),
-        "entries",
-        by=("tokenize", *_RUN),
-        change="fixed",
+    vocab_size: int = _fact(
+        32_000, "Vocabulary, special tokens included.", (16, 10_000_000), by=("tokenize", *_RUN)
     )
     model_type: Literal["unigram", "bpe"] = setting("unigram", "Type of SentencePiece model.")
     character_coverage: float = setting(
@@ -54,10 +49,7 @@ class TokenizeConfig:
         16_384, "Longest line to train on; longer ones are split.", (16, 2**31 - 1), "bytes"
     )
     max_sentences: int = setting(
-        2_000_000,
-        "Lines to train on, drawn from the whole corpus; 0: all.",
-        (0, LONGEST_RUN),
-        "lines",
+        2_000_000, "Lines drawn from the whole corpus; 0: all.", (0, LONGEST_RUN), "lines"
     )
 
 
@@ -65,41 +57,29 @@ class TokenizeConfig:
 class MakeDataConfig:
     """Settings for making a data set."""
 
-    seq_length: SeqLength = _fact(4096, "Sequence length, [CLS] and [SEP] included.", unit="tokens")
+    seq_length: SeqLength = _fact(4096, "Sequence length, [CLS] and [SEP] included.")
     masking: Masking = _fact(
         "dynamic",
         "Masks. dynamic: drawn in training, new in each epoch; static: stored in the records.",
     )
     dupe_factor: int = setting(
-        10,
-        "Copies of each sequence, with different masks.",
-        (1, 1000),
-        "copies",
-        only_with="make_data.masking=static",
+        10, "Copies, each masked anew.", (1, 1000), only_with="make_data.masking=static"
     )
     max_predictions_per_seq: Predictions | None = _fact(
-        None,
-        "Maximum number of predicted tokens per sequence.",
-        unit="tokens",
-        none="what seq_length and masked_lm_prob need",
+        None, "Maximum predicted tokens.", none="what seq_length and masked_lm_prob need"
     )
     masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
     mask_unit: MaskUnit = _fact(
         "whole_word",
         "Unit that is masked as a whole: a token, a word, or a span of words.",
         by=("make-data", "pretrain", "launch", "plan"),
-        change="fixed",
     )
     word_boundaries: Literal["script", "mecab"] = setting(
         "script", "Word boundaries: changes of script, or MeCab with unidic-lite (extra `words`)."
     )
     nsp: bool = _fact(False, "Pairs of segments (A and B) for next-sentence prediction.")
-    eval_fraction: float = _fact(
-        0.01, "Share of the documents held out for evaluation.", (0.0, 0.5)
-    )
-    num_shards: int = setting(
-        0, "Train shards; 0: a multiple of 32, by size.", (0, 100_000), "files"
-    )
+    eval_fraction: float = _fact(0.01, "Share of documents held out for evaluation.", (0.0, 0.5))
+    num_shards: int = setting(0, "Train shards; 0: a multiple of 32, by size.", (0, 100_000))
     seed: int = setting(12_345, "Seed for shuffling, held-out documents and static masks.", SEEDS)
 
 

@@ -35,7 +35,7 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Option:
-    """Value that a user can give. Bounds are allowed unless `above` or `below` states them."""
+    """Value that a user can give; `low` and `high` are allowed, too."""
 
     key: str  # section.name of a setting, or --name of a flag
     kind: type  # int, float, bool or str
@@ -44,8 +44,6 @@ class Option:
     unit: str = ""
     low: float | None = None
     high: float | None = None
-    above: float | None = None  # excluded lower bound
-    below: float | None = None  # excluded upper bound
     choices: tuple[str, ...] = ()
     none: str = ""  # meaning of None, if None is a value
     filled: bool = False  # a text that cannot be empty
@@ -57,17 +55,12 @@ class Option:
 
     def _range(self, endless: float) -> str:
         """Format the range, without an upper bound from `endless` on."""
-        least = self.low if self.above is None else self.above
-        most = self.high if self.below is None else self.below
-        if least is None or most is None:
+        if self.low is None or self.high is None:
             return ""
-        if least <= -(2**63):
+        if self.low <= -(2**63):
             return "any whole number of 64 bits"
-        lower = f"above {self.above:g}" if self.above is not None else _bound(least)
-        if most >= endless:
-            return lower if self.above is not None else f"at least {lower}"
-        upper = f"below {self.below:g}" if self.below is not None else f"to {_bound(most)}"
-        return f"{lower} {upper}"
+        lower = _bound(self.low)
+        return f"at least {lower}" if self.high >= endless else f"{lower} to {_bound(self.high)}"
 
     @property
     def default_text(self) -> str:
@@ -89,8 +82,8 @@ class Option:
         prefix = f"{source}: " if source else ""
         written = f"{prefix}{self.key}{' ' if self.key.startswith('--') else '='}{shortened(value)}"
         try:
-            # As msgspec does: 2.0 is an int, 1e-4 as text a float; a switch is true or false.
-            read: Any = msgspec.convert(value, self.kind, strict=self.kind is bool)
+            # As msgspec does: 2.0 is an int, 1e-4 as text a float, true and 1 a switch.
+            read: Any = msgspec.convert(value, self.kind, strict=False)
         except msgspec.ValidationError as error:
             raise BadInput(f"{written} is not a valid {self.kind.__name__}") from error
         if self.filled and not read:
@@ -98,18 +91,10 @@ class Option:
         if self.choices and read not in self.choices:
             near = nearest(str(read), self.choices)
             raise BadInput(f"{written}{near}: one of {', '.join(self.choices)}")
-        if self.kind in (int, float) and not self._is_inside(read):
+        # msgspec's own bounds end at 63 bits, and let NaN pass.
+        if self.low is not None and self.high is not None and not self.low <= read <= self.high:
             raise BadInput(f"{written}: must be {self._range(math.inf)}")
         return read
-
-    def _is_inside(self, value: float) -> bool:  # msgspec's own bounds end at 63 bits
-        return (
-            math.isfinite(value)
-            and (self.low is None or value >= self.low)
-            and (self.high is None or value <= self.high)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
 
 
 @dataclass(frozen=True)
@@ -154,14 +139,14 @@ def setting(
     Args:
         default: value if none is given.
         meaning: noun phrase for `--help`.
-        span: lowest and highest value; can be left out if the field's type is `Annotated` by them.
-        unit: unit of the value.
+        span: lowest and highest value; left out if the field's type is `Annotated` by them.
+        unit: unit of the value, with `span`.
         declared: other fields of `Setting`; what all settings of a section have in common is
             metadata of the section's field.
     """
     if span is not None:
-        declared |= {"low": span[0], "high": span[1]}
-    return field(default=default, metadata={"meaning": meaning, "unit": unit, **declared})
+        declared |= {"low": span[0], "high": span[1], "unit": unit}
+    return field(default=default, metadata={"meaning": meaning, **declared})
 
 
 def settings_of(config_class: type) -> dict[str, Setting]:
@@ -188,7 +173,7 @@ def _kind(hint: Any) -> tuple[type, dict[str, Any]]:
     if origin is not Annotated:
         return hint, {}
     (bounds,) = hint.__metadata__
-    return inner[0], {"low": bounds.ge, "high": bounds.le}
+    return inner[0], {"low": bounds.ge, "high": bounds.le, **(bounds.extra or {})}
 
 
 def format_value(value: Any) -> str:

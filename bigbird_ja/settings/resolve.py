@@ -15,7 +15,7 @@ from typing import Any
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings import DATA_KEYS, PAD_ID, Data, data_entries, requested_data
-from bigbird_ja.settings.option import in_words, nearest, shortened
+from bigbird_ja.settings.option import nearest, shortened
 from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten, validate_config, validate_on_data, varied
 
@@ -190,11 +190,9 @@ def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -
         for key, needed in OPTIONS[override.key].conditions:
             value = values[key]
             if value not in needed:
-                is_set = override.source == "--set"
-                given = f"{override.key}=" if is_set else f"{override.source} "
                 raise BadInput(
-                    f"{given}{override.value} has no effect with {key}={value}: leave it out, or"
-                    f" choose {key}={'|'.join(needed)}"
+                    f"{override.key}={override.value} has no effect with {key}={value}: leave it"
+                    f" out, or choose {key}={'|'.join(needed)}"
                 )
 
 
@@ -257,12 +255,7 @@ def _read_set(text: str, uses: Sequence[str]) -> Override | None:
     if not separator:
         raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
     if key in OPTIONS and key not in uses:
-        section = OPTIONS[key].section
-        near = in_words(uses, [other for other in OPTIONS if other.startswith(f"{section}.")])
-        used = near or ", ".join(
-            f"{name}.*" for name in dict.fromkeys(OPTIONS[u].section for u in uses)
-        )
-        raise BadInput(f"{flag} {key}: this command does not use it; it uses {used}")
+        raise BadInput(f"{flag} {key}: this command does not use it: --help lists what it uses")
     return _read(key, decode.read_yaml(value, f"{flag} {key}"), False, flag)
 
 
@@ -298,10 +291,8 @@ def preset_names() -> list[str]:
 
 def preset_purposes() -> dict[str, str]:
     """Map each preset to its purpose, the first line of its file."""
-    return {
-        path.stem: path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-        for path in sorted(_PRESETS.glob("*.yaml"))
-    }
+    texts = {name: pathlib.Path(preset_path(name)).read_text("utf-8") for name in preset_names()}
+    return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
 
 
 def preset_path(name: str) -> str:

@@ -112,8 +112,6 @@ def test_the_echo_is_what_takes_effect_and_differs_from_the_preset(tmp_path):
     assert echoed(path, uses=("model",)) == ["  (all defaults)"]
     assert echoed(path) == [f"  tokenize.vocab_size = 100  (default 32000; from {path})"]
     # A run that is resumed: what differs from its own settings.
-    changed = "  training.num_train_steps = 40  (default 1400000; from --set)"
-    assert echoed(path, other, run=path) == [f"  {path}", changed]
     path = write(tmp_path, config_to_yaml(resolve_config(path, [other])[0]))
     changed = "  training.num_train_steps = 50  (run 40; from --set)"
     assert echoed(path, "training.num_train_steps=50", run=path) == [f"  {path}", changed]
@@ -144,14 +142,11 @@ def test_a_bad_file_is_one_clear_line(tmp_path, text, words):
         ("training.batch_size", "training.global_batch_size"),
         ("num_layer", "model.num_layers"),
         ("training.save_every_step", "checkpoints.save_every_steps"),
-        ("training.clipnorm", "training.clip_norm"),
-        ("model.attention", "model.attention_type"),
     ],
 )
 def test_an_unknown_setting_names_the_nearest_ones(name, meant):
-    with pytest.raises(BadInput, match="did you mean") as error:
+    with pytest.raises(BadInput, match=f"did you mean '{meant}'"):
         resolve_config(None, [f"{name}=1"])
-    assert repr(meant) in str(error.value)
 
 
 def test_settings_of_another_programs_model_are_read_by_their_declarations():
@@ -187,23 +182,26 @@ def test_a_mask_rate_of_trainings_own_has_places_for_its_highest():
         completed(rates[1])
 
 
-def test_a_setting_that_went_is_refused_with_what_serves_and_ignored_where_it_was_off(tmp_path):
-    file = tmp_path / "old.yaml"
-    sets = {"first_seq_length": 512, "optimizer_sharding": True, "gradient_sum_dtype": "bfloat16"}
-    served = {"first_seq_length": "--init_from RUN", "optimizer_sharding": "optimizer=muon"}
-    for key, value in sets.items():
-        file.write_text(f"training: {{{key}: {value}, clip_norm: 2}}")
-        for given in ((str(file), []), (None, [f"training.{key}={value}"])):
-            with pytest.raises(BadInput, match=f"{key} is no longer a setting") as refused:
-                resolve_config(*given)
-            assert served.get(key, "") in str(refused.value)
-    with pytest.raises(BadInput, match=r"initializer=mimetic is no longer .*subspaces"):
-        resolve_config(None, ["model.initializer=mimetic"])
-    with pytest.raises(BadInput, match="optimizer_sharding is no longer a setting"):
-        resolve_config(None, ["training.optimizer_sharding=false"])  # its value in old files
-    off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
-    file.write_text(f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}")
-    assert resolve_config(str(file))[0] == resolve_config(None, ["training.clip_norm=2"])[0]
+@pytest.mark.parametrize(
+    ("key", "value", "off", "serves"),
+    [
+        ("training.first_seq_length", 512, "null", "--init_from RUN"),
+        ("training.optimizer_sharding", "true", "false", "optimizer=muon"),
+        ("training.gradient_sum_dtype", "bfloat16", "float32", ""),
+        ("model.initializer", "mimetic", "normal", "subspaces"),
+    ],
+)
+def test_a_setting_of_0_1_0_that_went_is_refused_but_in_a_file_that_had_it_off(
+    key, value, off, serves, tmp_path
+):
+    file, refused = tmp_path / "old.yaml", f"{key}.* is no longer a setting: .*{serves}"
+    section, _, name = key.partition(".")
+    file.write_text(f"{section}: {{{name}: {value}}}")
+    for given in ((str(file), []), (None, [f"{key}={value}"])):
+        with pytest.raises(BadInput, match=refused):
+            resolve_config(*given)
+    file.write_text(f"{section}: {{{name}: {off}}}")
+    assert resolve_config(str(file))[0] == Config()
 
 
 FIRST, FINAL = "training.masked_lm_prob=", "training.final_masked_lm_prob="
@@ -211,15 +209,15 @@ RATES = (f"{FIRST}0.4", f"{FINAL}0.2")
 REFUSED = r"masked_lm_prob=0\.4 has no effect with make_data\.masking=static"
 
 
-def preset_rates(*sets, preset="base-4096", **data):
-    """The mask rates of a preset on a data set."""
-    return mask_rates(completed(*sets, path=preset, data=replace(DATA, **data)))
+def preset_rates(*sets, **data):
+    """The mask rates of a preset, from 0.3 to 0.15, on a data set."""
+    return mask_rates(completed(*sets, path="tiny-cpu", data=replace(DATA, **data)))
 
 
 @pytest.mark.parametrize(
     ("sets", "data", "rates"),
     [
-        ((), {}, (0.3, 0.3)),
+        ((), {}, (0.3, 0.15)),
         ((), {"masking": "static"}, None),
         ((), {"masked_lm_prob": 0.2}, None),  # data that was made so on purpose
         (RATES, {"masked_lm_prob": 0.2}, (0.4, 0.2)),
@@ -232,11 +230,6 @@ def preset_rates(*sets, preset="base-4096", **data):
 def test_a_presets_mask_rates_are_for_dynamic_masks_at_the_usual_rate(sets, data, rates):
     found = preset_rates(*sets, **data)
     assert (found and found[:2]) == rates
-
-
-def test_the_first_mask_rate_on_the_command_line_drops_a_presets_final_one():
-    found = preset_rates(f"{FIRST}0.1", preset="tiny-cpu")
-    assert found is not None and found[:2] == (0.1, 0.1)
 
 
 def test_mask_rates_on_the_command_line_are_refused_for_static_masks():
@@ -262,8 +255,6 @@ def test_a_setting_that_depends_on_another_is_refused_without_it(key):
     option = OPTIONS[key]
     other, needed = option.conditions[-1]
     value = "true" if option.kind is bool else option.choices[-1] if option.choices else option.low
-    if value is None:
-        value = ((option.above or 0) + (option.below or 1)) / 2
     for choice in OPTIONS[other].choices:
         sets = [f"{key}={value}", f"{other}={choice}"]
         if choice in needed:
@@ -317,12 +308,8 @@ def test_a_rate_of_another_scale_is_warned_of_whatever_the_optimizer(optimizer):
         (line,) = warnings(rate)
         assert f"learning_rate={float(rate):g} is 30 times or more {side}" in line
     assert not warnings("5e-5") and not warnings("5e-3") and not warnings("0.02", width=96)
-
-
-def test_a_low_rate_is_right_where_training_goes_on_from_a_model():
-    low, high = (completed(f"training.learning_rate={rate}") for rate in ("1e-5", "0.02"))
-    assert not config_warnings(low, from_scratch=False)
-    assert config_warnings(high, from_scratch=False)
+    low = completed("training.learning_rate=1e-5")
+    assert not config_warnings(low, from_scratch=False), "training goes on from a model"
 
 
 def test_what_a_model_dir_accepts_a_change_of():
