@@ -18,14 +18,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.errors import StorageError as StorageError
-from bigbird_ja.storage import disk
 from bigbird_ja.storage.disk import Disk
+from bigbird_ja.storage.disk import clean_temporary as clean_temporary
 from bigbird_ja.storage.disk import crc32c_of_file as crc32c_of_file
 from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, is_remote
 from bigbird_ja.storage.paths import TEMPORARY_PREFIX as TEMPORARY_PREFIX
@@ -36,7 +36,7 @@ from bigbird_ja.storage.paths import directory_of as directory_of
 from bigbird_ja.storage.paths import join as join
 
 if TYPE_CHECKING:
-    from bigbird_ja.storage.bucket import Bucket
+    from bigbird_ja.storage.gcs import Bucket
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,7 +46,7 @@ _DISK = Disk()
 
 @functools.cache
 def _bucket() -> Bucket:
-    from bigbird_ja.storage.bucket import Bucket  # half a second, for the client library
+    from bigbird_ja.storage.gcs import Bucket  # half a second, for the client library
 
     return Bucket()
 
@@ -75,9 +75,9 @@ open_read = _by_path(Disk.open_read)
 read_with_token = _by_path(Disk.read_with_token)
 writing = _by_path(Disk.writing)
 write_bytes = _by_path(Disk.write_bytes)
-create_exclusive = _by_path(Disk.create_exclusive)
 replace_if = _by_path(Disk.replace_if)
 delete = _by_path(Disk.delete)
+rename = _by_path(Disk.rename)
 exists = _by_path(Disk.exists)
 stat = _by_path(Disk.stat)
 list_stats = _by_path(Disk.list_stats)
@@ -108,6 +108,11 @@ def write_text(path: str, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def create_exclusive(path: str, data: bytes) -> bool:
+    """Creates a file; False where it exists. For leases and ownership manifests."""
+    return replace_if(path, data, "") is not None
+
+
 def list_files(directory: str) -> list[str]:
     """Lists the names in `Disk.list_stats`."""
     return list(list_stats(directory))
@@ -117,11 +122,6 @@ def make_directory(path: str) -> None:
     """Creates a directory and its parents on disk; nothing to do on a bucket."""
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
-
-
-def clean_temporary(directory: str, names: str, **how: float) -> list[str]:
-    """Remove what killed writers left in a directory on disk, as `disk.clean_temporary` does."""
-    return [] if is_remote(directory) else disk.clean_temporary(directory, names, **how)
 
 
 def fetch(path: str, directory: str) -> str:
@@ -148,30 +148,12 @@ def delete_if(path: str, token: str) -> None:
     _bucket().delete_if(path, token)
 
 
-def rename(source: str, target: str) -> None:
-    """Renames a file, as `Disk.rename` does.
-
-    Raises:
-        BadInput: one is on disk and the other on a bucket.
-    """
-    if place_of(source) is not place_of(target):
-        raise BadInput(f"{source}: cannot be renamed to {target}: copy it")
-    place_of(source).rename(source, target)
-
-
 def free_name(path: str) -> str:
     """Return the first of PATH.replaced-1, PATH.replaced-2, ... that doesn't exist."""
     path, number = path.rstrip("/"), 1
     while exists(f"{path}.replaced-{number}"):
         number += 1
     return f"{path}.replaced-{number}"
-
-
-def keep_aside(path: str) -> str:
-    """Copy a file to PATH.replaced-N, and return that path: a hard link, or a bucket's own copy."""
-    target = free_name(path)
-    place_of(path).copy(path, target)
-    return target
 
 
 def bucket_location(path: str) -> str | None:
@@ -190,11 +172,6 @@ def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
     The client library's `transfer_manager` is not used: after a failure it waits for all the
     others, and it does not verify a download that was resumed.
     """
-    pool = ThreadPoolExecutor(8, thread_name_prefix="storage")
-    try:
-        futures = [pool.submit(task) for task in tasks]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
+        for _ in pool.map(lambda task: task(), tasks):  # an error cancels those that wait
+            pass

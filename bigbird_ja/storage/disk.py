@@ -28,7 +28,7 @@ _OWNER = f"{TEMPORARY_PREFIX}owner"  # of a scratch folder
 
 
 class Disk:
-    """Handles files of this machine. What its methods promise, `bucket.Bucket` promises too.
+    """Handles files of this machine. What its methods promise, `gcs.Bucket` promises too.
 
     Paths are strings, and errors carry them: FileNotFoundError, PermissionError, `StorageError`.
     """
@@ -73,20 +73,15 @@ class Disk:
     def list_stats(self, directory: str) -> dict[str, Stat]:
         """Maps names of the files in a directory to `Stat`, sorted; {} where there is none.
 
-        One request on a bucket, checksums included. Unfinished files are left out. A link that
-        leads nowhere is listed with its own size.
+        One request on a bucket, checksums included. Left out are unfinished files and links that
+        lead nowhere.
         """
-        try:
-            with os.scandir(directory) as entries:
-                names = sorted(entry.name for entry in entries if not entry.is_dir())
-        except FileNotFoundError:
-            return {}
         stats = {}
-        for name in names:
-            if not name.startswith(TEMPORARY_PREFIX):
-                path = os.path.join(directory, name)
-                with contextlib.suppress(FileNotFoundError):  # gone since it was listed
-                    stats[name] = _stat(os.stat(path) if os.path.exists(path) else os.lstat(path))
+        for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
+            path = os.path.join(directory, name)
+            if not name.startswith(TEMPORARY_PREFIX) and not os.path.isdir(path):
+                with contextlib.suppress(FileNotFoundError):  # gone since, or a link to nothing
+                    stats[name] = _stat(os.stat(path))
         return stats
 
     def list_tree(self, directory: str) -> list[str]:
@@ -126,36 +121,19 @@ class Disk:
                 os.replace(file.name, path)
             _sync_directory(path)
 
-    def create_exclusive(self, path: str, data: bytes) -> bool:
-        """Creates a file, whole at once by a hard link; False where it exists. For leases."""
-        with _temporary(path) as file:
-            file.write(data)
-            _sync(file)
-            try:
-                os.link(file.name, path)
-            except FileExistsError:
-                return False
-            except PermissionError:
-                raise
-            except OSError:  # a filesystem without hard links
-                return _create_without_link(path, data)
-            _sync_directory(path)
-            return True
-
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
         """Replaces a file if it is still the version of `token`; the new token, or None.
 
-        Calls in one directory take turns.
+        The token "" stands for a file that is absent. Calls in one directory take turns.
         """
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:
             fcntl.flock(directory, fcntl.LOCK_EX)  # which the kernel frees on a kill
-            if self.stat(path).token != token:
+            current = self.stat(path).token if os.path.exists(path) else ""
+            if current != token:
                 return None
             self.write_bytes(path, data)
             return self.stat(path).token
-        except FileNotFoundError:
-            return None
         finally:
             os.close(directory)
 
@@ -213,16 +191,6 @@ def _stat(info: os.stat_result) -> Stat:
 
 def _token(info: os.stat_result) -> str:
     return f"{info.st_ino}-{info.st_mtime_ns}-{info.st_size}"
-
-
-def _create_without_link(path: str, data: bytes) -> bool:
-    try:
-        with open(path, "xb") as file:
-            file.write(data)
-            _sync(file)
-    except FileExistsError:
-        return False
-    return True
 
 
 @contextlib.contextmanager

@@ -1,19 +1,24 @@
-"""Requests to Google Cloud Storage by `google-cloud-storage`, with its retries, and pinned reads.
+"""Objects on Google Cloud Storage as files, by `google-cloud-storage`: `Bucket`.
 
 The library retries what its documentation calls transient (`DEFAULT_RETRY`). Here are the deadline,
-the warning that it logs nowhere, and the exceptions that callers handle.
+the warning that it logs nowhere, reads pinned to a generation, verified writes, and the exceptions
+that callers handle.
 """
 
 import contextlib
 import errno
 import functools
+import io
 import logging
+import math
+import mimetypes
 import os
+import secrets
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import google_crc32c
-from google.api_core.exceptions import GoogleAPICallError, RetryError
+from google.api_core.exceptions import GoogleAPICallError, PreconditionFailed, RetryError
 from google.auth import exceptions as auth
 from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
@@ -23,11 +28,14 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import Refused, StorageError
 from bigbird_ja.process.redact import redact
-from bigbird_ja.storage.paths import encode_crc32c, split_remote
+from bigbird_ja.storage import paths
+from bigbird_ja.storage.disk import Disk, scratch_directory
+from bigbird_ja.storage.paths import MAX_BYTES, SCHEME, Stat, encode_crc32c, split_remote
 
 CHUNK = 16 << 20  # bytes per request of a large file; a multiple of the protocol's 256 KiB
 MAX_RESTARTS = 3  # of a transfer that was damaged or lost, or whose object was replaced meanwhile
 _MAX_DELAY = 32.0  # seconds between two tries
+_FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +54,7 @@ def _client(process: int, emulator: str | None) -> Any:
     return storage.Client(project=os.environ.get("GOOGLE_CLOUD_PROJECT", "unset"))
 
 
-def blob(path: str) -> Any:
+def blob_of(path: str) -> Any:
     """Return the object of a gs:// path; nothing is requested yet."""
     bucket, name = split_remote(path)
     with faults(path):  # there may be no credentials
@@ -55,14 +63,10 @@ def blob(path: str) -> Any:
 
 def current(path: str) -> Any:
     """Return the object with its metadata; further requests name its generation."""
-    current = blob(path)
+    blob = blob_of(path)
     with faults(path):
-        current.reload(**options(path))
-    return current
-
-
-class ReplacedError(StorageError):
-    """The object was replaced while it was being read."""
+        blob.reload(**options(path))
+    return blob
 
 
 class DamagedError(StorageError):
@@ -75,9 +79,8 @@ class ObjectReader(BlobReader):
     Read from the first byte to the last, it is checked against the object's CRC-32C.
 
     Raises:
-        ReplacedError: The object was replaced after this reader was opened.
         DamagedError: The checksum differs.
-        StorageError: A fault lasted.
+        StorageError: A fault lasted, or the object was replaced after this reader was opened.
     """
 
     def __init__(self, path: str) -> None:
@@ -110,7 +113,7 @@ class ObjectReader(BlobReader):
             if current(self._path).generation == self._object.generation:
                 raise
             message = f"{self._path}: replaced while it was being read: run again"
-            raise ReplacedError(message) from error
+            raise StorageError(message) from error
 
 
 def _deadline() -> float:
@@ -127,9 +130,7 @@ def options(path: str) -> dict[str, Any]:
 
     delay = float(os.environ.get("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", 0.5))
     policy = DEFAULT_RETRY.with_delay(delay, _MAX_DELAY).with_timeout(_deadline())
-    timeout = min(
-        60.0, max(_deadline() / 3, 0.2)
-    )  # without a byte: the deadline has room for three
+    timeout = min(60.0, max(_deadline() / 3, 0.2))  # without a byte: there is time for three
     return {"timeout": timeout, "retry": lambda call: policy(call, on_error=on_error)}
 
 
@@ -165,18 +166,9 @@ def translate(error: Exception, path: str) -> Exception:
         return FileNotFoundError(errno.ENOENT, f"no such {what}", path)
     if status in (401, 403):
         return PermissionError(errno.EACCES, f"permission denied ({reason(error)})", path)
-    if isinstance(error, auth.InvalidOperation):  # anonymous: there is nothing to renew
-        return PermissionError(errno.EACCES, "permission denied (401 without credentials)", path)
-    if isinstance(error, auth.DefaultCredentialsError):
-        return Refused(
-            f"{path}: no Google credentials: run `gcloud auth application-default login`"
-        )
     if isinstance(error, auth.GoogleAuthError):
-        return PermissionError(
-            errno.EACCES,
-            "credentials expired or revoked, run `gcloud auth application-default login`",
-            path,
-        )
+        to_do = "run `gcloud auth application-default login`"
+        return Refused(f"{path}: no Google credentials, or expired or revoked ones: {to_do}")
     if status == 400:
         return Refused(f"{path}: the bucket refuses the request: {reason(error)}")
     if status is not None and status != 412:
@@ -202,3 +194,236 @@ def status_of(error: BaseException | None) -> int | None:
     if isinstance(error, InvalidResponse):
         return int(error.response.status_code)
     return error.code if isinstance(error, GoogleAPICallError) else None
+
+
+class Bucket:
+    """Handles objects, gs://bucket/name, by the methods of `Disk`, where each is documented.
+
+    There are no directories, and an object appears with its last byte.
+    """
+
+    def open_read(self, path: str) -> BinaryIO:
+        """Opens a buffered stream over the generation that is current now."""
+        return io.BufferedReader(ObjectReader(path), 1 << 16)
+
+    def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
+        """Read by one request, which is one generation by nature."""
+        content = io.BytesIO()
+        blob = _download(path, content, limit)
+        return content.getvalue(), str(blob.generation)
+
+    def stat(self, path: str) -> Stat:
+        """Request size, generation and checksum."""
+        return _stat(current(path))
+
+    def exists(self, path: str) -> bool:
+        """Looks for an object of this name, or one below it."""
+        prefix = _directory_prefix(path)
+        if prefix:
+            with contextlib.suppress(FileNotFoundError):
+                self.stat(path.rstrip("/"))
+                return True
+        with contextlib.suppress(FileNotFoundError):  # no such bucket
+            return any(_objects(path, prefix, "", page_size=10)) or not prefix
+        return False
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Writes one object."""
+        _put(path, io.BytesIO(data), len(data))
+
+    @contextlib.contextmanager
+    def writing(self, path: str) -> Iterator[BinaryIO]:
+        """Opens a local file, which is uploaded at the end."""
+        with scratch_directory() as scratch:
+            local_path = os.path.join(scratch, "object")
+            with open(local_path, "wb") as file:
+                yield file
+            self.upload(local_path, path)
+
+    def replace_if(self, path: str, data: bytes, token: str) -> str | None:
+        """Replaces one generation; 0 stands for an object that is absent.
+
+        The reply to an earlier try may have been lost after the object was stored; a random word
+        in its metadata tells our write from another's.
+        """
+        mark = secrets.token_hex(8)
+        try:
+            return _put(path, io.BytesIO(data), len(data), int(token or 0), mark)
+        except PreconditionFailed:
+            pass
+        try:
+            blob = current(path)
+        except FileNotFoundError:
+            return None
+        return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
+
+    def upload(self, source: str, target: str) -> None:
+        """Upload a file; the bucket's checksum is compared with the file's."""
+        with Disk().open_read(source) as file:
+            _put(target, file, os.fstat(file.fileno()).st_size)
+
+    def take(self, source: str, target: str) -> None:
+        """Uploads a local file and removes it."""
+        self.upload(source, target)
+        os.unlink(source)
+
+    def download(self, source: str, target: str) -> None:
+        """Download in chunks, each with its own retries."""
+        with Disk().writing(target) as file:
+            _download(source, file, in_chunks=True)
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy on the bucket's side."""
+        token = None
+        while True:  # a large copy comes in several answers
+            with faults(source):
+                token, *_ = blob_of(target).rewrite(blob_of(source), token, **options(source))
+            if not token:
+                return
+
+    def rename(self, source: str, target: str) -> None:
+        """Copy on the bucket's side, then delete the old name."""
+        self.copy(source, target)
+        self.delete(source)
+
+    def delete(self, path: str) -> None:
+        """Delete an object; a missing one is fine."""
+        with contextlib.suppress(FileNotFoundError), faults(path):
+            blob_of(path).delete(**options(path))
+
+    def delete_if(self, path: str, token: str) -> None:
+        """Delete one generation, if it's still the current one."""
+        with contextlib.suppress(FileNotFoundError, PreconditionFailed), faults(path):
+            blob_of(path).delete(if_generation_match=int(token), **options(path))
+
+    def list_stats(self, directory: str) -> dict[str, Stat]:
+        """Lists the objects directly below, in the bucket's order, which is alphabetical."""
+        prefix = _directory_prefix(directory)
+        return {o.name[len(prefix) :]: _stat(o) for o in _objects(directory, prefix, "/")}
+
+    def list_tree(self, directory: str) -> list[str]:
+        """Lists all objects below."""
+        prefix = _directory_prefix(directory)
+        return [o.name[len(prefix) :] for o in _objects(directory, prefix, "")]
+
+    def glob(self, pattern: str) -> list[str]:
+        """List matching objects; there are no directories."""
+        bucket, name_pattern = split_remote(pattern)
+        found = _objects(pattern, "", "", match_glob=name_pattern)
+        return [f"{SCHEME}{bucket}/{o.name}" for o in found]
+
+    def location(self, path: str) -> str | None:
+        """Returns the region in lower case (`us-central1`, `us`); None where it may not be asked.
+
+        Objects may be readable without the right to see the bucket itself.
+        """
+        try:
+            with faults(path):
+                bucket = client().get_bucket(split_remote(path)[0], **options(path))
+        except PermissionError:
+            return None
+        return (bucket.location or "").lower() or None
+
+
+class _Checked(io.RawIOBase):
+    """Writer to a file that computes the checksum, and takes at most `limit` bytes."""
+
+    def __init__(self, path: str, file: BinaryIO, limit: float) -> None:
+        super().__init__()
+        self._path, self._file, self._limit = path, file, limit
+        self.crc32c = 0
+        file.seek(0)
+        file.truncate()
+
+    def write(self, data: Any) -> int:
+        if not data:  # the library would request this part again and again
+            raise DamagedError("an empty reply")
+        paths.check_size(self._path, self._file.tell() + len(data), self._limit)
+        self.crc32c = google_crc32c.extend(self.crc32c, data)
+        return self._file.write(data)
+
+
+def _download(path: str, file: BinaryIO, limit: float = math.inf, in_chunks: bool = False) -> Any:
+    """Download one generation; start again if it was replaced or damaged on the way.
+
+    Raises:
+        DamagedError: The checksum differs each time.
+    """
+    for number in range(MAX_RESTARTS):
+        blob, checked = current(path) if in_chunks else blob_of(path), _Checked(path, file, limit)
+        blob.chunk_size = CHUNK if blob.size else None
+        try:
+            with faults(path):
+                blob.download_to_file(checked, raw_download=True, checksum=None, **options(path))
+            if blob.crc32c in (None, encode_crc32c(checked.crc32c)):
+                return blob
+        except DamagedError:
+            pass
+        except FileNotFoundError:
+            if not in_chunks or number == MAX_RESTARTS - 1:
+                raise
+    raise DamagedError(f"{path}: damaged on the way each time: run again")
+
+
+def _stat(blob: Any) -> Stat:
+    return Stat(int(blob.size), str(blob.generation), blob.crc32c)
+
+
+def _put(
+    path: str, file: BinaryIO, size: int, generation: int | None = None, mark: str = ""
+) -> str:
+    """Upload a file, and return the generation.
+
+    The library cuts large files into chunks, each with its own deadline and retries, so that a file
+    may take its time while it advances, and compares the checksums.
+
+    Args:
+        path: of the object.
+        file: to send.
+        size: of the file, in bytes.
+        generation: that the object must have; None for any.
+        mark: stored with the object.
+    """
+    problem: Exception | None = None
+    for _ in range(MAX_RESTARTS):
+        blob = blob_of(path)
+        blob.chunk_size = CHUNK
+        if mark:
+            blob.metadata = {"writer": mark}
+        file.seek(0)
+        try:
+            with faults(path):
+                blob.upload_from_file(
+                    file,
+                    size=size,
+                    content_type=mimetypes.guess_type(path)[0] or "application/octet-stream",
+                    checksum="crc32c",
+                    if_generation_match=generation,
+                    **options(path),
+                )
+            return str(blob.generation)
+        except (FileNotFoundError, StorageError) as error:
+            # The bucket has forgotten a resumable upload: it starts again from the first byte. See
+            # https://cloud.google.com/storage/docs/performing-resumable-uploads
+            is_lost = status_of(error.__cause__) in (404, 410)
+            if "no such bucket" in str(error) or not (is_lost or isinstance(error, DamagedError)):
+                raise
+            problem = error
+    raise StorageError(f"{path}: the bucket lost or damaged each upload: run again") from problem
+
+
+def _objects(path: str, prefix: str, delimiter: str, **filters: Any) -> Iterator[Any]:
+    """List the objects under `prefix`, page by page, each page with its own retries.
+
+    Left out are the empty objects `NAME/` by which consoles show a folder.
+    """
+    how = {"prefix": prefix or None, "delimiter": delimiter or None, "fields": _FIELDS}
+    with faults(path):
+        for found in client().list_blobs(split_remote(path)[0], **how, **filters, **options(path)):
+            if not found.name.endswith("/"):
+                yield found
+
+
+def _directory_prefix(directory: str) -> str:
+    name = split_remote(directory)[1].rstrip("/")
+    return f"{name}/" if name else ""

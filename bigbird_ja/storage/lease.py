@@ -13,7 +13,6 @@ The content names the holder, for messages. Times in it are for people: clocks n
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -33,8 +32,6 @@ _POLL_SECONDS = 2.0
 _MAX_BYTES = 64 << 10
 _FILE_BYTES = 1024  # of a lock file on a disk, filled up with spaces
 _ADVICE = "not a lock file of ours: make sure that no process works here, then remove it"
-# Others may hold it for an instant only, to see whether anybody does.
-_ATTEMPTS, _ATTEMPT_SECONDS = 3, 0.1
 
 
 def max_silence() -> float:
@@ -60,16 +57,6 @@ class Holder:
     def name(self) -> str:
         """Name of the process, for messages."""
         return f"process {self.pid} on host {self.host}"
-
-
-def this_owner() -> Holder:
-    """Return a holder that stands for this process, with a new random id."""
-    return Holder(
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        id=secrets.token_hex(8),
-        format_version=decode.FORMAT_VERSION,
-    )
 
 
 class Lease:
@@ -105,7 +92,12 @@ class Lease:
         self._stale_seconds = stale_seconds or max_silence()
         self.renew_seconds = self._stale_seconds / 4
         self._clock, self._sleep, self._wall = clock, sleep, wall
-        self.owner = owner or this_owner()
+        self.owner = owner or Holder(
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            id=secrets.token_hex(8),
+            format_version=decode.FORMAT_VERSION,
+        )
         self._is_object = paths.is_remote(path)
         self._token: str | None = None  # of the object
         self._file: int | None = None  # descriptor of the locked file
@@ -255,30 +247,22 @@ def _open(path: str) -> int:
     Raises:
         BadInput: A link, a folder or something special has the name.
     """
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
-            raise BadInput(f"{path}: {_ADVICE}") from error
-        raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise BadInput(f"{path}: {_ADVICE}")
-    return file
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise BadInput(f"{path}: {_ADVICE}")
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
 
 
 def _lock(file: int, path: str) -> bool:
     """Lock an open file; False if another process has locked it."""
-    for _ in range(_ATTEMPTS):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(_ATTEMPT_SECONDS)
-        except OSError as error:  # a file system without locks
-            error.filename = path
-            raise
-    return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a file system without locks
+        error.filename = path
+        raise
+    return True
 
 
 def _is_at(file: int, path: str) -> bool:

@@ -11,7 +11,6 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.ownership import FILES, MARK, Owned, held_by_other
 
@@ -36,8 +35,6 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
     if storage.is_remote(path):
         if not storage.exists(path):
             return
-        if path not in storage.glob(path):
-            raise paths.refusal(path, flag, "a folder: name a file")
     else:
         if os.path.islink(path):
             raise paths.refusal(path, flag, "a symbolic link: name the place that it leads to")
@@ -65,8 +62,6 @@ def check_folder_place(path: str, flag: str) -> None:
         return
     info = paths.stat_or_none(path, flag)
     if info is None:
-        if os.path.islink(path.rstrip("/")):
-            raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
         _check_parent(path, flag)
         return
     paths.refuse_special(path, flag, info, "name a folder")
@@ -145,7 +140,7 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
 def new_folder(path: str) -> Iterator[None]:
     """Makes a folder, with those above it, and removes them again if the block writes nothing.
 
-    A mark that was made is removed too. The disk may be full, for one.
+    A manifest that was made is removed too. The disk may be full, for one.
     """
     if storage.is_remote(path):
         yield
@@ -160,14 +155,11 @@ def new_folder(path: str) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError, BadInput):
-            owned = None if is_marked else Owned.load(path)
-            names = owned.files if owned else [MARK]
-            if not any(os.path.lexists(os.path.join(path, name)) for name in names):
+        with contextlib.suppress(OSError):
+            if not is_marked and os.listdir(path) == [MARK]:
                 os.unlink(mark)
-        for folder in made:
-            with contextlib.suppress(OSError):  # something is in it
-                os.rmdir(folder)
+            for folder in made:
+                os.rmdir(folder)  # fails if something is in it
 
 
 def write(path: str, data: bytes) -> None:

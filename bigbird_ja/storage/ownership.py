@@ -70,13 +70,6 @@ class _Manifest:
     kind: str
     files: dict[str, Versions]
     format_version: str = ""
-    crc32c: str = ""  # of the rest
-
-    def checksum(self) -> str:
-        return storage.crc32c_text(msgspec.json.encode(replace(self, crc32c="")))
-
-    def encoded(self) -> bytes:
-        return msgspec.json.encode(replace(self, crc32c=self.checksum()))
 
 
 class Owned:
@@ -97,7 +90,7 @@ class Owned:
         """Read the manifest of a folder; None if there is none.
 
         Raises:
-            BadInput: The manifest is damaged, was edited, is too large, or of another version.
+            BadInput: The manifest is damaged, too large, or of another version.
         """
         where = storage.join(path, MARK)
         try:
@@ -105,8 +98,6 @@ class Owned:
         except (FileNotFoundError, NotADirectoryError):
             return None
         manifest = decode.decode_versioned(data, _Manifest, where, _ADVICE)
-        if manifest.crc32c != manifest.checksum():
-            raise BadInput(f"{where}: edited or damaged: {_ADVICE}")
         for name in manifest.files:
             storage.check_inside(name)
         return cls(path, manifest, token)
@@ -128,7 +119,7 @@ class Owned:
         """
         while (owned := cls.load(path)) is None:
             new = _Manifest(new_id or secrets.token_hex(8), kind, {}, decode.FORMAT_VERSION)
-            storage.create_exclusive(storage.join(path, MARK), new.encoded())
+            storage.create_exclusive(storage.join(path, MARK), msgspec.json.encode(new))
         if kind not in (owned.kind, FILES):
             if owned.kind != FILES:
                 raise BadInput(f"{path}: {held_by_other(owned)}: choose another folder")
@@ -216,7 +207,7 @@ class Owned:
             self.note({name: None})
             with contextlib.suppress(FileNotFoundError):
                 if Made.of_file(path) != Made.of_file(file.name):
-                    storage.keep_aside(path)
+                    storage.place_of(path).copy(path, storage.free_name(path))
 
     def remove(self, names: Iterable[str]) -> list[str]:
         """Delete files of ours, several at a time, and return the names of those that were listed.
@@ -243,7 +234,7 @@ class Owned:
             storage.make_directory(folder)
         moved = {name: self._manifest.files[name] for name in (first, *others)}
         aside = replace(self._manifest, files=moved)
-        storage.write_bytes(storage.join(target, MARK), aside.encoded())
+        storage.write_bytes(storage.join(target, MARK), msgspec.json.encode(aside))
         for batch in ([first], others):
             storage.run_all(
                 [
@@ -278,7 +269,7 @@ class Owned:
                 new = replace(self._manifest, files=files, kind=kind or self.kind)
                 if new == self._manifest:
                     return
-                token = storage.replace_if(where, new.encoded(), self._token)
+                token = storage.replace_if(where, msgspec.json.encode(new), self._token)
                 if token is not None:
                     self._manifest, self._token = new, token
                     return

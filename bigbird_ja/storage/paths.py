@@ -21,9 +21,6 @@ MAX_BYTES = 256 << 20
 # Files that a writer has not finished; readers and listings never see them.
 TEMPORARY_PREFIX = ".tmp-"
 
-# The longest name of an object, in bytes: https://cloud.google.com/storage/docs/objects#naming
-_LONGEST_OBJECT_NAME = 1024
-
 _CONTROL = re.compile(r"[\0-\x1f]")
 _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -119,7 +116,7 @@ def check_name(path: str, flag: str) -> None:
         flag: where it was given, such as `--output`; the message begins with it.
 
     Raises:
-        BadInput: empty, not UTF-8, with control characters, or too long.
+        BadInput: empty, not UTF-8, with control characters, or of another scheme.
     """
     if not path:
         raise BadInput(f"{flag or 'a path'} is empty: name a path")
@@ -131,8 +128,8 @@ def check_name(path: str, flag: str) -> None:
         raise refusal(path, flag, "control characters in the name: rename it")
     if _OTHER_SCHEME.match(path) and not is_remote(path):
         raise refusal(path, flag, "neither gs:// nor a path on this machine: name one of these")
-    if is_remote(path) and len(split_remote(path)[1].encode()) > _LONGEST_OBJECT_NAME:
-        raise refusal(path, flag, "the name is too long for an object: choose a shorter one")
+    if is_remote(path):
+        split_remote(path)
 
 
 def check_input_file(path: str, flag: str) -> None:
@@ -192,7 +189,7 @@ def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> N
         raise refusal(path, flag, f"a FIFO, socket or device, not a file: {advice}")
 
 
-def check_size(path: str, size: int, limit: int) -> None:
+def check_size(path: str, size: int, limit: float) -> None:
     """Refuses a file that is too large to be what it was taken for.
 
     Raises:

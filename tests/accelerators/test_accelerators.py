@@ -159,9 +159,9 @@ def test_prices_can_be_overridden_in_part(tmp_path):
     ("text", "words"),
     [
         ("chips: {}", "as_of"),
-        ("as_of: 2026-01-02\ngpus: {A100: {spot: 1}}", "unknown key 'gpus'"),
-        ("as_of: 2026-01-02\nchips: {v3: [{spto: 1}]}", "unknown key 'spto'"),
-        ("as_of: 2026-01-02\nchips: {v3: [{spot: -1}]}", "spot: expected a number >= 0"),
+        ("as_of: 2026-01-02\ngpus: {A100: {spot: 1}}", "unknown field `gpus`"),
+        ("as_of: 2026-01-02\nchips: {v3: [{spto: 1}]}", "unknown field `spto`"),
+        ("as_of: 2026-01-02\nchips: {v3: [{spot: -1}]}", "spot: Expected `float` >= 0"),
         ("as_of: 2026-01-02\nchips: {v9: [{spot: 1}]}", "chips.v9: one of v2, v3"),
         ("as_of: 2026-01-02\nrentals: {v9: []}", "rentals.v9: one of v2, v3"),
         (

@@ -27,17 +27,17 @@ class _Record:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "not JSON: it is empty or cut short: make it again"),
-        (b'{"step": 3', "not JSON: it is empty or cut short: make it again"),
-        (b"[]", "expected an object of keys and values, found a list: make it again"),
-        (b"{}", "step is missing: make it again"),
-        (b'{"step": "3"}', "step: expected a whole number, found text: make it again"),
-        (b'{"step": -1}', "step: expected a whole number >= 0: make it again"),
-        (b'{"step": 1, "loss": []}', "loss: expected a number or null, found a list"),
-        (b'{"step": 1, "loss": NaN}', "not JSON: invalid character (byte 20)"),
-        (b'{"step": ' + b"9" * 5000 + b"}", "step: integer value out of range"),
-        (b'{"step": 1, "files": {"a": {"bytes": null}}}', "files[...].bytes: expected a whole"),
-        (b'{"step": 1, "files": {"a": {}}}', "files[...].bytes is missing"),
+        (b"", "not JSON: Input data was truncated: make it again"),
+        (b'{"step": 3', "not JSON: Input data was truncated: make it again"),
+        (b"[]", "Expected `object`, got `array`: make it again"),
+        (b"{}", "Object missing required field `step`: make it again"),
+        (b'{"step": "3"}', "step: Expected `int`, got `str`: make it again"),
+        (b'{"step": -1}', "step: Expected `int` >= 0: make it again"),
+        (b'{"step": 1, "loss": []}', "loss: Expected `float | null`, got `array`"),
+        (b'{"step": 1, "loss": NaN}', "not JSON: JSON is malformed: invalid character (byte 20)"),
+        (b'{"step": ' + b"9" * 5000 + b"}", "step: Integer value out of range"),
+        (b'{"step": 1, "files": {"a": {"bytes": null}}}', "files[...].bytes: Expected `int`"),
+        (b'{"step": 1, "files": {"a": {}}}', "files[...]: Object missing required field `bytes`"),
         (b'{"step": 1, "x": ' + b"[" * 9000 + b"]" * 9000 + b"}", "lists or objects nested too"),
     ],
     ids=lambda value: str(value)[:30],
@@ -66,8 +66,8 @@ def decode_lines(data):
 
 def test_lines_leave_out_what_a_kill_leaves_and_nothing_else():
     whole = b'{"step": 1}\n{"step": 2}\n'
-    records = decode_lines(whole + b'{"step": 3, "lo')
-    assert [record.step for record in records] == [1, 2]
+    for cut in (b'{"step": 3, "lo', b'{"step": 3, "loss": 1.'):
+        assert [record.step for record in decode_lines(whole + cut)] == [1, 2]
     middle = b'{"step": 1}\n{"st\n\n{"step": 2}\n' + b"\0" * 50 + b'\n\0\0{"step": 3}'
     assert [record.step for record in decode_lines(middle)] == [1, 2, 3]
     assert decode_lines(b"") == []

@@ -48,17 +48,6 @@ def test_what_a_killed_writer_leaves_is_not_listed_and_removed_a_day_later(tmp_p
     assert os.listdir(tmp_path) == [".tmp-notes~20261125"]
 
 
-def test_create_exclusive_where_links_do_not_exist(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(os, "link", refuse)
-    path = str(tmp_path / "lock")
-    assert storage.create_exclusive(path, b"1") is True
-    assert storage.create_exclusive(path, b"2") is False
-    assert storage.read_bytes(path) == b"1" and os.listdir(tmp_path) == ["lock"]
-
-
 def test_a_scratch_folder_goes_with_its_process(tmp_path):
     program = (
         "import os, signal, sys, time\n"

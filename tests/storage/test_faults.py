@@ -8,10 +8,11 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import StorageError
+from bigbird_ja.process.errors import Refused, StorageError
+from bigbird_ja.storage import gcs
 
-MiB = 1 << 20
-SMALL, LARGE = os.urandom(100_000), os.urandom(17 * MiB)  # one request; two pieces
+CHUNK = 512 << 10  # of these tests, for speed
+SMALL, LARGE = os.urandom(100_000), os.urandom(CHUNK + 1000)  # one request; two pieces
 
 
 def _upload(base, scratch):
@@ -97,20 +98,20 @@ CASES = [
     *_of("500 burst", _ALL, _rule(_ANY, "status", code=500, times=3)),
     *_of("reset before the answer", _ALL, _rule(_ANY, "reset", times=2)),
     *_of("30 % random 503", _ALL, _rule(_ANY, "status", p=0.3, times=-1)),
-    *_of("reset in mid upload", _LARGE_WRITES, _rule(_PIECE, "reset", bytes=2 * MiB),
-         _rule(_PIECE, "reset", bytes=7 * MiB), _rule(_PIECE, "reset", bytes=16 * MiB)),
-    *_of("stall in mid upload", _LARGE_WRITES, _rule(_PIECE, "stall", bytes=3 * MiB)),
+    *_of("reset in mid upload", _LARGE_WRITES, _rule(_PIECE, "reset", bytes=70_000),
+         _rule(_PIECE, "reset", bytes=200_000), _rule(_PIECE, "reset", bytes=500_000)),
+    *_of("stall in mid upload", _LARGE_WRITES, _rule(_PIECE, "stall", bytes=90_000)),
     *_of("upload session lost (410)", _LARGE_WRITES, _rule(_PIECE, "status", code=410)),
     *_of("upload session lost (404)", _LARGE_WRITES, _rule(_PIECE, "status", code=404, skip=1)),
-    *_of("damaged upload", _LARGE_WRITES, _rule(_PIECE, "corrupt", bytes=9 * MiB)),
-    *_of("reset in mid download", _LARGE_READS, _rule(_MEDIA, "reset", bytes=5 * MiB, times=2)),
-    *_of("truncated download", _LARGE_READS, _rule(_MEDIA, "truncate", bytes=5 * MiB, times=2)),
-    *_of("short reply", _LARGE_READS, _rule(_MEDIA, "short", bytes=5 * MiB, times=2)),
-    *_of("stall in mid download", _LARGE_READS, _rule(_MEDIA, "stall", bytes=3 * MiB)),
-    *_of("damaged download", ("download",), _rule(_MEDIA, "corrupt", bytes=5 * MiB)),
+    *_of("damaged upload", _LARGE_WRITES, _rule(_PIECE, "corrupt", bytes=280_000)),
+    *_of("reset in mid download", _LARGE_READS, _rule(_MEDIA, "reset", bytes=150_000, times=2)),
+    *_of("truncated download", _LARGE_READS, _rule(_MEDIA, "truncate", bytes=150_000, times=2)),
+    *_of("short reply", _LARGE_READS, _rule(_MEDIA, "short", bytes=150_000, times=2)),
+    *_of("stall in mid download", _LARGE_READS, _rule(_MEDIA, "stall", bytes=90_000)),
+    *_of("damaged download", ("download",), _rule(_MEDIA, "corrupt", bytes=150_000)),
     # A stream's reader has used the bytes already: all that is left is an error. (Each reply is
     # damaged: on a busy machine the first may come too late, and be requested again.)
-    *_of("damaged download", ("stream",), _rule(_MEDIA, "corrupt", bytes=5 * MiB, times=-1),
+    *_of("damaged download", ("stream",), _rule(_MEDIA, "corrupt", bytes=150_000, times=-1),
          ends=StorageError),
     *_of("truncated download", ("read",), _rule(_MEDIA, "truncate", bytes=50, times=2)),
     *_of("short reply", ("read",), _rule(_MEDIA, "short", bytes=50, times=2)),
@@ -122,14 +123,15 @@ CASES = [
     *_of("reset for ever", _ALL, _rule(_ANY, "reset", times=-1), ends=StorageError),
     *_of("refused (403)", _ALL, _rule(_ANY, "status", code=403, times=-1),
          ends=PermissionError),
-    *_of("expired (401)", _ALL, _rule(_ANY, "status", code=401, times=-1),
-         ends=PermissionError),
+    *_of("expired (401)", _ALL, _rule(_ANY, "status", code=401, times=-1), ends=Refused),
     *_of("listed but not there", _READS, _rule(_MEDIA, "status", code=404, times=-1),
          ends=FileNotFoundError),
     *_of("short reply for ever", _READS, _rule(_MEDIA, "short", bytes=10, times=-1),
          ends=StorageError),
     *_of("upload session lost for ever", _LARGE_WRITES,
          _rule(_PIECE, "status", code=410, times=-1), ends=StorageError),
+    *_of("damaged upload for ever", _LARGE_WRITES,
+         _rule(_PIECE, "corrupt", bytes=100, times=-1), ends=StorageError),
 ]  # fmt: skip
 
 
@@ -138,6 +140,8 @@ def test_a_fault_is_survived_or_ends_with_its_cause(
     operation, rules, ends, bucket, fake_gcs, tmp_path, monkeypatch
 ):
     """Survived: the work is done and the object is what it must be. Ended: the object is named."""
+    monkeypatch.setattr(gcs, "CHUNK", CHUNK)
+    monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 256 << 10)
     before, after, act = operation
     # A lasting fault is waited out in full.
     seconds = 0.3 if ends is StorageError else 3.0

@@ -2,6 +2,7 @@
 
 import threading
 
+import msgspec
 import pytest
 
 from bigbird_ja import storage
@@ -141,12 +142,11 @@ def test_a_manifest_that_others_removed_or_made_anew_stops_the_writer(base):
     "damage",
     [
         lambda text: text[: len(text) // 2],
-        lambda text: text.replace('"a"', '"thesis"'),
         lambda text: "[]",
         lambda text: text.replace("0.1.0", "9.0"),
         lambda text: text + " " * (65 << 20),
     ],
-    ids=["cut", "other name", "no object", "later version", "huge"],
+    ids=["cut", "no object", "later version", "huge"],
 )
 def test_a_damaged_or_edited_manifest_is_refused(damage, tmp_path):
     owned = Owned.create(str(tmp_path), "run")
@@ -164,7 +164,7 @@ def test_names_do_not_lead_outside_the_folder(tmp_path):
     with pytest.raises(BadInput):
         owned.note({"../thesis": None})
     forged = ownership._Manifest(owned.id, "run", {"../thesis": None}, "0.1.0")
-    (folder / MARK).write_bytes(forged.encoded())
+    (folder / MARK).write_bytes(msgspec.json.encode(forged))
     with pytest.raises(BadInput, match="not a file name inside its directory"):
         Owned.load(str(folder))
     # A link under the name of a file of ours is the user's.
