@@ -30,14 +30,6 @@ def work():
     return {"count": 3}
 
 
-def odd_results():
-    """Results that JSON cannot hold as they are."""
-    import numpy as np
-
-    array = np.array([1.0, np.inf], np.float32)
-    return {"nan": float("nan"), "array": array, "scalar": np.float32(1.5), "name": "\udcff"}
-
-
 def wait():
     """Waits for a signal."""
     console.log(READY)
@@ -87,11 +79,6 @@ def chatter():
     """Prints until its reader is gone."""
     while True:
         print("東京" * 100)
-
-
-def secret():
-    """Fails with a credential in the message."""
-    raise RuntimeError("HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz012345 was refused")
 
 
 def main():

@@ -25,11 +25,11 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.process import children, streams
@@ -38,9 +38,6 @@ from bigbird_ja.process.errors import BadInput, Interrupted, classify, one_line,
 from bigbird_ja.process.redact import redact
 from bigbird_ja.process.signals import CommandSignals
 from bigbird_ja.process.streams import ResultLine
-
-if TYPE_CHECKING:
-    from absl import flags
 
 # In the order of use: this is what `bigbird-ja` alone prints.
 COMMANDS: dict[str, str] = {
@@ -82,7 +79,7 @@ _TENSORFLOW: dict[str, str] = {
     "GCS_REQUEST_IDLE_TIMEOUT_SECS": "20",
 }
 
-_JSON_FLAG = re.compile(r"--?json(=(true|t|1|yes|y))?", re.I)
+_JSON_FLAG = re.compile(r"--?json(=(true|1))?", re.I)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -117,27 +114,19 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
         arguments: words of the command line.
         signals: of the process, where it is the console script's.
     """
-    asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
-    if not arguments or (asks and len(arguments) == 1):
-        return _show(_overview)
-    if arguments[0] in ("--version", "-version"):
-        return _show(lambda: f"bigbird-ja {__version__}")
-    if asks:
-        arguments = [*arguments[1:], "--help"]
-    from bigbird_ja.cli import command_flags  # absl: the list of commands does without
-
-    wants_json = _wants_json(arguments)
-    try:
-        command = load_command(arguments[0])
-        args = command_flags.parse(command, arguments[0], arguments[1:])
-        wants_json = args.json
-    except BaseException as error:
-        with _results(wants_json) as results:
+    with _results(_wants_json(arguments)) as results:
+        try:
+            outcome = _run(arguments)
+            if isinstance(outcome, str):
+                print(outcome)
+            sys.stdout.flush()
+            if results is not None and isinstance(outcome, dict):
+                results.write({"reason": "finished", **outcome})
+            if signals is not None:
+                signals.is_settled = True
+        except BaseException as error:
             return _report(error, results, signals)
-    if args.help:
-        return _show(lambda: command_flags.command_help(command, arguments[0]))
-    with _results(wants_json) as results:
-        return _run(command, args, results, signals)
+    return 0
 
 
 def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
@@ -145,31 +134,23 @@ def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
     return streams.results_apart() if wanted else contextlib.nullcontext()
 
 
-def _show(text: Callable[[], str]) -> int:
-    """Prints help and returns the status."""
-    try:
-        print(text(), flush=True)
-    except (OSError, BadInput) as error:
-        return _report(error, None, None)
-    return 0
+def _run(arguments: list[str]) -> dict[str, Any] | str:
+    """Run a command and return its results, or return the help that is asked for."""
+    asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
+    if not arguments or (asks and len(arguments) == 1):
+        return _overview()
+    if arguments[0] in ("--version", "-version"):
+        return f"bigbird-ja {__version__}"
+    name, *words = [*arguments[1:], "--help"] if asks else arguments
+    from bigbird_ja.cli import command_flags  # absl: the list of commands does without
 
-
-def _run(
-    command: Any, args: flags.FlagValues, results: ResultLine | None, signals: CommandSignals | None
-) -> int:
-    """Runs a command to its end and returns the status."""
-    try:
-        require(*getattr(command, "NEEDS", ()))
-        prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
-        outcome = command.run(args)
-        sys.stdout.flush()
-        if results is not None:
-            results.write({"reason": "finished", **(outcome or {})})
-    except BaseException as error:
-        return _report(error, results, signals)
-    if signals is not None:
-        signals.is_settled = True
-    return 0
+    command = load_command(name)
+    args = command_flags.parse(command, name, words)
+    if args.help:
+        return command_flags.command_help(command, name)
+    require(*getattr(command, "NEEDS", ()))
+    prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
+    return command.run(args) or {}
 
 
 def _report(

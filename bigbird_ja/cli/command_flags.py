@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, Setting, in_words, near, suggestion
+from bigbird_ja.settings.option import Option, in_words, near, suggestion
+from bigbird_ja.settings.schema import OPTIONS
 
 Args = flags.FlagValues  # the flags of a command, parsed
 
-_SWITCH = {
-    **dict.fromkeys(("true", "t", "1", "yes", "y"), True),
-    **dict.fromkeys(("false", "f", "0", "no", "n"), False),
-}
-
-# Flags of other trainers or of 0.1.0 that no flag of ours corresponds to, with the answer.
+# Flags of other trainers that no flag of ours corresponds to, with the answer.
 _EXPECTED = {
     **dict.fromkeys(
         ("resume", "resume_from", "resume_from_checkpoint"), "run the same command again to resume"
@@ -33,10 +29,6 @@ _EXPECTED = {
         ("gpu", "gpus", "use_gpu", "cuda", "device"),
         "a GPU is used without a flag if JAX finds one: `bigbird-ja doctor` shows it",
     ),
-    "continue_with": "use --set training.KEY=VALUE on a resumed run",
-    "probe": "use `python -m scripts.probe`",
-    "watch": "`pretrain --mode train_and_eval` evaluates; rerun `report` to update the page",
-    "plot": "the table and --json have its figures",
 }
 
 _FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
@@ -57,13 +49,6 @@ class Flag(Option):
     needs: str = ""  # flag, or flag=value, that must be given too
     excludes: tuple[str, ...] = ()  # flags that it cannot be combined with
     uses: tuple[str, ...] = ()  # of --set and --config: the settings that have an effect
-
-
-def settings() -> Mapping[str, Setting]:
-    """Import all settings; help of a command that has none need not wait for them."""
-    from bigbird_ja.settings.schema import OPTIONS
-
-    return OPTIONS
 
 
 class Flags:
@@ -104,7 +89,7 @@ class Flags:
 
     def setting(self, key: str, name: str = "", **about: Any) -> None:
         """Declare a flag for a setting, whose own declaration describes it."""
-        setting = settings()[key]
+        setting = OPTIONS[key]
         own = {field.name: getattr(setting, field.name) for field in dataclasses.fields(Option)}
         own |= {"key": f"--{name or setting.name}", "default": None}
         self._add(Flag(**own, setting=key, **about))
@@ -138,16 +123,11 @@ class _Parser(flags.ArgumentParser):
     def parse(self, argument: Any) -> Any:
         """Return the value, or the list of values; refuse another type or range."""
         if not self.option.commas:
-            return self._read(argument)
+            return self.option.read(argument)
         if isinstance(argument, str):
             is_empty = not argument and self.option.kind is str
             argument = [] if is_empty else [word.strip() for word in argument.split(",")]
-        return [self._read(word) for word in argument]
-
-    def _read(self, argument: Any) -> Any:
-        if self.option.kind is bool and isinstance(argument, str):
-            argument = _SWITCH.get(argument.lower(), argument)
-        return self.option.read(argument)
+        return [self.option.read(word) for word in argument]
 
 
 def declared(flag: flags.Flag) -> Flag:
@@ -177,7 +157,7 @@ def flags_of(command: Any) -> flags.FlagValues:
         define.text(
             "set",
             "Value of one setting, as section.key=value (repeatable; docs/settings.md). Used here:"
-            f" {in_words(uses, settings())}.",
+            f" {in_words(uses, OPTIONS)}.",
             many=True,
             form="KEY=VALUE",
             uses=uses,
@@ -205,10 +185,6 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     try:
         words = args([f"bigbird-ja {name}", *arguments])[1:]
     except flags.UnrecognizedFlagError as error:
-        if error.flagname in ("set", "config"):
-            raise BadInput(
-                f"unknown flag --{error.flagname}: this command uses no settings"
-            ) from error
         if serves := _EXPECTED.get(error.flagname.replace("-", "_")):
             raise BadInput(f"no flag --{error.flagname}: {serves}") from error
         near = _near(args, error.flagname)
@@ -303,7 +279,7 @@ def _near(args: flags.FlagValues, name: str) -> str:
     nearest = [f"--{known}" for known in near(name, args)[:1]]
     if "set" in args:
         uses = declared(args["set"]).uses
-        known = [key for key in settings() if key in uses]
+        known = [key for key in OPTIONS if key in uses]
         nearest += [f"--set {key}=..." for key in near(name, known)]
     return suggestion(nearest)
 
@@ -373,7 +349,7 @@ def default_text(flag: flags.Flag) -> str:
         return f"required except with --{option.unless}" if option.unless else "required"
     if option.default == []:
         return option.none or "none"
-    shown = settings()[option.setting] if option.setting else option
+    shown = OPTIONS[option.setting] if option.setting else option
     if isinstance(shown.default, bool):
         return "on" if shown.default else "off"
     return shown.default_text if shown.default != "" else '""'

@@ -9,6 +9,7 @@ from bigbird_ja.cli import command_flags
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process.console import human_bytes, human_count, human_time, log, table
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
@@ -73,7 +74,7 @@ def resolve(
     name = config_name or args.config or None
     config, overrides = resolve_config(name, args.set, given, uses, adopted)
     for override in overrides:
-        need = command_flags.settings()[override.key].needs_flag
+        need = OPTIONS[override.key].needs_flag
         if override.source != "--set" or not need:
             continue
         if need.partition("=")[0] not in args:

@@ -43,7 +43,6 @@ R = TypeVar("R")
 
 _PR_SET_PDEATHSIG = 1
 _LAST_LINES = 20
-_INTERRUPT_SECONDS = 10.0  # for an interrupted command to save
 _IN_FLIGHT = 2  # tasks per worker that wait or run, so that memory does not grow with their number
 _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
@@ -104,11 +103,9 @@ def clean_up() -> None:
         with contextlib.suppress(Exception):
             child.wait(timeout=2)
     for path in sorted(_paths):
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def error_from_exit(
@@ -215,18 +212,12 @@ def bigbird_ja(
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     with kill_on_exit(process):
-        try:
-            while kill_when and process.poll() is None:
-                time.sleep(0.05)
-                if kill_when():
-                    process.send_signal(signal.SIGKILL)
-                    process.wait()
-            out, _ = process.communicate()
-        except KeyboardInterrupt:  # perhaps sent to this process alone: the command may save
-            process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=_INTERRUPT_SECONDS)
-            raise
+        while kill_when and process.poll() is None:
+            time.sleep(0.05)
+            if kill_when():
+                process.kill()
+                process.wait()
+        out, _ = process.communicate()
     if kill_when and process.returncode == -signal.SIGKILL:
         log(f"SIGKILL sent to process {process.pid}")
         return {}

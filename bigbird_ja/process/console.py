@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import sys
 import threading
 import time
@@ -41,22 +39,15 @@ class LiveLine:
         self.is_terminal = self._stream.isatty()
         self._bar: Any = None
 
-    def columns(self) -> int | None:
-        """Returns how many characters fit in the line, or None where it is no terminal."""
-        if not self.is_terminal:
-            return None
-        columns = os.get_terminal_size(self._stream.fileno()).columns
-        columns = columns or shutil.get_terminal_size().columns  # 0: it does not know its size
-        return max(columns - 1, 1)
-
     def show(self, text: str) -> None:
         """Writes the text in place of the one before."""
         if not self.is_terminal:
             print(text, file=self._stream, flush=True)
             return
         if self._bar is None:
-            self._bar = _tqdm()(bar_format="{desc}", file=self._stream)
-        self._bar.set_description_str(text[: self.columns()])
+            how = {"bar_format": "{desc}{bar}", "dynamic_ncols": True}  # an empty bar: it is cut
+            self._bar = _tqdm()(file=self._stream, **how)
+        self._bar.set_description_str(text)
 
     def close(self) -> None:
         """Ends the line: later output stands below it."""
@@ -90,7 +81,8 @@ class Progress:
             unit=unit if unit == "B" else f" {unit}",
             unit_scale=unit == "B",
             file=stream if is_terminal else _Lines(stream),
-            ncols=LiveLine(stream).columns() or 0,
+            ncols=None if is_terminal else 0,
+            dynamic_ncols=is_terminal,
             mininterval=interval,
             delay=interval,
             miniters=1,
@@ -128,8 +120,6 @@ def log(message: str, stream: TextIO | None = None) -> None:
     """Prints one line on standard error, above a progress line, with credentials masked."""
     stream = stream or sys.stderr
     message = "\n".join(map(printable, redact(message).split("\n")))
-    if message.startswith("warning: ") and stream.isatty():
-        message = f"\x1b[33m{message}\x1b[0m"  # yellow, to be seen among other lines
     shown = _tqdm().external_write_mode(stream) if is_line_shown() else contextlib.nullcontext()
     with shown:
         print(message, file=stream, flush=True)

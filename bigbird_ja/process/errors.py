@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from bigbird_ja.process.console import printable, shortened
 from bigbird_ja.process.redact import redact
@@ -90,7 +90,6 @@ SHARD_CHANGED = "shard ended early or was changed:"
 
 # Errors of the standard streams carry these in place of a file's name (`process.streams`).
 STREAMS = ("standard input", "standard output", "standard error")
-_LONGEST_WORD = 300  # of a message; more than any path that a person types
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # A disk, a network file system or a connection that failed.
@@ -100,22 +99,11 @@ _LOST = (ConnectionError, TimeoutError, BlockingIOError)
 _NETWORK = ("gaierror", "herror", "SSLError")  # of libraries that need not be imported
 _CLIENTS = ("requests.", "urllib3.")
 _OF_A_PATH = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# A bucket refused: exceptions of TensorFlow, of Google's libraries, of `storage`.
+# A disk or bucket refused: exceptions of Python, of `storage`, TensorFlow and Google's libraries.
 _REFUSALS = re.compile(
-    "PermissionDeniedError|NotFoundError|UnauthenticatedError|RefreshError|DefaultCredentialsError"
-    "|Refused"
+    "PermissionError|FileNotFoundError|Refused|PermissionDeniedError|NotFoundError"
+    "|UnauthenticatedError|RefreshError|DefaultCredentialsError"
 )
-
-
-class _Rule(NamedTuple):
-    """Maps an exception of a library; the first rule that fits counts."""
-
-    names: str  # of classes, so that nothing imports TensorFlow to ask; empty: any
-    pattern: str  # in the message
-    kind: type[CommandError]
-    what: str
-    advice: str
-    is_brief: bool = False  # the first sentence is enough: the others are links and advice
 
 
 _NO_MEMORY = (
@@ -124,7 +112,9 @@ _NO_MEMORY = (
     "|pthread_create|memory for thread-local data"
     "|terminate called without an active exception"  # C++ that could start no further thread
 )
-_RULES = [_Rule(*rule) for rule in (
+# Exceptions of libraries: names of classes, so that nothing imports TensorFlow to ask (empty: any);
+# pattern in the message; the error that it stands for; a word for it; advice. The first that fits.
+_RULES: list[tuple[str, str, type[CommandError], str, str]] = [
     ("", "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
      "free some space and run again"),
     ("ResourceExhaustedError", "", OutOfMemory, "out of memory",
@@ -139,13 +129,11 @@ _RULES = [_Rule(*rule) for rule in (
     ("InternalError", "File contents are inconsistent", StorageError, "short reply",
      "run the same command again"),
     ("DefaultCredentialsError RefreshError", "", BadInput, "no valid credentials",
-     "run `gcloud auth application-default login`", True),
+     "run `gcloud auth application-default login`"),
     ("TransportError", "", StorageError, "the network failed", "run again"),
     ("UnicodeEncodeError", "surrogates not allowed", BadInput,
      "a name or text that is not UTF-8", "rename or convert it"),
-    ("ValueError", "embedded null (byte|character)", BadInput, "a name with a zero byte in it",
-     "check the paths"),
-)]  # fmt: skip
+]  # fmt: skip
 
 
 # Packages that pip does not install with ours: some machines bring their own, or few need them.
@@ -164,8 +152,6 @@ INSTALL = {
     "ray": "pip install 'bigbird-ja[ray]'",
     "wandb": "pip install wandb",
 }
-if os.path.exists(os.path.join(os.path.dirname(__file__), "../../Makefile")):  # a checkout
-    INSTALL["libtpu"] += " (in a checkout: make install-all)"
 
 
 def require(*modules: str) -> None:
@@ -204,11 +190,10 @@ def classify(error: BaseException) -> CommandError | None:
     if name == "InvalidArgumentError" and SHARD_CHANGED in text:
         what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
-    for rule in _RULES:
-        if (not rule.names or name in rule.names.split()) and re.search(rule.pattern, text):
-            line = summary_line(error)
-            line = line.partition(". ")[0] if rule.is_brief else line
-            return rule.kind(f"{rule.what}: {line.rstrip('.')}: {rule.advice}")
+    for names, pattern, kind, what, advice in _RULES:
+        if (not names or name in names.split()) and re.search(pattern, text):
+            line = summary_line(error).partition(". ")[0]  # links and advice follow
+            return kind(f"{what}: {line.rstrip('.')}: {advice}")
     return None
 
 
@@ -224,13 +209,10 @@ def mid_run() -> Iterator[None]:
     """
     try:
         yield
-    except (PermissionError, FileNotFoundError) as error:
-        what = f"{error.filename or error}: {error.strerror or 'refused'} in mid run"
-        raise StorageError(f"{what}: run the same command again") from error
     except Exception as error:
         if not _REFUSALS.fullmatch(type(error).__name__):
             raise
-        what = f"refused in mid run: {summary_line(error)}"
+        what = f"{summary_line(error)}: refused in mid run"
         raise StorageError(f"{what}: run the same command again") from error
 
 
@@ -284,11 +266,5 @@ def _classify_os_error(error: OSError) -> CommandError | None:
 
 
 def one_line(message: str) -> str:
-    """Puts a message on one line: escapes control characters and shortens overlong words."""
-    return printable(" ".join(map(_shortened, message.split())))
-
-
-def _shortened(word: str) -> str:
-    if len(word) <= _LONGEST_WORD:
-        return word
-    return f"{word[:150]}...({len(word):,} characters)...{word[-50:]}"
+    """Puts a message on one line, with control characters escaped."""
+    return printable(" ".join(message.split()))

@@ -20,9 +20,12 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.errors import interrupted
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # Seconds from the first signal until the listening thread ends the process, where the main thread
 # did not: native code does not return, a library swallowed the exception, a thread is waited for.
@@ -93,14 +96,17 @@ class Listener:
     ) -> None:
         self.receive, self._handler = receive, handler
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> Self:
         _start_listening()
         _listeners.append(self)
         self._outer_handlers = set_handlers(self._handler)  # last: from here on it may raise
         return self
 
     def install(self) -> None:
-        """Set the handlers again, if a library has replaced them."""
+        """Set the handlers again, if a library has replaced them.
+
+        TPUEstimator does, and JAX where several processes train.
+        """
         for number in self._outer_handlers:
             signal.signal(number, self._handler)
 
@@ -173,7 +179,7 @@ def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return quiet
 
 
-class StopRequest:
+class StopRequest(Listener):
     """Records requests to stop, which `pretrain` looks at between two steps.
 
     Listens to signals while the block runs (main thread only).
@@ -191,13 +197,13 @@ class StopRequest:
         leave: Callable[[str], None],
         patience: float = SAVING_SECONDS,
     ) -> None:
+        super().__init__(self._receive)
         self._log, self.leave, self._patience = log, leave, patience
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._is_answered = False
         self.name = ""  # of the first signal, or who else asked
         self.tell: Callable[[str], None] = lambda name: None  # gets `name` too: for a whole pod
-        self._listener = Listener(self._receive)
 
     def is_set(self) -> bool:
         """Checks whether someone asked to stop."""
@@ -229,19 +235,8 @@ class StopRequest:
         if self._timer is not None:
             self._timer.cancel()
 
-    def install(self) -> None:
-        """Sets the handlers again where a library has replaced them.
-
-        TPUEstimator does, and JAX where several processes train.
-        """
-        self._listener.install()
-
-    def __enter__(self) -> StopRequest:
-        self._listener.__enter__()
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self._listener.__exit__()
+        super().__exit__()
         self.answered()
 
     def _receive(self, number: int) -> None:

@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import Any
 
 from bigbird_ja.process.errors import STREAMS, CommandError
 from bigbird_ja.process.redact import redact
@@ -75,9 +75,6 @@ def prepare() -> None:
     """Replaces this process's output streams; called once, by the console script."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         old = getattr(sys, name)
-        if old is None:  # it was closed by whoever started this process
-            setattr(sys, name, io.StringIO())
-            continue
         old.flush()
         os.set_blocking(number, True)  # else a write may take only a part
         raw = io.FileIO(number, "w", closefd=False)
@@ -109,8 +106,8 @@ class ResultLine:
 
     _current: ResultLine | None = None
 
-    def __init__(self, stream: TextIO, descriptor: int | None) -> None:
-        self._stream, self._descriptor = stream, descriptor
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream  # of bytes
         self._is_written = False
 
     def write(self, results: dict[str, Any]) -> None:
@@ -119,13 +116,9 @@ class ResultLine:
             return
         line = json_line(results)
         self._is_written = True
-        if self._descriptor is None:
-            self._stream.write(line.decode())
-            self._stream.flush()
-            return
         with _naming(1):
             while line:
-                line = line[os.write(self._descriptor, line) :]
+                line = line[self._stream.write(line) :]
 
 
 @contextlib.contextmanager
@@ -135,12 +128,10 @@ def results_apart() -> Iterator[ResultLine]:
     Yields:
         The line of results.
     """
-    stream = sys.stdout
+    stream: Any = sys.stdout
     stream.flush()
-    saved, is_real = os.dup(1), False
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        is_real = stream.fileno() == 1
-    results = ResultLine(stream, saved if is_real else None)
+    saved, is_real = os.dup(1), isinstance(stream, _Stream)
+    results = ResultLine(io.FileIO(saved, "w", closefd=False) if is_real else stream.buffer)
     before, ResultLine._current = ResultLine._current, results
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -14,7 +14,7 @@ import pytest
 
 from bigbird_ja import cli
 from bigbird_ja.process import errors
-from testkit.command_line import run, run_cli, run_module
+from testkit import command_line
 from testkit.machines import PretendedMachine
 
 SECRET = "ya29.very-secret"
@@ -41,14 +41,11 @@ def test_every_command_has_help_with_defaults_and_an_example(name, capsys):
 def test_help_imports_nothing_heavy():
     program = (
         "import sys\nfrom bigbird_ja import cli\n"
-        "for name in ('sample', 'evaluate', 'report', 'export', 'status'):\n"
-        "    cli.run_command_line([name, '--help'])\n"
-        "assert 'bigbird_ja.settings.schema' not in sys.modules\n"
         "for name in cli.COMMANDS: cli.run_command_line([name, '--help'])\n"
         "heavy = {'tensorflow', 'numpy', 'google.cloud', 'jax', 'torch', 'matplotlib'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    assert run(sys.executable, "-c", program).stdout.splitlines()[-1] == "[]"
+    assert command_line.run(sys.executable, "-c", program).stdout.splitlines()[-1] == "[]"
 
 
 def test_tensorflow_comes_without_a_word_and_where_it_can_without_keras():
@@ -59,7 +56,7 @@ def test_tensorflow_comes_without_a_word_and_where_it_can_without_keras():
         "prepare_tensorflow(os.environ)\nimport tensorflow\n"
         "print(sorted({'keras', 'matplotlib'} & set(sys.modules)))"
     )
-    ended = run(sys.executable, "-c", program)
+    ended = command_line.run(sys.executable, "-c", program)
     assert ended.stderr == "" and (needs_keras or ended.stdout == "[]\n")
 
 
@@ -70,31 +67,17 @@ def test_an_unknown_command_names_the_nearest(capsys):
 
 
 @pytest.mark.parametrize("words", [["nonsense", "--json"], ["--json"]])
-def test_no_command_at_all_is_refused_in_json_too(words):
-    ended = run_cli(*words)
+def test_no_command_at_all_is_refused_in_json_too(words, run):
+    ended = run(*words)
     assert ended.status == 2 and ended.json["reason"] == "bad_input"
 
 
-def test_a_python_that_is_too_old_is_refused_in_one_line():
-    code = "import runpy, sys; sys.version_info = (3, 9, 18); sys.argv = ['x', 'plan', '--json'];"
-    start = "runpy.run_module('bigbird_ja', run_name='__main__')"
-    ended = run(sys.executable, "-c", f"{code} {start}")
-    assert (ended.status, ended.json["reason"]) == (2, "bad_input")
-    assert ended.stderr == "bigbird-ja: Python 3.9 is too old: use Python 3.11, 3.12 or 3.13\n"
-
-
 def test_what_is_on_standard_output_with_json_and_without():
-    ended = run_module("testkit.any_command", "work", "--json")
+    ended = command_line.run_module("testkit.any_command", "work", "--json")
     assert ended.json == {"reason": "finished", "count": 3}
     assert "a table" in ended.stderr and "a line of a C library" in ended.stderr
-    ended = run_module("testkit.any_command", "work", "--nojson")
+    ended = command_line.run_module("testkit.any_command", "work", "--nojson")
     assert "a table" in ended.stdout and "{" not in ended.stdout
-
-
-def test_results_that_json_cannot_hold_as_they_are():
-    ended = run_module("testkit.any_command", "odd_results", "--json")
-    held = {"nan": None, "array": [1.0, None], "scalar": 1.5, "name": "\udcff"}
-    assert ended.json == {"reason": "finished", **held}
 
 
 @pytest.mark.parametrize(
@@ -107,7 +90,7 @@ def test_results_that_json_cannot_hold_as_they_are():
         (errors.Interrupted("saved"), 75, "interrupted"),
         (KeyboardInterrupt(), 75, "interrupted"),
         (errors.Stalled("x"), 76, "stalled"),
-        (ZeroDivisionError("division"), 1, "bug"),
+        (ZeroDivisionError(f"HF_TOKEN={SECRET}"), 1, "bug"),
     ],
     ids=lambda value: repr(value)[:40],
 )

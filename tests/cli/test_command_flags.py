@@ -151,7 +151,6 @@ def test_stray_words_are_refused_but_for_the_one_that_a_command_takes():
         ("pretrain", "--resume", "no flag --resume: run the same command again"),
         ("pretrain", "--use_gpu", "a GPU is used without a flag"),
         ("pretrain", "--epochs=3", "did you mean '--num_train_steps'"),
-        ("pretrain", "--continue_with=x", "--set training.KEY=VALUE on a resumed run"),
         ("pretrain", "--lr=1", "learning_rate"),
         ("config", "--set=training.lr=1", "did you mean 'training.learning_rate'?"),
         ("config", "--set=lr=1", "did you mean 'training.learning_rate'?"),
@@ -183,7 +182,7 @@ def test_help_shows_what_is_required_first():
 def test_help_shows_range_unit_and_what_a_default_stands_for():
     def define(flags):
         flags.integer("count", 3, "How many.", unit="pieces", low=1, high=9)
-        flags.number("share", None, "Which share.", above=0, below=1, none="by machine")
+        flags.number("share", None, "Which share.", low=0.1, high=1, none="by machine")
         flags.setting("training.num_train_steps", "steps")
         flags.path("many", "Paths.", many=True)
 
@@ -191,7 +190,7 @@ def test_help_shows_range_unit_and_what_a_default_stands_for():
     command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=tpu)
     text = " ".join(command_flags.command_help(command, "fake").split())
     assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
-    assert "--share FLOAT Which share. [above 0 below 1] (default: by machine)" in text
+    assert "--share FLOAT Which share. [0.1 to 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text
     assert "--many PATH Paths. [repeatable] (default: none)" in text
     assert "Used here: tpu.*." in text

@@ -70,15 +70,14 @@ def test_a_signal_ends_it_with_one_line_and_75(number):
     assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
 
 
-@pytest.mark.parametrize("module", ["bigbird_ja.cli", "bigbird_ja.cli.command_flags"])
-def test_a_signal_while_the_command_is_being_imported_is_75_too(module):
-    program = f"""
+def test_a_signal_while_the_command_is_being_imported_is_75_too():
+    program = """
 import os, signal, sys
 from bigbird_ja import __main__
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
+        if name == "bigbird_ja.cli.command_flags":
             os.kill(os.getpid(), signal.SIGTERM)
 
 sys.meta_path.insert(0, Finder())

@@ -9,14 +9,13 @@ FULL_DISK = {
     "tokenize": "--input={corpus} --output_prefix={out}/new/x --vocab_size=1200",
     "make-data": "--input={corpus} --tokenizer={tokenizer} --output_dir={out}/new/data"
     " --seq_length=256 --num_workers=1",
-    "export": "--model_dir={model_dir} --output_dir={out}/new/x --format=saved_model",
-    "report": "--model_dir={model_dir} --output={out}/new/x.html",
 }
 
 
 @pytest.mark.parametrize("command", FULL_DISK)
-def test_a_full_disk_is_74(zygote, small_run, tmp_path, command):
-    words = FULL_DISK[command].format(out=tmp_path, **vars(small_run)).split()
+def test_a_full_disk_is_74(zygote, sample_corpus, tokenizer_path, tmp_path, command):
+    given = {"corpus": sample_corpus, "tokenizer": tokenizer_path}
+    words = FULL_DISK[command].format(out=tmp_path, **given).split()
     ended = zygote.run(command, *words, "--json", limits={"FSIZE": 8000})
     assert ended.status == 74, ended.err
     assert ended.result["reason"] == "io_error" and "{{" not in ended.result["error"]
