@@ -41,6 +41,11 @@ def _forever():
         time.sleep(0.01)
 
 
+def workers():
+    """A pool of two workers whose tasks do not end."""
+    return [*children.run_tasks(time.sleep, [600, 600], 2, console.log, (READY,))]
+
+
 def swallow():
     """A library that catches everything, once."""
     with contextlib.suppress(BaseException):

@@ -33,10 +33,9 @@ from typing import Any
 
 from bigbird_ja import __version__
 from bigbird_ja.process import children, streams
-from bigbird_ja.process.console import is_line_shown
 from bigbird_ja.process.errors import BadInput, Interrupted, classify, one_line, require
 from bigbird_ja.process.redact import redact
-from bigbird_ja.process.signals import CommandSignals
+from bigbird_ja.process.signals import CommandSignals, name_of
 from bigbird_ja.process.streams import ResultLine
 
 # In the order of use: this is what `bigbird-ja` alone prints.
@@ -163,7 +162,7 @@ def _report(
         signals.is_settled = True
         if signals.number and classify(error) is None:
             # A library made another exception of the KeyboardInterrupt that was raised in it.
-            error = KeyboardInterrupt(signals.name)
+            error = KeyboardInterrupt(name_of(signals.number))
     known = classify(error)
     if known is None:
         status, reason = 1, "bug"
@@ -190,8 +189,7 @@ def _leave(message: str, signals: CommandSignals) -> None:
     def last_words() -> None:
         if not signals.is_settled:
             with contextlib.suppress(OSError):
-                below = "\n" if is_line_shown() else ""
-                os.write(2, f"{below}bigbird-ja: {message}\n".encode())
+                os.write(2, f"\nbigbird-ja: {message}\n".encode())  # below a line of progress
             streams.write_results({"reason": Interrupted.reason, "error": message})
 
     for act, seconds in ((children.clean_up, 5.0), (last_words, 2.0), (atexit._run_exitfuncs, 2.0)):

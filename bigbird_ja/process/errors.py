@@ -141,7 +141,6 @@ INSTALL = {
     "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] beside Colab's jax",
     "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
     "jax": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
-    "jaxlib": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
     "libtpu": "pip install 'bigbird-ja[preflight]', or [tpu] on a TPU",
     "safetensors": "pip install 'bigbird-ja[huggingface]'",
     "huggingface_hub": "pip install 'bigbird-ja[huggingface]'",

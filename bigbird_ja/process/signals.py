@@ -142,11 +142,6 @@ class CommandSignals:
         Listener(self._receive, self._handle).__enter__()
         return self
 
-    @property
-    def name(self) -> str:
-        """Names the first signal: `Ctrl-C`, `SIGTERM`, `SIGHUP`; empty before one has come."""
-        return name_of(self.number) if self.number else ""
-
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_settled:
             return
@@ -157,7 +152,7 @@ class CommandSignals:
     def _receive(self, number: int) -> None:
         if not self._first_time:
             self.number, self._first_time = self.number or number, time.monotonic()
-            message = interrupted(self.name)
+            message = interrupted(name_of(self.number))
             timer = threading.Timer(LEAVE_SECONDS, self._leave_once, (message,))
             timer.daemon = True
             timer.start()

@@ -22,7 +22,6 @@ from bigbird_ja.process.redact import redact
 
 # Errors of a pipe without a reader, or of a terminal that was closed.
 _GONE = (errno.EPIPE, errno.EIO, errno.ENXIO, errno.EBADF)
-_MAX_LINE = 1 << 16  # characters that are held back for the end of a line
 
 
 class _Stream(io.TextIOWrapper):
@@ -44,7 +43,7 @@ class _Stream(io.TextIOWrapper):
         with self._lock, self._faults():
             if self.fileno() == 2:
                 self._line, line = self._line + text, ""
-                if "\n" in text or len(self._line) > _MAX_LINE:
+                if "\n" in text:
                     line, self._line = self._line, ""
                 super().write(redact(line))
             else:
@@ -132,7 +131,7 @@ def results_apart() -> Iterator[ResultLine]:
     stream.flush()
     saved, is_real = os.dup(1), isinstance(stream, _Stream)
     results = ResultLine(io.FileIO(saved, "w", closefd=False) if is_real else stream.buffer)
-    before, ResultLine._current = ResultLine._current, results
+    ResultLine._current = results
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     try:
@@ -143,7 +142,7 @@ def results_apart() -> Iterator[ResultLine]:
         sys.stdout = stream
         os.dup2(saved, 1)
         os.close(saved)
-        ResultLine._current = before
+        ResultLine._current = None
 
 
 def write_results(results: dict[str, Any]) -> None:

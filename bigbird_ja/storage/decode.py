@@ -47,17 +47,9 @@ def check_format(version: str, where: str, advice: str) -> None:
     Raises:
         BadInput: it was written before 0.1.0, or by a later version.
     """
-    if version == FORMAT_VERSION:
-        return
-    if not version:
-        raise BadInput(
-            f"{where}: written by an unreleased version, before 0.1.0, or by another program:"
-            f" {advice}"
-        )
-    raise BadInput(
-        f"{where}: has format {version!r}, this version reads {FORMAT_VERSION}: install the version"
-        " that wrote it, or a later one"
-    )
+    if version != FORMAT_VERSION:
+        found = f"has format {version or None!r}, this version reads {FORMAT_VERSION}"
+        raise BadInput(f"{where}: {found}: install the version that wrote it, or {advice}")
 
 
 def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:

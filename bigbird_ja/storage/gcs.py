@@ -247,15 +247,13 @@ class Bucket:
         in its metadata tells our write from another's.
         """
         mark = secrets.token_hex(8)
-        try:
+        with contextlib.suppress(PreconditionFailed):
             return _put(path, io.BytesIO(data), len(data), int(token or 0), mark)
-        except PreconditionFailed:
-            pass
-        try:
+        with contextlib.suppress(FileNotFoundError):
             blob = current(path)
-        except FileNotFoundError:
-            return None
-        return str(blob.generation) if (blob.metadata or {}).get("writer") == mark else None
+            if (blob.metadata or {}).get("writer") == mark:
+                return str(blob.generation)
+        return None
 
     def upload(self, source: str, target: str) -> None:
         """Upload a file; the bucket's checksum is compared with the file's."""

@@ -60,7 +60,7 @@ def check_folder_place(path: str, flag: str) -> None:
     paths.check_name(path, flag)
     if storage.is_remote(path):
         return
-    info = paths.stat_or_none(path, flag)
+    info = paths.stat_or_none(path)
     if info is None:
         _check_parent(path, flag)
         return
@@ -177,7 +177,7 @@ def _check_parent(path: str, flag: str) -> None:
     """Refuses a local path whose nearest existing folder cannot take a new entry."""
     parent = os.path.dirname(os.path.abspath(path))
     while True:
-        info = paths.stat_or_none(parent, flag)
+        info = paths.stat_or_none(parent)
         if info is not None or os.path.islink(parent) or parent == os.path.dirname(parent):
             break
         parent = os.path.dirname(parent)

@@ -5,14 +5,13 @@ anything. Every refusal is one line: the flag, the path, what is wrong, what to 
 """
 
 import base64
-import errno
 import os
 import posixpath
 import re
 import stat
 from dataclasses import dataclass
 
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput
 
 SCHEME = "gs://"
 NAMED = ("tfds:", "hf:")  # beginnings of an --input that is no path
@@ -59,13 +58,11 @@ def split_remote(path: str) -> tuple[str, str]:
     """Splits `gs://bucket/name`; the name is "" for the bucket itself.
 
     Raises:
-        BadInput: no bucket, or control characters in the name.
+        BadInput: no bucket.
     """
     bucket, _, name = path.removeprefix(SCHEME).partition("/")
     if not is_remote(path) or not bucket:
         raise BadInput(f"{path!r}: expected gs://bucket/name")
-    if "\0" in name or "\n" in name or "\r" in name:
-        raise BadInput(f"{path!r}: control characters are not allowed in an object's name")
     return bucket, name
 
 
@@ -145,17 +142,15 @@ def check_input_file(path: str, flag: str) -> None:
         return
     if not is_file(path, flag, "copy what it gives into a file first"):
         raise refusal(path, flag, "no such file: check the path")
-    if not os.access(path, os.R_OK):
-        raise refusal(path, flag, "permission denied: check the path and your permissions")
 
 
 def is_file(path: str, flag: str, advice: str) -> bool:
     """Checks for a regular file at a local path; False where nothing is.
 
     Raises:
-        BadInput: a folder, or as of `stat_or_none` and, with `advice`, `refuse_special`.
+        BadInput: a folder, or as of `refuse_special`, with `advice`.
     """
-    info = stat_or_none(path, flag)
+    info = stat_or_none(path)
     if info is None:
         return False
     if stat.S_ISDIR(info.st_mode):
@@ -164,19 +159,12 @@ def is_file(path: str, flag: str, advice: str) -> bool:
     return True
 
 
-def stat_or_none(path: str, flag: str) -> os.stat_result | None:
-    """Returns `stat` of a local path; None where nothing is.
-
-    Raises:
-        BadInput: a loop of links, a name that is too long, a folder that may not be entered.
-    """
+def stat_or_none(path: str) -> os.stat_result | None:
+    """Returns `stat` of a local path; None where nothing is."""
     try:
         return os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        refused = refusal(path, flag, f"{error.strerror}: check the path")
-        raise StorageError(str(refused)) if error.errno == errno.EIO else refused from error
 
 
 def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> None:

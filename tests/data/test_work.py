@@ -148,7 +148,7 @@ def test_unfinished_work_of_other_settings_or_another_version_is_refused(output,
     settings = Path(output, work.NAME, "settings.json")
     text = settings.read_text()
     settings.write_text(json.dumps(json.loads(text)["spec"]))
-    with pytest.raises(BadInput, match=r"settings.json: written by an unreleased version"):
+    with pytest.raises(BadInput, match=r"settings.json: has format None"):
         make(request_of(output))
     settings.write_text(text)
     make(request_of(output, seed=2, overwrite=True))

@@ -1,74 +1,47 @@
-"""Progress on a real terminal (a pty) and in a log."""
+"""Progress on a terminal and in a log."""
 
-import fcntl
 import io
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 import threading
-from contextlib import contextmanager
 
 import pytest
 
 from bigbird_ja.process import console
-from testkit import ROOT
-
-PROGRAM = """
-import itertools, sys
-from tqdm import std
-from bigbird_ja.process.console import Progress, log
-std.time = itertools.count(0, 0.5).__next__
-with Progress(50, "documents with a long name") as progress:
-    for i in range(48):  # the total was an estimate
-        progress.update(1)
-        if i == 2:
-            log("a message")
-"""
 
 
-@contextmanager
-def terminal(columns):
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    yield ours, theirs
-    os.close(ours)
+class Terminal(io.StringIO):
+    """A stream that is a terminal, as wide as COLUMNS."""
 
-
-def started(words, theirs, **how):
-    """A program with a terminal, whose side is then the program's alone."""
-    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    process = subprocess.Popen(words, cwd=ROOT, **streams, **how)
-    os.close(theirs)
-    return process
-
-
-def read_all(ours):
-    data = b""
-    try:
-        while part := os.read(ours, 4096):
-            data += part
-    except OSError:  # Linux says so when the other side is closed
-        pass
-    return data.decode()
+    def isatty(self):
+        return True
 
 
 @pytest.mark.parametrize("columns", [20, 80])
-def test_it_fits_the_terminal_and_ends_at_100_percent(columns):
-    with terminal(columns) as (ours, theirs):
-        process = started([sys.executable, "-c", PROGRAM], theirs)
-        text = read_all(ours)
-        assert process.wait() == 0, text
-    # Every text that was on the terminal's last line, in order.
-    lines = [part for part in re.split(r"\r\n|\r\x1b\[K|\r", text) if part]
+def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setattr("tqdm.std.time", iter(range(0, 1000)).__next__)
+    stream = Terminal()
+    with console.Progress(50, "documents with a long name", stream) as progress:
+        for number in range(48):  # the total was an estimate
+            progress.update(1)
+            if number == 2:
+                console.log("a message", stream)
+    lines = [part for part in re.split(r"[\r\n]|\x1b\[[A-Z]", stream.getvalue()) if part.strip()]
     assert max(map(console.display_width, lines)) < columns
-    assert "100%" in lines[-1]
-    assert "a message" in lines
-    if columns >= 80:
-        assert "2/50 [00:03<01:12,  1.50s/ documents with a long name]" in lines[1]
+    assert "100%" in lines[-1] and "a message" in lines
+
+
+def test_a_line_that_is_overwritten_is_cut(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("LINES", "24")
+    stream = Terminal()
+    line = console.LiveLine(stream)
+    for text in ("loss 3", "東京" * 20):
+        line.show(text)
+    line.close()
+    shown = [part.rstrip() for part in re.split(r"[\r\n]", stream.getvalue()) if part.strip()]
+    assert shown[0] == "loss 3" and console.display_width(shown[-1]) < 20
 
 
 def test_what_takes_long_is_logged_again_and_again():

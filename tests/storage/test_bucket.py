@@ -2,12 +2,9 @@
 
 import logging
 import os
-import random
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
-from google.api_core.retry import retry_base, retry_unary
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
@@ -74,26 +71,6 @@ def test_without_credentials_the_message_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     with pytest.raises(BadInput, match="gcloud auth application-default login"):
         storage.read_bytes("gs://bucket/x")
-
-
-def test_a_lasting_fault_ends_in_bounded_time_after_growing_delays(bucket, fake_gcs, monkeypatch):
-    monkeypatch.setenv("BIGBIRD_JA_STORAGE_TIMEOUT_SECONDS", "200")
-    monkeypatch.setenv("BIGBIRD_JA_STORAGE_BACKOFF_SECONDS", "0.5")
-    monkeypatch.setattr(random, "uniform", lambda low, high: high)
-    now, slept = [0.0], []
-
-    def sleep(seconds):
-        slept.append(seconds)
-        now[0] += seconds
-
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0])
-    for module in (retry_base, retry_unary):
-        monkeypatch.setattr(module, "time", clock)
-    fake_gcs.fault(".*", "status", times=-1)
-    with pytest.raises(StorageError, match=f"{bucket}/x: 503.*failed for 200 s"):
-        storage.stat(f"{bucket}/x")
-    assert slept == [0.5, 1, 2, 4, 8, 16, *[32.0] * 5]
-    assert len(fake_gcs.log()) == len(slept) + 1
 
 
 def test_transient_faults_are_logged(bucket, fake_gcs, caplog):

@@ -46,7 +46,7 @@ def test_only_a_file_of_ours_is_replaced(tmp_path):
         ("nowhere/x", "nowhere is not a folder"),
         ("new", "a folder: name a file"),
         ("thesis/", "a folder's name"),
-        ("thesis/x", "Not a directory"),
+        ("thesis/x", "thesis is not a folder"),
     ):
         with pytest.raises(BadInput, match=printed):
             _check_file(f"{tmp_path}/{name}")
