@@ -105,8 +105,8 @@ def _define_what(flags: Flags) -> None:
 
 
 def _define_limits(flags: Flags) -> None:
-    hours: dict[str, Any] = {"unit": "hours", "above": 0}
-    usd: dict[str, Any] = {"unit": "US dollars", "above": 0, "high": 1e9, "none": "no limit"}
+    hours: dict[str, Any] = {"unit": "hours", "low": 0.0001}
+    usd: dict[str, Any] = {"unit": "US dollars", "low": 0.01, "high": 1e9, "none": "no limit"}
     end, lease = "Ends the run so long after its start.", "A TPU that nobody watches deletes itself"
     flags.number("max_hours", None, end, high=1e6, none="no limit", **hours)
     flags.number("max_cost", None, "Ends the run at so much TPU time.", **usd)

@@ -39,7 +39,10 @@ class TokenizeConfig:
     """Settings for training the SentencePiece model."""
 
     vocab_size: int = _fact(
-        32_000, "Vocabulary, special tokens included.", (16, 10_000_000), by=("tokenize", *_RUN)
+        32_000,
+        "Vocabulary size, special tokens included.",
+        (16, 10_000_000),
+        by=("tokenize", *_RUN),
     )
     model_type: Literal["unigram", "bpe"] = setting("unigram", "Type of SentencePiece model.")
     character_coverage: float = setting(
@@ -66,7 +69,7 @@ class MakeDataConfig:
         10, "Copies, each masked anew.", (1, 1000), only_with="make_data.masking=static"
     )
     max_predictions_per_seq: Predictions | None = _fact(
-        None, "Maximum predicted tokens.", none="what seq_length and masked_lm_prob need"
+        None, "Maximum number of predicted tokens.", none="what seq_length and masked_lm_prob need"
     )
     masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
     mask_unit: MaskUnit = _fact(

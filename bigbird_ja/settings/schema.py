@@ -162,8 +162,10 @@ class TrainingConfig:
     weight_decay: Factor = _in_step(0.01, "Decoupled weight decay; not for biases and layer norms.")
     adam_beta2: float = _in_step(0.999, "Decay rate of AdamW's second moment.", (0.0, 0.999999))
     adam_epsilon: float = _in_step(1e-06, "Epsilon of AdamW.", (1e-30, 1.0))
-    clip_norm: float = _in_step(1.0, "Maximum global gradient norm; 0: no clipping.", (0.0, 1e9))
-    dtype: Literal["bfloat16", "float32"] = _in_step("bfloat16", "Compute dtype; weights: float32.")
+    clip_norm: float = _in_step(1.0, "Maximum global gradient norm; 0 disables it.", (0.0, 1e9))
+    dtype: Literal["bfloat16", "float32"] = _in_step(
+        "bfloat16", "Compute dtype; parameters stay in float32."
+    )
     masked_lm_prob: Rate | None = setting(
         None,
         "Masking rate at the first step, for dynamic masks; evaluation uses the data set's.",
@@ -195,10 +197,14 @@ class TrainingConfig:
 class CheckpointsConfig:
     """Settings for saving: by time against preemption, by step for keeps."""
 
-    save_every_minutes: Minutes = setting(10.0, "Minutes between checkpoints; 0: off.", by=_PLAN)
-    save_every_steps: StepsOrZero = setting(5000, "Steps between checkpoints; 0: off.")
+    save_every_minutes: Minutes = setting(
+        10.0, "Minutes between checkpoints; 0 disables it.", by=_PLAN
+    )
+    save_every_steps: StepsOrZero = setting(5000, "Steps between checkpoints; 0 disables it.")
     keep_last: int = setting(5, "Newest checkpoints to keep.", (1, 100_000), "checkpoints")
-    keep_every_steps: StepsOrZero = setting(100_000, "Interval of checkpoints that stay; 0: off.")
+    keep_every_steps: StepsOrZero = setting(
+        100_000, "Interval of checkpoints that stay; 0 disables it."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +212,9 @@ class TpuConfig:
     """Settings of the machine that trains."""
 
     num_cores: int = _in_step(8, "Cores that share a step's sequences.", (1, 4096), "cores")
-    name: str = setting("local", "TPU; local: this VM's own.", needs_flag="use_tpu", filled=True)
+    name: str = setting(
+        "local", "Name of the TPU; local: this TPU VM's own.", needs_flag="use_tpu", filled=True
+    )
     zone: str | None = setting(None, "Zone of the TPU.", none="the VM's own", filled=True)
 
 
