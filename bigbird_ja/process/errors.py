@@ -157,15 +157,14 @@ def require(*modules: str) -> None:
     """Refuses to begin without packages that the command will need.
 
     Args:
-        modules: names in `INSTALL`; `a|b` is one of two.
+        modules: names in `INSTALL`.
 
     Raises:
         BadInput: naming the package and the extra that has it.
     """
-    for names in modules:
-        first = names.split("|")[0]
-        if not any(importlib.util.find_spec(name) for name in names.split("|")):
-            raise BadInput(f"{first} is not installed here: {INSTALL[first]}")
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            raise BadInput(f"{name} is not installed here: {INSTALL[name]}")
 
 
 def classify(error: BaseException) -> CommandError | None:

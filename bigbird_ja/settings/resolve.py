@@ -20,18 +20,13 @@ from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.values import flatten, validate_config, validate_on_data, varied
 
 _LONGEST = 1024  # characters of a text
-# Settings of earlier versions, or one value of a setting: the value at which a file may still hold
-# each, and what serves instead.
-_REMOVED: dict[str, tuple[Any, str]] = {
-    "training.first_seq_length": (
-        None,
-        "train at that length, then at the whole one with --init_from RUN",
-    ),
-    "training.first_seq_length_steps": (None, "it went with training.first_seq_length"),
-    "training.optimizer_sharding": (False, "training.optimizer=muon divides its work by itself"),
-    "training.gradient_sum_dtype": ("float32", "gradients are summed in float32"),
-    "model.initializer=mimetic": (None, "model.initializer=subspaces learns neighbours sooner"),
-    PAD_ID: (0, "the data set says it"),
+# What else a file of 0.1.0, or one that states every setting, may hold, and at which value.
+_UNUSED: dict[str, Any] = {
+    "training.first_seq_length": None,
+    "training.first_seq_length_steps": None,
+    "training.optimizer_sharding": False,
+    "training.gradient_sum_dtype": "float32",
+    PAD_ID: 0,
 }
 _PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
 
@@ -260,19 +255,13 @@ def _read_set(text: str, uses: Sequence[str]) -> Override | None:
 
 
 def _read(key: str, value: Any, is_complete: bool, source: str) -> Override | None:
-    """Read a value as its setting declares it; None for a removed setting that was off.
+    """Read a value as its setting declares it; None for what has no effect.
 
     Raises:
-        BadInput: an unknown or a removed setting, or a value of the wrong type.
+        BadInput: an unknown setting, or a value of the wrong type.
     """
-    stated = f"{key}={value}"
-    name = stated if stated in _REMOVED else key
-    if name in _REMOVED:
-        off, serves = _REMOVED[name]
-        is_fact = key == PAD_ID and is_complete
-        if is_fact or (value == off and source != "--set"):
-            return None
-        raise BadInput(f"{source}: {name} is no longer a setting: leave it out ({serves})")
+    if key in _UNUSED and (value == _UNUSED[key] or (key == PAD_ID and is_complete)):
+        return None
     if key not in OPTIONS:
         near = nearest(key, OPTIONS)
         raise BadInput(
