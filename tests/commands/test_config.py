@@ -23,7 +23,7 @@ def test_each_line_has_its_meaning_and_where_it_came_from(run):
     text = " ".join(text.replace("\n  #", "").split())  # comments stand above their lines
     assert [key for key, option in OPTIONS.items() if option.meaning not in text] == []
     assert "Layers of the encoder. (--set) num_layers: 3" in text
-    assert "they divide hidden_size. (preset tiny-cpu) num_attention_heads: 2" in text
+    assert "Attention heads of a layer. (preset tiny-cpu) num_attention_heads: 2" in text
     assert "(default) layer_norm_eps: 1.0e-12" in text
     assert "small-1024: A small encoder of 1,024 tokens: a first run on one's own corpus" in stated
     assert all(f"{name}: " in stated for name in preset_names()), "the presets there are"

@@ -1,6 +1,7 @@
 """Progress on a terminal and in a log."""
 
 import io
+import os
 import re
 import threading
 
@@ -10,7 +11,15 @@ from bigbird_ja.process import console
 
 
 class Terminal(io.StringIO):
-    """A stream that is a terminal, as wide as COLUMNS."""
+    """A stream that is a terminal, of some columns."""
+
+    def __init__(self, columns, monkeypatch):
+        super().__init__()
+        size = os.terminal_size((columns, 24))
+        monkeypatch.setattr(os, "get_terminal_size", {self.fileno(): size}.__getitem__)
+
+    def fileno(self):
+        return 99
 
     def isatty(self):
         return True
@@ -18,10 +27,8 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("columns", [20, 80])
 def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("LINES", "24")
     monkeypatch.setattr("tqdm.std.time", iter(range(0, 1000)).__next__)
-    stream = Terminal()
+    stream = Terminal(columns, monkeypatch)
     with console.Progress(50, "documents with a long name", stream) as progress:
         for number in range(48):  # the total was an estimate
             progress.update(1)
@@ -33,9 +40,7 @@ def test_a_bar_fits_the_terminal_below_messages_and_ends_at_100_percent(columns,
 
 
 def test_a_line_that_is_overwritten_is_cut(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "20")
-    monkeypatch.setenv("LINES", "24")
-    stream = Terminal()
+    stream = Terminal(20, monkeypatch)
     line = console.LiveLine(stream)
     for text in ("loss 3", "東京" * 20):
         line.show(text)
