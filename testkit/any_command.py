@@ -7,6 +7,7 @@ streams, signals, statuses. WHAT names a function of this module; further words 
 import atexit
 import contextlib
 import hashlib
+import itertools
 import os
 import sys
 import tempfile
@@ -42,8 +43,9 @@ def _forever():
 
 
 def workers():
-    """A pool of two workers whose tasks do not end."""
-    return [*children.run_tasks(time.sleep, [600, 600], 2, console.log, (READY,))]
+    """A pool of two workers with tasks without end."""
+    for _ in children.run_tasks(time.sleep, itertools.repeat(0.1), 2, console.log, (READY,)):
+        pass
 
 
 def swallow():

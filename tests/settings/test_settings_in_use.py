@@ -60,8 +60,8 @@ def test_preflight_reads_what_it_takes(read, monkeypatch):
     full = compile_lib.Shortage(0, [])
     monkeypatch.setattr(estimate, "compile_for", lambda *_: full)  # it reads the program alone
     monkeypatch.setattr(compile_lib, "versions", lambda: {})  # and need not be installed
-    words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd"]
-    words += ["--set=model.num_layers=2", "--chip=v3"]
-    for architecture in SHAPES:
-        assert cli.run_command_line(["preflight", "--config=tiny-cpu", *words, architecture]) == 0
+    words = ["--set=training.masked_lm_prob=0.2", "--set=training.schedule=wsd", "--chip=v3"]
+    layers = ("--set=model.num_layers=1", "--set=model.num_layers=2")  # the second one is local
+    for shape in zip(SHAPES, layers, strict=True):
+        assert cli.run_command_line(["preflight", "--config=tiny-cpu", *words, *shape]) == 0
     assert of_runs(read) == used("preflight")
