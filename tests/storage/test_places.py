@@ -54,7 +54,7 @@ def test_missing_files_carry_their_name(base):
 
 def test_compare_and_swap(base):
     path = f"{base}/lock"
-    storage.write_bytes(path, b"A")
+    assert storage.create_exclusive(path, b"A") and not storage.create_exclusive(path, b"late")
     data, token = storage.read_with_token(path)
     assert data == b"A" and storage.stat(path).token == token
     newer = storage.replace_if(path, b"B", token)
