@@ -348,7 +348,8 @@ def _download(path: str, file: BinaryIO, limit: float = math.inf, in_chunks: boo
         DamagedError: The checksum differs each time.
     """
     for number in range(MAX_RESTARTS):
-        blob, checked = current(path) if in_chunks else blob_of(path), _Checked(path, file, limit)
+        blob = current(path) if in_chunks else blob_of(path)
+        checked = _Checked(path, file, limit)
         blob.chunk_size = CHUNK if blob.size else None
         try:
             with faults(path):

@@ -29,7 +29,7 @@ def test_lists_come_in_pages(bucket, fake_gcs):
 
 def test_files_of_every_size_come_back_identical(bucket, tmp_path):
     source, back = tmp_path / "source", tmp_path / "back"
-    for size in (0, 1, 8 * MiB, CHUNK + 5):
+    for size in (0, 1, CHUNK + 5):
         source.write_bytes(os.urandom(size))
         storage.upload(str(source), f"{bucket}/x")
         storage.download(f"{bucket}/x", str(back))
