@@ -79,12 +79,10 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data import masking, tfrecords
-    from bigbird_ja.text import known_tokenizer
+    from bigbird_ja.text import tokenizer_of
 
     path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
-    tokenizer = known_tokenizer(storage.read_bytes(path), path)
-    if tokenizer is None:
-        return
+    tokenizer = tokenizer_of(storage.read_bytes(path), path)
     with storage.open_read(storage.join(data_dir, manifest.train_shards[0].name)) as file:
         records = list(islice(tfrecords.frames(file), count))
     serialized = tf.constant(records)
