@@ -102,6 +102,9 @@ def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_pat
     assert path.stat().st_size < 1 << 20
     assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 400_000_000
     assert pyarrow.default_memory_pool().max_memory() - before < 100 << 20, "300 MB at once"
+    monkeypatch.setattr(stored, "_MOST_EXPANSION", 1000)
+    with pytest.raises(BadInput, match="repeats a text more than 1,000 times"):
+        texts(path)
     monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", (3 << 20) - (1 << 18))
     with pytest.raises(BadInput, match="line 1: a row longer than 2 MB"):
         texts(path)
