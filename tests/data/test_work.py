@@ -159,7 +159,7 @@ def test_unfinished_work_of_other_settings_or_another_version_is_refused(output,
     [
         (1, "blocks", lambda data: data[:-1]),
         (1, "blocks", lambda data: data[:3]),
-        (1, "blocks", lambda data: data[:-5] + b"xxxxx"),
+        (1, "blocks", lambda data: data[:-50] + b"xxxxx" + data[-45:]),
         (2, "ready", lambda data: data[::-1]),
     ],
 )
@@ -169,9 +169,9 @@ def test_a_damaged_block_or_shard_is_made_again(
     make_until(written, request_of(output), (shards, "write_shard"))
     path = next(Path(output, work.NAME, place).glob("train-*"))
     path.write_bytes(damage(path.read_bytes()))
-    made = make(request_of(output))
-    assert make(request_of(tmp_path / "whole")).fingerprint == made.fingerprint
-    assert check.fast_check(output)[0] == made
+    make(request_of(output))
+    make(request_of(tmp_path / "whole"))
+    assert making.tree(output) == making.tree(tmp_path / "whole")
 
 
 def test_a_failing_disk_is_reported(output, request_of, monkeypatch):

@@ -81,7 +81,7 @@ def documents(request):
     texts = [*HARD, *articles.documents(5, seed=7)]
     with contextlib.suppress(pytest.skip.Exception):
         real = open_corpus([request.getfixturevalue("real_text_path")]).texts()
-        texts += itertools.islice(real, 60)
+        texts += itertools.islice(real, 30)
     return texts
 
 
