@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
@@ -71,20 +73,16 @@ def run(args: Args) -> dict[str, Any]:
 
 def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) -> None:
     """Prints the first train records, masked."""
-    from itertools import islice
-
     import numpy as np
     import tensorflow as tf
 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
     from bigbird_ja.data import masking, tfrecords
-    from bigbird_ja.text import known_tokenizer
+    from bigbird_ja.text import tokenizer_of
 
     path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
-    tokenizer = known_tokenizer(storage.read_bytes(path), path)
-    if tokenizer is None:
-        return
+    tokenizer = tokenizer_of(storage.read_bytes(path), path)
     with storage.open_read(storage.join(data_dir, manifest.train_shards[0].name)) as file:
         records = list(islice(tfrecords.frames(file), count))
     serialized = tf.constant(records)
@@ -95,21 +93,22 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
     else:
         masked = {k: v.numpy() for k, v in tfrecords.parse_static(manifest, serialized).items()}
         tokens = masked["input_ids"].copy()
-        row, slot = np.nonzero(masked["masked_lm_weights"] > 0)
-        tokens[row, masked["masked_lm_positions"][row, slot]] = masked["masked_lm_ids"][row, slot]
         starts = np.zeros(tokens.shape, bool)  # static records do not store words
+    row, slot = np.nonzero(masked["masked_lm_weights"] > 0)
+    at = masked["masked_lm_positions"][row, slot]
+    tokens[row, at] = masked["masked_lm_ids"][row, slot]
+    is_target = np.zeros(tokens.shape, bool)
+    is_target[row, at] = True
     names = {"mask": "[MASK](was)", "random": "random!(was)", "kept": "kept="}
     legend = ", ".join(_painted(text, kind, colour) for kind, text in names.items())
     print(f"masked examples: {legend}; words are divided by |")
     for i in range(len(records)):
-        one = {name: value[i] for name, value in masked.items()}
-        print(masked_text(tokens[i], starts[i], one, tokenizer, manifest, colour))
+        columns = (tokens[i], masked["input_ids"][i], starts[i], is_target[i])
+        print(_masked_text(zip(*columns, strict=True), tokenizer, manifest, colour))
 
 
-def masked_text(
-    tokens: Any,
-    word_starts: Any,
-    masked: dict[str, Any],
+def _masked_text(
+    record: Iterable[tuple[int, int, bool, bool]],
     tokenizer: Tokenizer,
     manifest: Manifest,
     colour: bool,
@@ -117,25 +116,21 @@ def masked_text(
     """Show one record, masked, as text.
 
     Args:
-        tokens: int [S], before masking.
-        word_starts: bool [S]; all False where words are not known.
-        masked: one row of what `masking.mask` returns.
-        tokenizer: for the pieces.
-        manifest: whose records they are.
-        colour: whether to write ANSI colours.
+        record: for each position the token before and after masking, whether it starts a word, and
+            whether it is to be predicted.
+        tokenizer: for the names of the tokens.
+        manifest: of the data set.
+        colour: whether to write ANSI colors.
     """
-    weights = masked["masked_lm_weights"] > 0
-    predicted = set(masked["masked_lm_positions"][weights].tolist())
     special = set(manifest.special_ids.values())
-    parts = []
-    for at, token in enumerate(tokens[:_MOST_TOKENS].tolist()):
+    parts: list[str] = []
+    for token, now, starts_word, is_target in islice(record, _MOST_TOKENS):
         if token == manifest.pad_id:
             break
-        if at and word_starts[at]:
+        if parts and starts_word:
             parts.append("|")
-        now = int(masked["input_ids"][at])
         piece, other = (printable(tokenizer.pieces[i]) for i in (token, now))
-        if at not in predicted:
+        if not is_target:
             parts.append(_painted(piece, "special" if token in special else "", colour))
         elif now == manifest.special_ids["mask"]:
             parts.append(_painted(f"[MASK]({piece})", "mask", colour))

@@ -9,10 +9,8 @@ directory at the same time is refused. --runner ray tokenizes on several machine
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
@@ -80,17 +78,26 @@ def run(args: Args) -> dict[str, Any]:
     """Makes the data set."""
     from bigbird_ja.data import build, ray_runner
     from bigbird_ja.data.manifest import spec_of
+    from bigbird_ja.settings.resolve import preset_names, resolve_config
     from bigbird_ja.settings.values import echo_settings
     from bigbird_ja.storage import hub
     from bigbird_ja.text.corpus import open_corpus
 
     began = time.monotonic()
     config, overrides = resolve(args)
-    _check_length(config)
+    seq_length = config.make_data.seq_length
+    if problem := _length_problem(config, seq_length):
+        raise BadInput(
+            f"no model can be trained on this data: {problem}, or another model.block_size"
+        )
     tokenizer = _load_tokenizer(hub.fetched(args.tokenizer, "--tokenizer"))
     corpus = open_corpus(
         args.input, args.tfds_data_dir, args.txt_documents, args.text_field, takes_weights=True
     )
+    settings = [f"make-data settings:\n{echo_settings(config, overrides, SETTINGS)}"]
+    for name in () if args.config else preset_names():
+        if problem := _length_problem(resolve_config(name)[0], seq_length):
+            settings.append(f"warning: the preset {name} cannot be trained on this data: {problem}")
     request = build.Request(
         corpus=corpus,
         tokenizer=tokenizer,
@@ -98,18 +105,13 @@ def run(args: Args) -> dict[str, Any]:
         output_dir=args.output_dir,
         num_workers=args.num_workers or children.available_cores(),
         overwrite=args.overwrite,
-        settings="\n".join(
-            (
-                f"make-data settings:\n{echo_settings(config, overrides, SETTINGS)}",
-                *([] if args.config else _length_warnings(config.make_data.seq_length)),
-            )
-        ),
+        settings="\n".join(settings),
+        pack=functools.partial(ray_runner.pack_blocks, num_workers=args.num_workers)
+        if args.runner == "ray"
+        else None,
     )
     if request.spec.strip_markers and args.strip_markers is None:
         log("the tokenizer has no pieces for Wiki40b's markers: they are taken out of the text")
-    if args.runner == "ray":
-        pack = functools.partial(ray_runner.pack_blocks, num_workers=args.num_workers)
-        request = dataclasses.replace(request, pack=pack)
     manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{args.output_dir} is finished already: nothing to do")
@@ -132,25 +134,12 @@ def _load_tokenizer(path: str) -> Tokenizer:
     return tokenizer
 
 
-def _check_length(config: Config) -> None:
-    """Refuse a sequence length for which no attention can be computed."""
+def _length_problem(config: Config, seq_length: int) -> str:
+    """Describe why a config's attention cannot take sequences of this length; "" if it can."""
     from bigbird_ja.model import pattern
 
     try:
-        pattern.is_full(config, config.make_data.seq_length)
+        pattern.is_full(config, seq_length)
     except ValueError as error:
-        raise BadInput(
-            f"no model can be trained on this data: {error}, or another model.block_size"
-        ) from error
-
-
-def _length_warnings(seq_length: int) -> Iterator[str]:
-    """Name the presets that cannot be trained on sequences of this length."""
-    from bigbird_ja.model import pattern
-    from bigbird_ja.settings.resolve import preset_names, resolve_config
-
-    for name in preset_names():
-        try:
-            pattern.is_full(resolve_config(name)[0], seq_length)
-        except ValueError as error:
-            yield f"warning: the preset {name} cannot be trained on this data: {error}"
+        return str(error)
+    return ""

@@ -8,17 +8,13 @@ disk or gs://. Takes 90 seconds for 35 MB of text on two cores; 1.3 hours for Wi
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import define_corpus_flags, resolve
 from bigbird_ja.settings.schema import OPTIONS, used_by
-
-if TYPE_CHECKING:
-    from bigbird_ja.settings import TokenizeConfig
-    from bigbird_ja.text.corpus import Corpus
-    from bigbird_ja.text.tokenizer_training import ModelFiles, ModelRecord
 
 EXAMPLE = "bigbird-ja tokenize --input tfds:wiki40b/ja --output_prefix out/ja --vocab_size 32000"
 SETTINGS = used_by("tokenize")
@@ -37,47 +33,35 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> dict[str, Any]:
-    """Trains, or finds that the model is there already."""
+    """Train, or find that the model is there already."""
+    from bigbird_ja.process.console import human_time
+    from bigbird_ja.text import tokenizer_training
     from bigbird_ja.text.corpus import open_corpus
-    from bigbird_ja.text.tokenizer_training import ModelFiles
 
     started = time.monotonic()
     settings = resolve(args)[0].tokenize
-    files = ModelFiles(args.output_prefix)
+    files = tokenizer_training.ModelFiles(args.output_prefix)
     files.check(replaces=args.overwrite or files.read_record() is None)
     corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
-    if record := files.finished(settings, corpus.fingerprint, args.overwrite):
+    fingerprint = corpus.fingerprint
+    record = None if args.overwrite else files.finished(settings, fingerprint)
+    if record:
         print(f"finished already: {files.model}")
     else:
         files.check(replaces=True)
-        record = _train(files, corpus, settings, started)
+        tokenizer, figures = tokenizer_training.train(corpus, settings)
+        corpus.check_unchanged()
+        record = files.write(
+            tokenizer,
+            settings=dataclasses.asdict(settings),
+            corpus_fingerprint=fingerprint,
+            seconds=round(time.monotonic() - started, 3),
+            **figures,
+        )
+        print(
+            f"wrote {files.model}: {record.vocab_size:,} pieces,"
+            f" {record.characters_per_token} characters per token,"
+            f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
+        )
     shown = "vocab_size characters_per_token unknown_rate longest_piece lines seconds"
     return {**{name: getattr(record, name) for name in shown.split()}, "model": files.model}
-
-
-def _train(
-    files: ModelFiles, corpus: Corpus, settings: TokenizeConfig, started: float
-) -> ModelRecord:
-    import dataclasses
-
-    import sentencepiece
-
-    from bigbird_ja.process.console import human_time
-    from bigbird_ja.text import tokenizer_training
-
-    trained = tokenizer_training.train(corpus, settings)
-    about = {
-        "settings": dataclasses.asdict(settings),
-        "corpus_fingerprint": corpus.fingerprint,
-        "lines": trained.lines,
-        "sentencepiece": sentencepiece.__version__,
-        **tokenizer_training.statistics(trained),
-        "seconds": round(time.monotonic() - started, 3),
-    }
-    record = files.write(trained.tokenizer, about)
-    print(
-        f"wrote {files.model}: {record.vocab_size:,} pieces,"
-        f" {record.characters_per_token} characters per token,"
-        f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
-    )
-    return record

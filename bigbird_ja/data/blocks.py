@@ -320,14 +320,6 @@ class StoredBlock:
         return result
 
 
-@dataclass(frozen=True)
-class Packed:
-    """The result of packing a corpus."""
-
-    blocks: dict[str, list[StoredBlock]]  # by split
-    skipped: Count  # records without text
-
-
 def read_block(path: str, row_bytes: int, verify: bool = False) -> StoredBlock | None:
     """Opens a block that an earlier run may have written; None where it has to be packed again.
 

@@ -9,7 +9,6 @@ run of a killed command makes the same bytes, and repeats only what was in fligh
 """
 
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from bigbird_ja.data import blocks, check, shards
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
-from bigbird_ja.data.work import Work, check_output, exclusive, write_manifest
+from bigbird_ja.data.work import Work, check_output, exclusive
 from bigbird_ja.process.children import run_tasks
 from bigbird_ja.process.console import Progress, log
 from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
@@ -58,30 +57,28 @@ def make_data(request: Request) -> tuple[Manifest, bool]:
     Raises:
         BadInput: bad text, something else in the directory, another process at work on it.
     """
-    with _output_folder(request), exclusive(request.output_dir) as lease:
+    _check_places(request)
+    with outputs.new_folder(request.output_dir), exclusive(request.output_dir) as lease:
         work = Work(request.output_dir)
         if (manifest := _finished(request, work)) is not None:
             return manifest, True
         _begin(request, work)
         with mid_run():
-            packed = _pack(request, work)
-            plans = _plan(request, work, packed)
+            plans, skipped = _pack(request, work)
             made = _write_shards(request, work, plans)
             lease.check()
-            return _finish(request, work, plans, made, packed.skipped), False
+            return _finish(request, work, plans, made, skipped), False
 
 
-@contextlib.contextmanager
-def _output_folder(request: Request) -> Iterator[None]:
-    """Check what can be checked before all else; the output's folder goes if it stays empty."""
+def _check_places(request: Request) -> None:
+    """Check the output's place, the inputs' places and the packages before anything is read."""
     output = request.output_dir
     outputs.check_folder_place(output, "--output_dir")
     for source in request.corpus.sources:
         if not source.startswith(NAMED):
             outputs.refuse_overlap({"--input": source}, {"--output_dir": output})
-    words.word_marker(request.spec.word_boundaries, request.tokenizer)
-    with outputs.new_folder(output):
-        yield
+    if request.spec.word_boundaries == "mecab":
+        words.mecab_boundaries("")
 
 
 def _finished(request: Request, work: Work) -> Manifest | None:
@@ -134,8 +131,11 @@ def _begin(request: Request, work: Work) -> None:
     work.open(spec)
 
 
-def _pack(request: Request, work: Work) -> blocks.Packed:
+def _pack(request: Request, work: Work) -> tuple[list[SplitPlan], int]:
     """Pack the corpus, but for the blocks that are there.
+
+    Returns:
+        The plan of each split's shards, and the number of records without text.
 
     Raises:
         BadInput: the text is at fault; nothing of the work is left then.
@@ -143,16 +143,18 @@ def _pack(request: Request, work: Work) -> blocks.Packed:
     """
     try:
         numbers, skipped = _pack_blocks(request, work)
-        packed = blocks.Packed(_stored_blocks(work, numbers, request.spec), skipped)
-        if not any(block.stats.sequences for block in packed.blocks["train"]):
+        request.corpus.check_unchanged()
+        plans = [_plan(request, work, split, numbers[split]) for split in SPLITS]
+        if not plans[0].num_records:
             raise BadInput(
                 "the corpus has no text that could be predicted: give more or other --input"
             )
-    except BadInput as error:
-        if not isinstance(error, Refused):
-            work.remove()
+    except Refused:
         raise
-    return packed
+    except BadInput:
+        work.remove()
+        raise
+    return plans, skipped
 
 
 def _pack_blocks(request: Request, work: Work) -> tuple[dict[str, int], int]:
@@ -201,30 +203,16 @@ def _text_bytes(part: Input) -> int:
     return sum(size_of(p) * (_GZIP_RATIO if p.endswith(packed) else 1) for p in paths)
 
 
-def _names(numbers: dict[str, int]) -> list[str]:
-    """List the names of so many blocks of each split."""
-    return [blocks.Block(s, i, ()).name for s, number in numbers.items() for i in range(number)]
-
-
-def _stored_blocks(
-    work: Work, numbers: dict[str, int], spec: DataSpec
-) -> dict[str, list[blocks.StoredBlock]]:
-    """Open the blocks of each split, as they were written."""
-    stored = {}
-    for split, number in numbers.items():
-        paths = [work.block(name) for name in _names({split: number})]
-        opened = [blocks.read_block(path, spec.row_dtype.itemsize) for path in paths]
-        if None in opened:
-            path = paths[opened.index(None)]
+def _plan(request: Request, work: Work, split: str, number: int) -> SplitPlan:
+    """Plan the shards of a split, from its `number` blocks as they were written."""
+    stored = []
+    for i in range(number):
+        path = work.block(blocks.Block(split, i, ()).name)
+        block = blocks.read_block(path, request.spec.row_dtype.itemsize)
+        if block is None:
             raise StorageError(f"{path}: written data could not be read back: check the disk")
-        stored[split] = [block for block in opened if block]
-    return stored
-
-
-def _plan(request: Request, work: Work, packed: blocks.Packed) -> list[SplitPlan]:
-    """Plan the shards of both splits."""
-    stored = packed.blocks
-    return [shards.plan_split(s, stored[s], work.blocks, request.spec) for s in SPLITS]
+        stored.append(block)
+    return shards.plan_split(split, stored, work.blocks, request.spec)
 
 
 def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
@@ -232,15 +220,11 @@ def _start_writer(plans: list[SplitPlan], spec: DataSpec, work: Work) -> None:
 
 
 def _write_shard(task: tuple[int, int]) -> MadeShard:
-    """Writes shard `task` = (split, number) into the `ready` folder, and notes it."""
+    """Write shard `task` = (split, number) into the `ready` folder, and note it."""
     plan: SplitPlan = _worker["plans"][task[0]]
     work: Work = _worker["work"]
-    target = storage.join(work.ready, plan.name(task[1]))
-    path = work.scratch(plan.name(task[1])) if storage.is_remote(target) else target
+    path = storage.join(work.ready, plan.name(task[1]))
     made = shards.write_shard(plan, task[1], _worker["spec"], path)
-    if path != target:
-        storage.upload(path, target)
-        os.unlink(path)
     work.note_shard(made)
     return made
 
@@ -274,6 +258,7 @@ def _finish(
     owned = work.put_in_place(manifest.every_shard, request.spec)
     owned.write(manifest_lib.TOKENIZER_NAME, tokenizer.model_bytes)
     check.raise_first(check.file_problems(manifest, storage.list_stats(output)), output)
-    write_manifest(owned, manifest)
+    # From here on the data set is whole.
+    owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
     work.remove()
     return manifest

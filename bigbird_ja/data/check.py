@@ -22,7 +22,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
-from bigbird_ja.text import known_tokenizer
+from bigbird_ja.text import tokenizer_of
 
 _OTHER = "is not the file that was made (its checksum differs)"
 
@@ -62,15 +62,15 @@ def file_problems(
     manifest: Manifest, listing: Mapping[str, storage.Stat], splits: Sequence[str] = SPLITS
 ) -> list[str]:
     """Describe each shard that a listing shows to be missing, extra or another one, in a line."""
-    every = {shard.name for shard in manifest.every_shard}
-    shards = [shard for split in splits for shard in manifest.shards(split)]
-    problems = [f"{shard.name} is missing" for shard in shards if shard.name not in listing]
-    extra = [name for name in listing if name.endswith(".tfrecord") and name not in every]
-    problems += [f"{name} is not in the manifest" for name in extra]
-    for shard in shards:
-        if shard.name in listing and (what := _difference(shard, listing[shard.name])):
+    problems = []
+    for shard in (shard for split in splits for shard in manifest.shards(split)):
+        if shard.name not in listing:
+            problems.append(f"{shard.name} is missing")
+        elif what := _difference(shard, listing[shard.name]):
             problems.append(f"{shard.name} {what}")
-    return problems
+    extra = {*listing} - {shard.name for shard in manifest.every_shard}
+    names = sorted(name for name in extra if name.endswith(".tfrecord"))
+    return [*problems, *(f"{name} is not in the manifest" for name in names)]
 
 
 def _difference(shard: Shard, info: storage.Stat) -> str | None:
@@ -118,12 +118,9 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
-    tokenizer = known_tokenizer(data, manifest_lib.TOKENIZER_NAME)
-    if tokenizer is None:
-        return None
-    # Earlier versions took other pieces for the first and the last of a sequence.
-    ids, stated = ({*each.special_ids.values()} for each in (tokenizer, manifest))
-    if tokenizer.vocab_size != manifest.vocab_size or ids != stated:
+    tokenizer = tokenizer_of(data, manifest_lib.TOKENIZER_NAME)
+    known = (tokenizer.vocab_size, tokenizer.special_ids)
+    if known != (manifest.vocab_size, manifest.special_ids):
         return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"
     return None
 

@@ -312,9 +312,8 @@ def spec_of(
     chosen = {**dataclasses.asdict(config), "max_predictions_per_seq": max_predictions}
     if config.masking == "dynamic":
         chosen["dupe_factor"] = 1
-    names = {each.name for each in dataclasses.fields(DataSpec)}
     return DataSpec(
-        **{name: value for name, value in chosen.items() if name in names},
+        **chosen,
         input_mask=input_mask,
         vocab_size=tokenizer.vocab_size,
         special_ids=tokenizer.special_ids,

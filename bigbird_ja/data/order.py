@@ -24,7 +24,6 @@ import numpy.typing as npt
 from bigbird_ja.data import NUMPY, ArrayOps, Purpose, seed_key
 from bigbird_ja.process.errors import BadInput
 
-Int64 = npt.NDArray[np.int64]
 _MOST_READERS = 32
 
 
@@ -61,7 +60,7 @@ class Layout:
         return -(-self.shards_per_reader // self.window)
 
     @property
-    def starts(self) -> Int64:
+    def starts(self) -> npt.NDArray[np.int64]:
         """Number each shard's first record, through all shards: int64 [shards]."""
         return np.concatenate([[0], np.cumsum(self.counts)[:-1]]).astype(np.int64)
 

@@ -110,7 +110,7 @@ def choose_num_shards(num_records: int, record_bytes: int) -> int:
 
 
 def write_shard(plan: SplitPlan, shard: int, spec: DataSpec, path: str) -> MadeShard:
-    """Write one shard to a local file, whole or not at all.
+    """Write one shard, whole or not at all.
 
     Its rows are gathered from the blocks, masked (static) and encoded.
     """

@@ -22,7 +22,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data import check
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.data.manifest import DataSpec, Manifest, Shard
+from bigbird_ja.data.manifest import DataSpec, Shard
 from bigbird_ja.data.shards import MadeShard
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
@@ -41,7 +41,7 @@ _SHARD = r"(train|eval)-\d{5}-of-\d{5}\.tfrecord"
 _OURS = {
     "": _SETTINGS,
     "blocks": r"(train|eval)-\d{6}\.block",
-    "shards": rf"{_SHARD}(\.json)?",  # shards on their way to a bucket; notes
+    "shards": rf"{_SHARD}\.json",  # notes
     "ready": _SHARD,
 }
 
@@ -102,7 +102,7 @@ class Work:
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
             if not is_new and _spec_in(folder) != spec:
                 raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
-        for folder in (self.blocks, os.path.join(self.local, "shards"), self.ready):
+        for folder in (self.blocks, storage.join(self.beside, "shards"), self.ready):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
 
@@ -118,10 +118,6 @@ class Work:
     def block(self, name: str) -> str:
         """Return the path of a packed block."""
         return os.path.join(self.blocks, name)
-
-    def scratch(self, name: str) -> str:
-        """Return the path of a shard on its way to a bucket."""
-        return os.path.join(self.local, "shards", name)
 
     def _note(self, name: str) -> str:
         return storage.join(self.beside, "shards", f"{name}.json")
@@ -179,11 +175,6 @@ class Work:
         return owned
 
 
-def write_manifest(owned: Owned, manifest: Manifest) -> None:
-    """Write the manifest: from here on the data set is whole."""
-    owned.write(manifest_lib.FILE_NAME, manifest_lib.to_json(manifest).encode())
-
-
 def _shards_of(owned: Owned) -> list[str]:
     """List the shards of a finished data set: 0.1.0 listed its manifest alone as ours."""
     if manifest_lib.FILE_NAME in owned.files:
@@ -198,15 +189,11 @@ def _spec_in(folder: str) -> DataSpec | None:
     Raises:
         BadInput: it is not a folder of ours, or of another version.
     """
-    if not storage.is_remote(folder) and (
-        os.path.islink(folder) or (os.path.exists(folder) and not os.path.isdir(folder))
-    ):
-        raise BadInput(f"{folder}: not a folder that make-data made: move it away")
     path, advice = storage.join(folder, _SETTINGS), "remove the folder"
     try:
         settings = decode.read_json(path, dict[str, Any], advice)
-    except (FileNotFoundError, NotADirectoryError):
-        if storage.list_tree(folder):
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if isinstance(error, NotADirectoryError) or storage.list_tree(folder):
             raise BadInput(
                 f"{folder}: holds files and no {_SETTINGS} of make-data: move it away"
             ) from None
@@ -219,8 +206,6 @@ def _remove_ours(folder: str, **temporary: float) -> None:
     """Removes our files; `settings.json` last, so that after a kill the folder is still ours."""
     for part, ours in reversed(_OURS.items()):
         directory = storage.join(folder, part) if part else folder
-        if not storage.is_remote(directory) and os.path.islink(directory):
-            continue
         storage.clean_temporary(directory, ours, **temporary)
         names = [name for name in storage.list_files(directory) if re.fullmatch(ours, name)]
         storage.delete_many(storage.join(directory, name) for name in names if name != _SETTINGS)

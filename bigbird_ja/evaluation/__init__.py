@@ -103,7 +103,7 @@ def evaluate_model(
         BadInput: no held-out records.
     """
     from bigbird_ja.data import check, pipeline
-    from bigbird_ja.text import known_tokenizer
+    from bigbird_ja.text import tokenizer_of
 
     part = part or BatchShare()
     start = time.monotonic()
@@ -115,7 +115,7 @@ def evaluate_model(
     tokenizer = None
     if manifest.tokenizer_sha256:
         path = storage.join(data_dir, TOKENIZER_NAME)
-        tokenizer = known_tokenizer(storage.read_bytes(path), path)
+        tokenizer = tokenizer_of(storage.read_bytes(path), path)
     with check.named_damage(manifest, data_dir, ("eval",)):
         measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
     parts = part.gather(measured)

@@ -195,31 +195,34 @@ def _ascii_dot_ends(text: str, start: int, before: str, following: str, cuts: li
 def read_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer: a `.model` file, or a Hugging Face folder, which needs transformers.
 
-    A SentencePiece model of another project is given our special pieces; `changes` says how. If a
-    folder holds a model that has them, such as one that `export` made, the model is used.
+    If a folder holds a model with our special pieces, such as one that `export` made, that model
+    is used.
 
     Raises:
         BadInput: there is no tokenizer, or none that can be used.
     """
     from bigbird_ja.text import folder_tokenizer, model_proto, tokenizer
 
-    is_folder = os.path.isdir(path) or (storage.is_remote(path) and not path.endswith(".model"))
-    names = storage.list_files(path) if is_folder else []
+    if not os.path.isdir(path) and (path.endswith(".model") or not storage.is_remote(path)):
+        try:
+            return tokenizer_of(storage.read_bytes(path), path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            advice = "train one with `bigbird-ja tokenize`, which writes PREFIX.model"
+            raise BadInput(f"no tokenizer {path}: {hub.download_advice(path) or advice}") from error
+    names = storage.list_files(path)
     for name in (name for name in model_proto.MODEL_NAMES if name in names):
         data = storage.read_bytes(storage.join(path, name))
         if tokenizer.has_our_pieces(data):
-            return tokenizer.from_model(data, storage.join(path, name))
+            return tokenizer.SentencePieceTokenizer(data, storage.join(path, name))
     if {*folder_tokenizer.WITH_TOKENS} & {*names}:
         return folder_tokenizer.read(path)
-    if is_folder:
-        models = [storage.join(path, name) for name in names if name.endswith(".model")]
-        raise BadInput(
-            f"{path}: a folder: give the model in it, {models[0]}"
-            if models
-            else f"{path}: no tokenizer in this folder: let transformers write one, by"
-            " AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-        )
-    return tokenizer_of(_read(path), path)
+    models = [storage.join(path, name) for name in names if name.endswith(".model")]
+    raise BadInput(
+        f"{path}: a folder: give the model in it, {models[0]}"
+        if models
+        else f"{path}: no tokenizer in this folder: let transformers write one, by"
+        " AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+    )
 
 
 def tokenizer_of(data: bytes, source: str) -> Tokenizer:
@@ -232,24 +235,4 @@ def tokenizer_of(data: bytes, source: str) -> Tokenizer:
 
     if data.startswith(folder_tokenizer.FIRST_BYTES):
         return folder_tokenizer.FolderTokenizer(data, source)
-    return tokenizer.from_model(data, source)
-
-
-def known_tokenizer(data: bytes, source: str) -> Tokenizer | None:
-    """Load as `tokenizer_of`; return None if only transformers could and it is not here.
-
-    Such archives were made of a folder by an earlier version. Training works without.
-    """
-    from bigbird_ja.text import folder_tokenizer
-
-    if data.startswith(folder_tokenizer.FIRST_BYTES) and not folder_tokenizer.is_described(data):
-        return None
-    return tokenizer_of(data, source)
-
-
-def _read(path: str) -> bytes:
-    try:
-        return storage.read_bytes(path)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        advice = "train one with `bigbird-ja tokenize`, which writes PREFIX.model"
-        raise BadInput(f"no tokenizer {path}: {hub.download_advice(path) or advice}") from error
+    return tokenizer.SentencePieceTokenizer(data, source)

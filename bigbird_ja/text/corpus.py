@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.option import shortened
 from bigbird_ja.storage.hub import HubSource, open_rows
 from bigbird_ja.text.file_source import AUTO, TEXT_FIELD, FileSource, open_files
-from bigbird_ja.text.stored import size_of
+from bigbird_ja.text.stored import version_of
 
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.0001, 1000.0
 PUBLIC_COPY = "gs://tfds-data/datasets"
@@ -102,12 +102,11 @@ class Input:
             yield from source.texts()
 
 
+@dataclass
 class Corpus:
     """Documents in a fixed order; made by `open_corpus`."""
 
-    def __init__(self, parts: Sequence[Input]) -> None:
-        """Join what has been opened."""
-        self.parts = tuple(parts)
+    parts: tuple[Input, ...]
 
     def texts(self) -> Iterator[str]:
         """Yield the documents, streamed.
@@ -130,7 +129,7 @@ class Corpus:
         Files count by all their bytes and by how these are cut into documents; a TFDS split by its
         version and its shards' names, lengths and size.
         """
-        return _sha256(digest for digests in self._digests for digest in digests)
+        return _sha256([digest for digests in self._digests for digest in digests])
 
     @property
     def weights(self) -> list[tuple[str, float]]:
@@ -142,7 +141,25 @@ class Corpus:
 
     @functools.cached_property
     def _digests(self) -> list[list[bytes]]:
+        self._versions = self._file_versions()
         return [[source.digest() for source in part.opened] for part in self.parts]
+
+    def _file_versions(self) -> dict[str, str]:
+        every = [source for part in self.parts for source in part.opened]
+        return {s.path: version_of(s.path) for s in every if isinstance(s, FileSource)}
+
+    def check_unchanged(self) -> None:
+        """Check, after the last reading, that the files are those of the `fingerprint`.
+
+        Raises:
+            BadInput: a file was changed, replaced or removed since it was hashed.
+        """
+        for path, version in self._file_versions().items():
+            if version != self._versions[path]:
+                raise BadInput(
+                    f"{path}: changed while this command read it: run the command again when"
+                    " nothing writes to the file"
+                )
 
 
 def open_corpus(
@@ -157,7 +174,7 @@ def open_corpus(
     Args:
         sources: at least one.
         tfds_data_dir: where TFDS data sets lie prepared.
-        txt_documents: what a document in a .txt file is, of `file_source.TXT_DOCUMENTS`; what
+        txt_documents: what a document in a .txt file is, as `--txt_documents`; what
             `auto` takes is logged.
         text_field: the field or column of text, in all but .txt files and tfds:.
         takes_weights: whether a weight can be written after a source, as in `news.jsonl=0.5`.
@@ -181,10 +198,8 @@ def open_corpus(
             parts.append(Input(place, open_files(place, txt_documents, text_field), weight))
     _check_used(parts, tfds_data_dir, txt_documents, text_field)
     if not any(_has_text(source) for part in parts for source in part.opened):
-        files = [s for part in parts for s in part.opened if isinstance(s, FileSource)]
-        why = "the corpus" if any(size_of(file.path) for file in files) else "every file"
-        raise BadInput(f"no text in {', '.join(sources)}: {why} is empty")
-    return Corpus(parts)
+        raise BadInput(f"no text in {', '.join(sources)}: the corpus is empty")
+    return Corpus(tuple(parts))
 
 
 def _check_used(
@@ -231,11 +246,8 @@ def split_weight(source: str) -> tuple[str, float | None]:
     )
 
 
-def _sha256(digests: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for one in digests:
-        digest.update(one)
-    return digest.hexdigest()
+def _sha256(digests: list[bytes]) -> str:
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def _has_text(source: TextSource) -> bool:

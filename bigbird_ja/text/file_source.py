@@ -43,7 +43,7 @@ from bigbird_ja.text.stored import (
 _OTHERS_ENCODINGS = ("euc_jp", "cp932")  # EUC-JP nearly always reads as CP932, too
 TEXT_FIELD = "text"
 # Of --txt_documents.
-AUTO, BY_FILE, BLANK_LINE, BY_LINE = TXT_DOCUMENTS = ("auto", "file", "blank_line", "line")
+AUTO, BY_FILE, BLANK_LINE, BY_LINE = "auto", "file", "blank_line", "line"
 
 # A document is held in memory whole, so its length is bounded; lines of ten megabytes do occur.
 MAX_DOCUMENT_BYTES = 64 << 20

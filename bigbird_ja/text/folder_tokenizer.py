@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import io
 import json
 import os
@@ -63,7 +62,7 @@ class Vocabulary:
     """Facts about the tokens of a tokenizer."""
 
     names: list[str]  # by id, as the tokenizer has them; empty for an id without a token
-    special: dict[str, int | None]  # of `SpecialIds`
+    special: SpecialIds
     added: dict[int, bool]  # tokens that stand for themselves; whether each is special
     prefix: str  # of tokens that continue a word; empty: none do
     is_byte_level: bool  # names are written in the alphabet of byte-level BPE
@@ -141,14 +140,6 @@ def _unpacked(data: bytes, source: str) -> dict[str, bytes]:
         return {storage.check_inside(name): archive.read(name) for name in archive.namelist()}
 
 
-def is_described(data: bytes) -> bool:
-    """Tell whether an archive can be read here: those of earlier versions need transformers."""
-    with contextlib.suppress(zipfile.BadZipFile):
-        names = zipfile.ZipFile(io.BytesIO(data)).namelist()
-        return VOCABULARY in names or importlib.util.find_spec("transformers") is not None
-    return True
-
-
 def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
     """Load a folder's files by `AutoTokenizer`; return the files of its archive."""
     with _loading(source):
@@ -176,16 +167,13 @@ def _described(content: Mapping[str, bytes], source: str) -> dict[str, bytes]:
     prefix = model.get("continuing_subword_prefix") if theirs.is_fast else "##"
     vocabulary = Vocabulary(
         names=names,
-        special=vars(special),
+        special=special,
         added={i: token.special for i, token in theirs.added_tokens_decoder.items()},
         prefix=prefix if prefix and any(name.startswith(prefix) for name in names) else "",
         is_byte_level='"ByteLevel"' in json.dumps([pre_tokenizer, definition.get("decoder")]),
     )
-    return {**files, CONFIG: _json(config), VOCABULARY: msgspec.json.encode(vocabulary)}
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n").encode()
+    text = json.dumps(config, ensure_ascii=False, indent=2, default=str) + "\n"
+    return {**files, CONFIG: text.encode(), VOCABULARY: msgspec.json.encode(vocabulary)}
 
 
 @contextlib.contextmanager
@@ -289,19 +277,18 @@ class FolderTokenizer(Tokenizer):
     """The tokenizer of one Hugging Face folder.
 
     Raises:
-        BadInput: the archive is damaged, or of an earlier version and transformers cannot load it.
+        BadInput: the archive is damaged.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
         """Unpack `model`, an archive; `source` is where it was read from."""
         super().__init__(model, source)
         content = _unpacked(model, source)
-        if VOCABULARY not in content:  # of an earlier version
-            content = _described(content, source)
-        known = decode.decode_json(content.pop(VOCABULARY), Vocabulary, f"{source}: {VOCABULARY}")
+        described = content.pop(VOCABULARY, b"")
+        known = decode.decode_json(described, Vocabulary, f"{source}: {VOCABULARY}")
         self.files, self.names, self._known = content, known.names, known
         self.vocab_size = len(known.names)
-        self.special = SpecialIds(**known.special)  # type: ignore[arg-type]
+        self.special = known.special
         self.special_ids = self._ids_of_no_text()
         self._bytes, self.is_text_piece = self._bytes_by_id()
         no_text = set(self.special_ids.values())
@@ -396,7 +383,7 @@ class FolderTokenizer(Tokenizer):
 
         return encode
 
-    def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
+    def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Implement `Tokenizer.encode_arrays`; the library chooses the number of threads."""
         check_encodable(texts)
         with _loading(self.source):  # it may lack its own unknown token, say

@@ -3,11 +3,12 @@
 Parquet and Arrow files are read one group of rows at a time.
 """
 
+import contextlib
 import gzip
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from bigbird_ja import storage
 from bigbird_ja.process.console import shortened
@@ -29,6 +30,7 @@ SUFFIXES = (*_PLAIN, ".zip")
 _ADVICE = "fetch or write it again"
 _ROWS = 256  # at a time, if they are no larger than this
 _BATCH_BYTES = 256 << 20
+_MOST_EXPANSION = 10_000  # characters of text per byte of a table
 _IN_ZIP = ".zip::"  # stands between an archive and the name of a file in it
 CONVERT = {
     ".json": "a list becomes lines by jq -c '.[]' FILE.json > FILE.jsonl",
@@ -64,14 +66,14 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
 def open_unpacked(path: str) -> Iterator[IO[bytes]]:
     """Open a file as what was packed."""
     with open_stored(path) as stream:
+        unpacked: Any = stream
         if path.endswith(".zst"):
             import pyarrow
 
-            yield cast("IO[bytes]", pyarrow.CompressedInputStream(stream, "zstd"))
-        else:
-            yield (
-                cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if path.endswith(".gz") else stream
-            )
+            unpacked = pyarrow.CompressedInputStream(stream, "zstd")
+        elif path.endswith(".gz"):
+            unpacked = gzip.GzipFile(fileobj=stream)
+        yield unpacked
 
 
 def check_column(path: str, names: list[str], field: str) -> None:
@@ -100,19 +102,36 @@ def size_of(path: str) -> int:
         return opened.getinfo(member).file_size
 
 
+def version_of(path: str) -> str:
+    """Return a token that every write to the file, or to its archive, changes; "" if missing."""
+    archive, inside, _ = path.partition(_IN_ZIP)
+    with contextlib.suppress(FileNotFoundError):
+        return storage.stat(f"{archive}.zip" if inside else path).token
+    return ""
+
+
 def read_rows(path: str, field: str) -> Iterator[str]:
     """Yield the texts of a column.
 
     Raises:
-        BadInput: not such a file, damaged, or without that column of text.
+        BadInput: not such a file, damaged, without that column of text, or with one that is too
+            much larger than the file.
     """
     import pyarrow
 
+    left = _MOST_EXPANSION * size_of(path)
     with open_stored(path) as stream:
         for batch in _batches(pyarrow, stream, path, field):
             batch.validate(full=True)  # else invalid UTF-8 and offsets would be read as they are
             for value in batch.column(field):  # one by one: all may be one long text
-                yield value.as_py() or ""
+                text = value.as_py() or ""
+                left -= len(text)
+                if left < 0:
+                    raise BadInput(
+                        f"{path}: {field} repeats a text more than {_MOST_EXPANSION:,} times: no"
+                        " corpus: name another column with --text_field"
+                    )
+                yield text
 
 
 def _batches(pyarrow: Any, stream: IO[bytes], path: str, field: str) -> Iterator[Any]:

@@ -98,7 +98,7 @@ class Tokenizer(abc.ABC):
         return type(self), (self.model_bytes, self.source)
 
     @abc.abstractmethod
-    def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
+    def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Encode texts in one call, without [CLS] and [SEP]: int32 [tokens] of each.
 
         Raises:
@@ -141,42 +141,32 @@ class Tokenizer(abc.ABC):
         """Encode one text, without [CLS] and [SEP]."""
         return self.encode_arrays([text])[0].tolist()
 
-    def encode_batch(self, texts: Sequence[str], num_threads: int = 1) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode many texts in one call."""
-        return [ids.tolist() for ids in self.encode_arrays(texts, num_threads)]
+        return [ids.tolist() for ids in self.encode_arrays(texts)]
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """One SentencePiece model.
+    """One SentencePiece model; one without our special pieces is given them, see `changes`.
 
     Raises:
-        BadInput: `model` is not a SentencePiece model, or it lacks a special piece.
+        BadInput: `model` is not a SentencePiece model, or it is neither unigram nor BPE.
     """
 
     def __init__(self, model: bytes, source: str = "the tokenizer") -> None:
-        """Load `model`, a serialised SentencePiece model, read from `source`."""
+        """Load `model`, a serialized SentencePiece model, read from `source`."""
+        processor = _processor_of(model, source)
+        changes: dict[str, str] = {}
+        if any(processor.IdToPiece(processor.PieceToId(name)) != name for name in SPECIAL_PIECES):
+            model, changes = model_proto.adapt(model, USER_PIECES, source)
+            processor = _processor_of(model, source)
         super().__init__(model, source)
-        self._processor = _processor_of(model, source)
-        self.special = self._special_ids()
+        self._processor, self.changes = processor, changes
+        self.special = SpecialIds(*(processor.PieceToId(name) for name in SPECIAL_PIECES))
         self.special_ids = self.special.by_name()
-        self.vocab_size = self._processor.GetPieceSize()
-        self.pieces = [self._processor.IdToPiece(i) for i in range(self.vocab_size)]
+        self.vocab_size = processor.GetPieceSize()
+        self.pieces = [processor.IdToPiece(i) for i in range(self.vocab_size)]
         self.names = self.written = self.pieces
-
-    def _special_ids(self) -> SpecialIds:
-        ids = [self._processor.PieceToId(name) for name in SPECIAL_PIECES]
-        unknown = self._processor.unk_id()
-        lacking = [
-            name
-            for name, i in zip(SPECIAL_PIECES, ids, strict=True)
-            if self._processor.IdToPiece(i) != name or (i == unknown and name != "<unk>")
-        ]
-        if lacking:
-            raise BadInput(
-                f"{self.source} lacks the special pieces {', '.join(lacking)}: train one with "
-                "`bigbird-ja tokenize`"
-            )
-        return SpecialIds(*ids)
 
     @functools.cached_property
     def is_text_piece(self) -> np.ndarray:  # type: ignore[override]
@@ -187,8 +177,8 @@ class SentencePieceTokenizer(Tokenizer):
             [p not in special and not any(k(i) for k in kinds) for i, p in enumerate(self.pieces)]
         )
 
-    def encode_arrays(self, texts: Sequence[str], num_threads: int = 1) -> list[np.ndarray]:
-        """Implement `Tokenizer.encode_arrays`; SentencePiece makes a thread pool per call.
+    def encode_arrays(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Implement `Tokenizer.encode_arrays`.
 
         Whole documents are encoded faster (25 MB/s a core) than sentences (14 MB/s).
 
@@ -196,7 +186,7 @@ class SentencePieceTokenizer(Tokenizer):
             BadInput: a text holds a lone surrogate, which is no character.
         """
         try:
-            return self._processor.EncodeAsNumpy(list(texts), num_threads=num_threads)
+            return self._processor.EncodeAsNumpy(list(texts), num_threads=1)
         except (RuntimeError, TypeError):
             check_encodable(texts)
             raise
@@ -260,34 +250,9 @@ def _processor_of(model: bytes, source: str) -> sentencepiece.SentencePieceProce
     return processor
 
 
-def from_model(model: bytes, source: str) -> SentencePieceTokenizer:
-    """Load a SentencePiece model; one without our special pieces is given them, see `changes`.
-
-    Args:
-        model: serialised.
-        source: where it was read from.
-
-    Raises:
-        BadInput: it is no such model.
-    """
-    if has_our_pieces(model):
-        return SentencePieceTokenizer(model, source)
-    _processor_of(model, source)  # refuses what is no model
-    adapted, changes = model_proto.adapt(model, USER_PIECES, source)
-    tokenizer = SentencePieceTokenizer(adapted, source)
-    tokenizer.changes = changes
-    return tokenizer
-
-
 def has_our_pieces(model: bytes) -> bool:
-    """Tell whether bytes are a SentencePiece model with all our special pieces."""
-    from google.protobuf.message import DecodeError
-
-    try:
-        names = [piece.name for piece in model_proto.pieces(model)]
-    except (DecodeError, ValueError):  # no model at all
-        return False
-    return set(SPECIAL_PIECES) <= set(names)
+    """Tell whether a file names all our special pieces, as the models of `tokenize` do."""
+    return all(name.encode() in model for name in SPECIAL_PIECES)
 
 
 def check_encodable(texts: Sequence[str]) -> None:

@@ -14,12 +14,13 @@ import hashlib
 import io
 import json
 import multiprocessing
-import os
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.process import children
@@ -48,15 +49,6 @@ _REFUSED = str.maketrans({"\0": " ", "\u2585": " "})
 _FLAG = "--output_prefix"
 
 
-@dataclass(frozen=True)
-class Trained:
-    """A model, and the lines for its statistics."""
-
-    tokenizer: SentencePieceTokenizer
-    lines: int  # trained on
-    statistics_lines: list[str]
-
-
 def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
     """Return the arguments of SentencePiece's trainer; ids follow the order of SPECIAL_PIECES."""
     pad, bos, eos, unk, *control = CONTROL_PIECES
@@ -73,8 +65,13 @@ def trainer_arguments(settings: TokenizeConfig) -> dict[str, Any]:
     }
 
 
-def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
-    """Trains on `corpus`, read twice: to count its lines, and by a child to take a sample of them.
+def train(
+    corpus: Corpus, settings: TokenizeConfig
+) -> tuple[SentencePieceTokenizer, dict[str, Any]]:
+    """Train on `corpus`, read twice: to count its lines, and by a child to take a sample of them.
+
+    Returns:
+        The model, and figures for its `ModelRecord`: `lines`, and statistics on a sample of these.
 
     Raises:
         BadInput: a vocabulary that the text is too small or too varied for.
@@ -111,15 +108,13 @@ def train(corpus: Corpus, settings: TokenizeConfig) -> Trained:
     tokenizer = SentencePieceTokenizer(model_proto.round_scores(answer[0]), "the trained model")
     if tokenizer.vocab_size != settings.vocab_size:
         raise _too_large(settings, tokenizer.vocab_size)
-    return Trained(tokenizer, wanted, answer[1])
+    return tokenizer, {"lines": wanted, **_statistics(tokenizer, answer[1])}
 
 
 def _train_as_child(
     sender: Connection, corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
 ) -> None:
     """Sends the model and lines for its statistics, or what went wrong."""
-    import sentencepiece
-
     children.be_a_child()
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
@@ -196,18 +191,14 @@ def sampled(items: Iterable[str], total: int, wanted: int) -> Iterator[str]:
             yield item
 
 
-def statistics(trained: Trained) -> dict[str, object]:
+def _statistics(tokenizer: SentencePieceTokenizer, sample: list[str]) -> dict[str, Any]:
     """Compute statistics of the model on a sample of the lines it was trained on."""
-    tokenizer = trained.tokenizer
-    ids = tokenizer.encode_arrays(trained.statistics_lines, num_threads=os.cpu_count() or 1)
-    tokens = sum(map(len, ids))
-    unknown = sum(int((x == tokenizer.special.unk).sum()) for x in ids)
-    characters = sum(map(len, trained.statistics_lines))
-    longest = max((p for p in tokenizer.pieces if p not in SPECIAL_PIECES), key=len)
+    unknown = tokenizer.pieces.index("<unk>")
+    tokens = [i for ids in tokenizer.encode_batch(sample) for i in ids]
     return {
-        "characters_per_token": round(characters / max(1, tokens), 4),
-        "unknown_rate": round(unknown / max(1, tokens), 6),
-        "longest_piece": longest,
+        "characters_per_token": round(sum(map(len, sample)) / max(1, len(tokens)), 4),
+        "unknown_rate": round(tokens.count(unknown) / max(1, len(tokens)), 6),
+        "longest_piece": max((p for p in tokenizer.pieces if p not in SPECIAL_PIECES), key=len),
     }
 
 
@@ -285,16 +276,14 @@ class ModelFiles:
         for path in (self.record, self.model, self.vocab):
             outputs.check_output_file(path, _FLAG, replaces)
 
-    def finished(
-        self, settings: TokenizeConfig, corpus_fingerprint: str, overwrite: bool
-    ) -> ModelRecord | None:
+    def finished(self, settings: TokenizeConfig, corpus_fingerprint: str) -> ModelRecord | None:
         """Return the record of a whole model of these settings; None where one is to be trained.
 
         Raises:
             BadInput: there is one of other settings, which is not to be overwritten.
         """
         stored = self.read_record()
-        if stored is None or overwrite:
+        if stored is None:
             return None
         differing = [
             f"{key} was {stored.settings.get(key)}, is {value}"
@@ -313,10 +302,11 @@ class ModelFiles:
         sha256 = hashlib.sha256(storage.read_bytes(self.model)).hexdigest()
         return stored if sha256 == stored.model_sha256 else None
 
-    def write(self, tokenizer: SentencePieceTokenizer, record: Mapping[str, Any]) -> ModelRecord:
-        """Writes all three; `record` is a `ModelRecord` but for what the model says of itself."""
+    def write(self, tokenizer: SentencePieceTokenizer, **record: Any) -> ModelRecord:
+        """Write all three; `record` has the fields of `ModelRecord` that the model doesn't show."""
         made = ModelRecord(
             format_version=decode.FORMAT_VERSION,
+            sentencepiece=sentencepiece.__version__,
             **record,
             vocab_size=tokenizer.vocab_size,
             special_ids=tokenizer.special_ids,

@@ -131,12 +131,8 @@ def word_marker(kind: str, tokenizer: Tokenizer) -> WordMarker:
 
     Words that the tokenizer's pieces mark themselves, as WordPiece's do, come before changes of
     script.
-
-    Raises:
-        BadInput: mecab without its extra.
     """
     if kind == "mecab":
-        _mecab_parser()
         return TextMarker(tokenizer, mecab_boundaries)
     if tokenizer.continues_word is not None:
         starts = ~tokenizer.continues_word

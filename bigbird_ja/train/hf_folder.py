@@ -21,7 +21,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config, ModelConfig
 from bigbird_ja.storage import decode, hub
-from bigbird_ja.text import folder_tokenizer, known_tokenizer
+from bigbird_ja.text import folder_tokenizer, tokenizer_of
 
 ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {
@@ -244,9 +244,9 @@ def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
         BadInput: it is not the folder's, or the folder's has more tokens than embeddings.
     """
     theirs = folder_tokenizer.tokens_in(source)
-    tokenizer = known_tokenizer(storage.read_bytes(path), path)
-    if not theirs or tokenizer is None:
+    if not theirs:
         return
+    tokenizer = tokenizer_of(storage.read_bytes(path), path)
     ours = {name: i for i, name in enumerate(tokenizer.names)}
     same = sum(name in ours and i in (None, ours[name]) for name, i in theirs.items())
     if same < _SAME_TOKENS * len(theirs):

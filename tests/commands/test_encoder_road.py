@@ -1,9 +1,7 @@
 """From an encoder that somebody made to one that is fine-tuned: `make-data --tokenizer FOLDER`,
 `pretrain --init_from FOLDER`, `evaluate`, `export`, docs/examples/finetune.py; nightly on text."""
 
-import dataclasses
 import hashlib
-import importlib.util
 import itertools
 import json
 import re
@@ -17,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bigbird_ja.data import check, pipeline
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.data import pipeline
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles, folder_tokenizer
+from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.train import hf_folder
 from testkit import ROOT, runs
@@ -155,21 +153,6 @@ def test_a_machine_that_trains_needs_no_package_of_hugging_face(roberta_data, tm
     last = json.loads((tmp_path / "model/eval.jsonl").read_text().splitlines()[-1])
     assert last["bits_per_character"] > 0
     assert all(example["truth"] for example in last["examples"]) and len(last["examples"]) == 3
-
-
-def test_data_of_an_earlier_version_is_accepted(roberta_data, tmp_path, monkeypatch):
-    """Its archive is the folder's files, with nothing about the vocabulary."""
-    tokenizer, data = roberta_data[0], shutil.copytree(roberta_data[1], tmp_path / "data")
-    names = ("tokenizer.json", "tokenizer_config.json")
-    archive = folder_tokenizer.pack({name: (tokenizer / name).read_bytes() for name in names})
-    made = manifest_lib.load(str(data))
-    sha256 = hashlib.sha256(archive).hexdigest()
-    (data / "tokenizer.model").write_bytes(archive)
-    made = dataclasses.replace(made, tokenizer_sha256=sha256)
-    (data / "manifest.json").write_text(manifest_lib.to_json(made), encoding="utf-8")
-    assert check.fast_check(str(data))[0] == made
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert check.fast_check(str(data))[0] == made, "without transformers, too"
 
 
 def test_data_of_another_tokenizer_is_refused(roberta_data, small_run, tmp_path):

@@ -2,17 +2,11 @@
 
 import dataclasses
 import functools
-import gzip
-import io
-import itertools
-import json
 import multiprocessing.pool
 import os
 import sys
-import tracemalloc
 import types
 import zipfile
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -23,7 +17,7 @@ from bigbird_ja.data import blocks, build, check, ray_runner, shards, tfrecords
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text import file_source, read_tokenizer
+from bigbird_ja.text import read_tokenizer
 from tests.data import making
 
 
@@ -63,17 +57,28 @@ def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
     assert set(os.listdir(output)) == names | {"manifest.json", "tokenizer.model", MARK}
 
 
-@pytest.mark.parametrize("changes", [{}, {"masking": "static", "dupe_factor": 2, "nsp": True}])
 def test_the_bytes_do_not_depend_on_the_number_of_workers(
-    tmp_path, sample_corpus, tokenizer_path, changes
+    made, tmp_path, sample_corpus, tokenizer_path
 ):
     with making.small_blocks():
-        for workers in (1, 2):
-            output = str(tmp_path / str(workers))
-            build.make_data(
-                making.request(sample_corpus, tokenizer_path, output, workers, **changes)
-            )
-    assert making.tree(str(tmp_path / "1")) == making.tree(str(tmp_path / "2"))
+        build.make_data(making.request(sample_corpus, tokenizer_path, str(tmp_path / "data"), 2))
+    assert making.tree(tmp_path / "data") == making.tree(made[1])
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_refused(base, tmp_path, tokenizer_path):
+    """The data set stated the checksum of a text that it was not made of."""
+    lines = making.write_corpus(tmp_path / "c.jsonl", ["吾輩は猫である。"] * 9)
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.write(lines, "c.jsonl")
+    for name in ("c.jsonl", "c.zip"):
+        storage.upload(str(tmp_path / name), f"{base}/{name}")
+        request = making.request(f"{base}/{name}", tokenizer_path, str(tmp_path / name[2:]))
+        storage.upload(str(tmp_path / name), f"{base}/{name}")
+        with pytest.raises(BadInput, match=rf"{name}.*: changed while this command read it"):
+            build.make_data(request)
+        assert not (tmp_path / name[2:]).exists()
+        again = making.request(f"{base}/{name}", tokenizer_path, request.output_dir)
+        assert build.make_data(again)[0].documents == 9
 
 
 @pytest.fixture
@@ -92,15 +97,13 @@ def ray_stand_in(monkeypatch):
 
 
 def test_blocks_that_are_packed_elsewhere_make_the_same_bytes(
-    tmp_path, sample_corpus, tokenizer_path, ray_stand_in, monkeypatch
+    made, tmp_path, sample_corpus, tokenizer_path, ray_stand_in, monkeypatch
 ):
     with making.small_blocks():
-        here = making.request(sample_corpus, tokenizer_path, str(tmp_path / "here"))
         there = making.request(sample_corpus, tokenizer_path, str(tmp_path / "there"))
         pack = functools.partial(ray_runner.pack_blocks, num_workers=None)
-        build.make_data(here)
         build.make_data(dataclasses.replace(there, pack=pack))
-    assert making.tree(tmp_path / "here") == making.tree(tmp_path / "there")
+    assert making.tree(made[1]) == making.tree(tmp_path / "there")
 
     def lost(block):
         raise ray_stand_in.exceptions.RayError("an actor died")
@@ -153,69 +156,6 @@ def test_text_that_cannot_be_predicted_leaves_nothing(tmp_path, tokenizer_path, 
     assert not (tmp_path / "data").exists()
 
 
-TEXTS = [f"吾輩は猫である。名前はまだ無い、{i}匹目。" for i in range(12)]
-
-
-def written(kind):
-    """The bytes of a file of this kind, which holds `TEXTS`."""
-    stem, _, packed = kind.partition(".")
-    if packed == "gz":
-        return gzip.compress(written(stem))
-    if packed == "zst":
-        pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
-        return pyarrow.compress(written(stem), codec="zstd", asbytes=True)
-    if stem == "jsonl":
-        return "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
-    if stem == "txt":
-        return "\n\n".join(TEXTS).encode()
-    if stem in ("csv", "tsv"):
-        comma = {"csv": ",", "tsv": "\t"}[stem]
-        return "".join(f"{i}{comma}{text}\n" for i, text in enumerate(["text", *TEXTS])).encode()
-    pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
-    parquet = pytest.importorskip("pyarrow.parquet", reason="needs the arrow extra")
-    table, sink = pyarrow.table({"text": TEXTS}), io.BytesIO()
-    if stem == "parquet":
-        parquet.write_table(table, sink)
-    else:
-        with pyarrow.ipc.new_stream(sink, table.schema) as out:
-            out.write_table(table)
-    return sink.getvalue()
-
-
-KINDS = ("jsonl", "txt", "csv", "tsv", "jsonl.gz", "txt.zst", "csv.gz", "parquet", "arrow")
-
-
-def test_every_kind_of_input_becomes_data(base, tmp_path, tokenizer_path):
-    """A member of an archive was looked for in the storage: status 74 at every run."""
-    files = {f"a{i}.{kind}": written(kind) for i, kind in enumerate(KINDS)}
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as opened:
-        for name, content in files.items():
-            opened.writestr(f"in/{name}", content)
-    storage.make_directory(f"{base}/all")
-    for name, content in {**files, "b.zip": archive.getvalue()}.items():
-        storage.write_bytes(f"{base}/all/{name}", content)
-    for number, name in enumerate([*files, "b.zip", "", "a*"]):
-        output = str(tmp_path / f"data{number}")
-        request = making.request(f"{base}/all/{name}", tokenizer_path, output, num_shards=1)
-        manifest, _ = build.make_data(request)
-        assert manifest.documents == len([*request.corpus.texts()]) >= len(TEXTS), name
-
-
 def test_more_shards_than_records_are_fewer():
     expected = {1: 1, 30: 2, 1600: 32, 80_000: 384, 10**9: 8192}
     assert {n: shards.choose_num_shards(n, 9000) for n in expected} == expected
-
-
-def test_empty_documents_are_read_twice_held_never_and_handed_on_to_nobody(tmp_path, monkeypatch):
-    path, skipped, reads = tmp_path / "a.jsonl", Counter[int](), itertools.count()
-    path.write_text('{"text": ""}\n' * 20_000 + '{"text": "一つ。"}\n', encoding="utf-8")
-    read = file_source._text_of_json
-    monkeypatch.setattr(file_source, "_text_of_json", lambda *a: (next(reads), read(*a))[1])
-    tracemalloc.start()
-    corpus = corpus_lib.open_corpus([str(path)])  # looks for the first text
-    (block,) = blocks.cut_into_blocks([(corpus.texts(), 1.0)], 256, 0.0, 0, skipped)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (block.texts, skipped[0], next(reads)) == (("一つ。",), 20_000, 2 * 20_001)
-    assert peak < 1 << 19, "26 bytes for each document would be more"

@@ -105,33 +105,27 @@ def to_bucket(folder, bucket):
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
-def test_a_replaced_or_removed_shard_is_named(place, tmp_path, bucket, made):
+def test_a_replaced_cut_or_removed_shard_is_named(place, tmp_path, bucket, made):
     directory = to_bucket(tmp_path, bucket) if place == "bucket" else str(tmp_path)
-    _, guard = check.fast_check(directory)
+    found, guard = check.fast_check(directory)
+    assert found == made
     guard.check()
     name = made.train_shards[1].name
     path = storage.join(directory, name)
     storage.write_bytes(path, storage.read_bytes(path)[::-1])  # of the same length
     with pytest.raises(StorageError, match=name):
         guard.check()
+    with pytest.raises(BadInput, match=f"{name} is not the file that was made"):
+        check.fast_check(directory)
+    assert check.fast_check(directory, splits=("eval",))[0] == made
+    storage.write_bytes(path, b"short")
+    with pytest.raises(BadInput, match=f"{name} has 5 bytes"):
+        check.fast_check(directory)
     storage.delete(path)
     with pytest.raises(StorageError, match=name):
         guard.check()
     with pytest.raises(BadInput, match=name):
         check.fast_check(directory)
-
-
-def test_another_shard_of_the_same_size_is_named_and_so_is_one_cut_short(tmp_path, made):
-    name = made.train_shards[1].name
-    synthetic.write(tmp_path / "other", (4, 4), seed=2)
-    assert check.fast_check(str(tmp_path))[0] == made
-    shutil.copy(tmp_path / "other" / name, tmp_path / name)
-    with pytest.raises(BadInput, match=f"{name} is not the file that was made"):
-        check.fast_check(str(tmp_path))
-    assert check.fast_check(str(tmp_path), splits=("eval",))[0] == made
-    (tmp_path / name).write_bytes(b"short")
-    with pytest.raises(BadInput, match=f"{name} has 5 bytes"):
-        check.fast_check(str(tmp_path))
 
 
 def test_the_requests_do_not_grow_with_the_shards(tmp_path, bucket, fake_gcs):
@@ -147,15 +141,12 @@ def test_a_passing_fault_of_reading_stays_one(tmp_path, made):
         raise tf.errors.DataLossError(None, None, "corrupted record at 12")
 
 
-def test_another_tokenizer_is_named_but_not_ends_that_an_earlier_version_read_otherwise(
-    tmp_path, tokenizer_path
-):
+def test_another_tokenizer_is_named(tmp_path, tokenizer_path):
     tokenizer, path = read_tokenizer(tokenizer_path), tmp_path / "tokenizer.model"
     shutil.copy(tokenizer_path, path)
     ids = tokenizer.special_ids
     stated = {"tokenizer_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
-    swapped = ids | {"cls": ids["bos"], "bos": ids["cls"]}
-    made = synthetic.write(tmp_path, special_ids=swapped, **stated)
+    made = synthetic.write(tmp_path, special_ids=ids, **stated)
     assert check.fast_check(str(tmp_path))[0] == made
     for changed in ({"special_ids": ids | {"sep": 100}}, {"vocab_size": 1201}):
         synthetic.save(dataclasses.replace(made, **changed), str(tmp_path))

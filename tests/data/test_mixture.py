@@ -43,8 +43,9 @@ def made(corpora, tokenizer_path, tmp_path_factory):
         return make(corpora, tokenizer_path, output), str(output)
 
 
-@pytest.mark.parametrize("weight", [0.0001, 0.25, 1.001, 12.75])
-@pytest.mark.parametrize("eval_fraction", [0.0, 0.001, 1 / 3])
+@pytest.mark.parametrize(
+    ("weight", "eval_fraction"), [(0.0001, 0.001), (0.25, 1 / 3), (1.001, 0.0), (12.75, 0.001)]
+)
 def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_fraction):
     number = 20_000
     a = [f"a{i}" for i in range(number)]

@@ -33,7 +33,6 @@ def data(tmp_path_factory):
     [
         (COUNTS, 8, 2, 0),
         (COUNTS, 8, 2, 1_000_003),
-        (COUNTS, 4, 1, 7),
         (COUNTS, 2, 3, 11),
         ((9, 2, 5), 1, 2, 3),
         ((5,), 1, 8, 0),
@@ -75,19 +74,6 @@ def test_no_thread_of_tensorflows_tuning_holds_an_iterator_up_at_its_end(data):
         assert dataset.options().autotune.enabled is False
 
 
-def test_masks_differ_between_epochs(data):
-    manifest, directory = data
-    config = config_of("data.shuffle_window=2", seed=3, batch_size=3)
-    raw = pipeline.record_batches(config, manifest, directory)
-    made = pipeline.batches(config, manifest, directory)
-    rows = {}
-    for (_, epochs, records), batch in tf.data.Dataset.zip((raw, made)).take(18):
-        keys = zip(epochs.numpy(), records.numpy(), strict=True)
-        rows.update(zip(keys, batch["input_ids"].numpy(), strict=True))
-    different = [(rows[0, r] != rows[1, r]).any() for r in range(sum(COUNTS))]
-    assert np.mean(different) > 0.9
-
-
 def unmasked(batch):
     """The tokens of a batch as they were before masking."""
     tokens, is_target = batch["input_ids"].copy(), batch["masked_lm_weights"] > 0
@@ -96,7 +82,7 @@ def unmasked(batch):
     return tokens
 
 
-def test_a_mask_rate_follows_the_step_over_restarts_and_hosts(data):
+def test_masks_follow_epoch_and_step_over_restarts_and_hosts(data):
     manifest, directory = data
     rate = MaskRate(0.3, 0.15, 10)
     assert rate.at(0) == 0.3 and rate.at(10) == rate.at(2**40) == 0.15
@@ -110,22 +96,25 @@ def test_a_mask_rate_follows_the_step_over_restarts_and_hosts(data):
         )
         return list(batches.as_numpy_iterator())
 
-    whole = made(0, 14)
-    for step, batch in enumerate(whole):
+    whole = made(0, 14)  # two epochs
+    layout = pipeline.layout_of(manifest, 3, config.data.shuffle_window)
+    for step, batch, records in zip(
+        itertools.count(), whole, order_oracle.batches(layout, 4), strict=False
+    ):
         rule = dataclasses.replace(manifest.rule("subword"), max_predictions=20, prob=rate.at(step))
-        ordinary = masking.is_ordinary(unmasked(batch), rule)
-        expected = masking.num_predictions(ordinary.sum(1), rule)
-        np.testing.assert_array_equal(batch["masked_lm_weights"].sum(1), expected)
+        epoch, record = np.array(records).T
+        tokens = unmasked(batch)
+        expected = masking.mask(tokens, np.zeros(tokens.shape, bool), epoch, record, 3, rule)
+        np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
     (later,) = made(6, 1, num_hosts=2, host_index=1)
     for name, value in whole[6].items():
         np.testing.assert_array_equal(later[name], value[1::2], err_msg=name)
     # Another batch size in mid run: the batch's number is no longer the step's.
     fewer = made(6, 1, first_step=9)[0]["masked_lm_weights"].sum()
-    assert fewer < made(6, 1, first_step=0)[0]["masked_lm_weights"].sum()
+    assert fewer < whole[6]["masked_lm_weights"].sum()
 
 
-@pytest.mark.parametrize("masking", ["dynamic", "static"])
-@pytest.mark.parametrize("nsp", [False, True])
+@pytest.mark.parametrize(("masking", "nsp"), [("dynamic", True), ("static", False)])
 def test_batches_have_static_shapes_and_consistent_targets(tmp_path, masking, nsp):
     manifest = synthetic.write(tmp_path, masking=masking, nsp=nsp)
     config = config_of("data.shuffle_window=2")
@@ -153,7 +142,7 @@ def test_a_shard_that_ends_early_or_late_is_an_error_that_names_it(tmp_path, cha
         data[40] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(tf.errors.OpError) as caught:
-        list(pipeline.batches(config_of(), manifest, str(tmp_path), num_steps=4))
+        pipeline.read_shard(tf.constant(str(path)), tf.constant(4, tf.int64), 4)
     assert change == "corrupt" or path.name in str(caught.value)
     assert classify(caught.value) is not None and classify(caught.value).reason == "io_error"
     if change == "corrupt":

@@ -1,9 +1,8 @@
-"""The generated corpus: a function of seed and index, varied, with facts restated far away."""
+"""The generated corpus is a function of seed and index."""
 
 import hashlib
-import re
 
-from bigbird_ja.text import ARTICLE, PARAGRAPH, SECTION, articles, split_sentences
+from bigbird_ja.text import articles
 
 
 def test_a_seed_gives_the_same_bytes_in_every_version():
@@ -12,10 +11,3 @@ def test_a_seed_gives_the_same_bytes_in_every_version():
     digest.update("".join(articles.documents(20, seed=-5, mean_length=600, facts=8)).encode())
     digest.update("".join(articles.documents(5, seed=2**63, mean_length=20_000, facts=0)).encode())
     assert digest.hexdigest() == "178e76b8e8238c546f5c9fbb1c612e5ec914778f0e14f6e96e3dd44aa8f08a33"
-
-
-def test_articles_are_in_wiki40bs_layout():
-    layout = f"\n{ARTICLE}\n.+\n{PARAGRAPH}\n.+(\n{SECTION}\n.+\n{PARAGRAPH}\n.+)+"
-    for text in articles.documents(50, seed=4):
-        assert re.fullmatch(layout, text)
-        assert "".join(split_sentences(text)) == text

@@ -195,7 +195,7 @@ def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, m
         ("a.csv", b"text,text\n1,a\n", "several columns text: name one of text, text"),
         ("a.zip", b"PK", "a.zip: not an archive"),
         ("a.zip", LOCKED_ZIP, r"a.zip::a.txt: not a whole file .*password.*: unpack it, and give"),
-        ("a.txt", b"", "every file is empty"),
+        ("a.txt", b"", "the corpus is empty"),
         ("a.txt", b" \n\n\n \n", "the corpus is empty"),
         ("a.jsonl", lines_of("", " "), "the corpus is empty"),
     ],

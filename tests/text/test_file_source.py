@@ -94,14 +94,17 @@ def test_large_and_repeated_strings_are_text(tmp_path):
 
 def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
     path, text = tmp_path / "a.parquet", "長" * 1_000_000  # of 3 MB
-    kept = pyarrow.DictionaryArray.from_arrays([0] * 400, [text])
+    kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])
     table = pyarrow.table({"text": pyarrow.chunked_array([kept])})
     parquet.write_table(table, path, dictionary_pagesize_limit=1 << 30)
     monkeypatch.setattr(stored, "_BATCH_BYTES", 10 << 20)
     before = pyarrow.default_memory_pool().max_memory()
     assert path.stat().st_size < 1 << 20
-    assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 400_000_000
+    assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 100_000_000
     assert pyarrow.default_memory_pool().max_memory() - before < 100 << 20, "300 MB at once"
+    monkeypatch.setattr(stored, "_MOST_EXPANSION", 50)
+    with pytest.raises(BadInput, match="repeats a text more than 50 times"):
+        texts(path)
     monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", (3 << 20) - (1 << 18))
     with pytest.raises(BadInput, match="line 1: a row longer than 2 MB"):
         texts(path)

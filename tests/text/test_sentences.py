@@ -1,10 +1,10 @@
 """Sentence splitting: lossless for any string, and right for Japanese."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.text import MARKERS, MAX_BRACKET_LENGTH, corpus, split_sentences
+from bigbird_ja.text import MARKERS, MAX_BRACKET_LENGTH, split_sentences
 from tests.text import BOUNDARIES
 
 # Strings made of what the splitter looks at, and of anything else.
@@ -12,6 +12,7 @@ CHARACTERS = "。！？!?.．…‥「」『』（）()[]“”\"'’\n\r\u2028 
 PARTS = st.sampled_from([*CHARACTERS, *MARKERS]) | st.text(max_size=4)
 
 
+@settings(max_examples=50)
 @given(st.lists(PARTS, max_size=60).map("".join))
 def test_joined_sentences_are_the_text(text):
     pieces = split_sentences(text)
@@ -51,14 +52,3 @@ def test_long_runs_are_read_in_linear_time(unit):
     text = Counting(unit * 20_000)
     assert "".join(split_sentences(text)) == text
     assert text.taken < 40 * len(text)
-
-
-def test_real_text_loses_not_one_character(real_text_path):
-    lengths = []
-    for text in corpus.open_corpus([real_text_path]).texts():
-        pieces = split_sentences(text)
-        assert "".join(pieces) == text
-        lengths += map(len, pieces)
-    assert sum(lengths) > 10_000_000
-    assert 20 < sum(lengths) / len(lengths) < 60
-    assert max(lengths) < 5 * MAX_BRACKET_LENGTH

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import MARKERS, model_proto, read_tokenizer
-from bigbird_ja.text.tokenizer import SentencePieceTokenizer
+from bigbird_ja.text import MARKERS, read_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +51,6 @@ def test_decoded_ids_are_the_normalised_text(tok, text):
     if tok.special.unk not in ids:
         decoded = "".join(tok.written[i] for i in ids).replace("▁", " ")
         assert decoded.strip() == normalized(tok, text).strip()
-
-
-def test_a_model_without_the_special_pieces_is_refused(tok):
-    pieces = model_proto.pieces(tok.model_bytes)
-    kept = [piece for piece in pieces if piece.name not in ("[SEP]", "[MASK]", "_NEWLINE_")]
-    model = model_proto.with_pieces(tok.model_bytes, kept)
-    with pytest.raises(BadInput, match=r"lacks the special pieces \[SEP\], \[MASK\], _NEWLINE_"):
-        SentencePieceTokenizer(model, "mine.model")
 
 
 def test_a_piece_that_is_not_utf_8_is_refused(tmp_path, tok):

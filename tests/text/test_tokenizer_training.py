@@ -53,7 +53,7 @@ def test_a_vocabulary_of_the_wrong_size_is_refused_with_one_that_works(tmp_path,
 
     def train(vocab_size):
         settings = TokenizeConfig(vocab_size=vocab_size, model_type=model_type)
-        return tokenizer_training.train(corpus, settings).tokenizer
+        return tokenizer_training.train(corpus, settings)[0]
 
     advice = "--vocab_size 1000 is too large for this corpus: use --vocab_size "
     with pytest.raises(BadInput, match=advice) as error:
@@ -68,5 +68,5 @@ def test_strange_characters_are_trained_on_without_loss_of_lines(tmp_path):
     strange = "\0NUL \t TAB ▅ ▁ \u200f右から左 ﾊﾝｶｸ 😀 \x07 ⁇ \u2028\x85 é\r"
     corpus = corpus_of(tmp_path, f"{strange}\n" + "ふつうの文。" * 20)
     settings = TokenizeConfig(vocab_size=36, character_coverage=1.0)
-    pieces = tokenizer_training.train(corpus, settings).tokenizer.pieces
+    pieces = tokenizer_training.train(corpus, settings)[0].pieces
     assert {"右", "😀"} <= set("".join(pieces))
