@@ -139,9 +139,7 @@ class Job:
     engine: Choice
     pod: SingleProcess = field(default_factory=SingleProcess)  # the processes that train together
     init_from: str | None = None
-    changed: frozenset[str] = frozenset()  # settings that a resumed run gets another value of
     evaluates: bool = False  # --mode train_and_eval
-    overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
     profiled: range = range(0)  # steps of which a profile is recorded
     deps: Dependencies = field(default_factory=Dependencies)
