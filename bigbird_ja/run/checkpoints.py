@@ -255,17 +255,15 @@ class CheckpointStore:
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
         # .json first: then it is no checkpoint any more.
         names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
-        existing, prefix, number = set(storage.list_files(self.model_dir)), "damaged-", 1
-        while existing & {prefix + name for name in names}:
-            number += 1
-            prefix = f"damaged-{number}-"
         for name in names:
-            storage.rename(self._path(name), self._path(prefix + name))
+            aside = self._path(f"damaged-{name}")
+            aside = storage.free_name(aside) if storage.exists(aside) else aside
+            storage.rename(self._path(name), aside)
         self._ours.forget(names)
         self.report(
             "set_aside",
             step,
-            f"checkpoint {step} is damaged and was set aside as {prefix}model.ckpt-{step}.*: {why}",
+            f"checkpoint {step} is damaged and was set aside as damaged-model.ckpt-{step}.*: {why}",
         )
 
     def _fetch(self, name: str, expected: StoredFile) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,7 +39,7 @@ def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Log, clocks and the exit of the process, which tests replace.
+    """Log, clocks and timers, which tests replace.
 
     `timer(seconds, act)` returns an object with `start` and `cancel`.
 
@@ -52,7 +51,6 @@ class Dependencies:
     clock: Callable[[], float] = time.time  # UNIX seconds
     monotonic: Callable[[], float] = time.monotonic
     mark: Callable[..., None] = lambda phase, step=0: None
-    leave: Callable[[int], Any] = os._exit
     timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
 
 

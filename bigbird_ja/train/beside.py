@@ -3,8 +3,8 @@
 Of a save, the main thread only takes a snapshot of the variables; writing, checksums, `fsync` or
 upload happen in a thread. The next save, and the end of the run, wait for it; its failure ends the
 run at the next step. The watchdog ends a process in which training hangs: its machine is billed all
-the same. Heartbeats, the renewal of the lock and the upload of logs share one thread, so that a
-slow bucket never stalls a step.
+the same. Heartbeats and the upload of logs share one thread, so that a slow bucket never stalls a
+step.
 """
 
 from __future__ import annotations
@@ -196,10 +196,11 @@ class Evaluations:
         """
         self._job.deps.mark("evaluate")
         self._running = in_thread("evaluation", lambda: self._run(step, forward))
-        while not self._running.done():
-            concurrent.futures.wait([self._running], _EVALUATION_POLL_SECONDS)
-            if self._stop.is_set():
-                return None
+        waiting = {self._running}
+        while waiting and not self._stop.is_set():
+            waiting = concurrent.futures.wait(waiting, _EVALUATION_POLL_SECONDS).not_done
+        if self._stop.is_set():
+            return None
         result = self._running.result()
         self._evaluated = step
         return result

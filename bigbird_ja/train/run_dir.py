@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
@@ -27,7 +26,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import change_of, changes, config_to_yaml, flatten
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import Lease, holder_of
+from bigbird_ja.storage.lease import Lease, held, holder_of
 from bigbird_ja.storage.ownership import MARK, Owned
 from bigbird_ja.train import Dependencies, Resumption
 
@@ -198,10 +197,8 @@ class RunDir:
         parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
         with outputs.new_folder(self.path):
             self._owned = self._owned or Owned.create(self.path, _KIND)
-            with self._lease(deps) as (lease, taken_from):
+            with self._lease(deps) as lease:
                 self.events.read()
-                if taken_from:
-                    self.events.append("lock_taken_over", deps.clock, **taken_from)
                 self.owned.note(dict.fromkeys(_LOGS))
                 with scratch_directory(*parent) as scratch:
                     yield lease, scratch
@@ -212,17 +209,10 @@ class RunDir:
         assert self._owned is not None
         return self._owned
 
-    @contextlib.contextmanager
-    def _lease(self, deps: Dependencies) -> Iterator[tuple[Lease, dict[str, Any]]]:
-        """Hold the lock; yields it, and the process that it was taken over from."""
+    def _lease(self, deps: Dependencies) -> contextlib.AbstractContextManager[Lease]:
+        """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another --model_dir"
-        lease = Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic)
-        holder = lease.acquire()
-        try:
-            yield lease, {"from_pid": holder.pid, "from_host": holder.host} if holder else {}
-        finally:
-            with contextlib.suppress(Exception):
-                lease.release()
+        return held(Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic))
 
     def _move_aside(self) -> str:
         """Rename MODEL_DIR, with the lock held; returns the new name.

@@ -289,7 +289,6 @@ class Trainer:
             self.recorder.heartbeat(write=True)
 
         return {
-            "lock": (lease.renew_seconds, lease.renew),
             "heartbeat": (HEARTBEAT_SECONDS, beat),
             "metrics": (METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         }
@@ -364,7 +363,7 @@ class Trainer:
         recording = in_thread("record", lambda: self.recorder.ended(reason, error))
         concurrent.futures.wait([recording], _RECORDING_SECONDS)
         error.results = self.recorder.results(reason)
-        leave(error, self.deps.leave)
+        leave(error)
 
     def _log_next_command(self) -> None:
         """Log where the model is, its loss, and the command that comes next."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.model.params import count_parameters, initial_parameters
+from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.process.errors import BadInput, require
 from bigbird_ja.run.model import STEP, read_variables, slot_name
 from bigbird_ja.settings import Data
@@ -201,7 +201,6 @@ def check(job: Job) -> None:
 
     Raises:
         BadInput: what, where, and what to do.
-        OutOfMemory: a step does not fit into this machine.
     """
     config, engine = job.config, job.engine
     check_divides(
@@ -213,14 +212,6 @@ def check(job: Job) -> None:
         require("wandb")
     # Refuses a mask unit or a rate that static data does not have.
     job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
-    is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
-    if is_on_host and engine.name == "estimator":  # the other engine has its compiler's figures
-        from bigbird_ja.train.optimizer import count_state
-
-        # There the state is held four times (variables, results of the step, a snapshot that is
-        # written, first values), and beside it the gradients.
-        values = 4 * count_state(config, job.manifest) + count_parameters(config, job.manifest)
-        devices.refuse_if_too_large(4 * values)
 
 
 def make_engine(
