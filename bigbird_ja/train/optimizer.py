@@ -20,12 +20,12 @@ The factor gives an update the root mean square that AdamW's usually has, so Ada
 decay carry over (Liu et al. 2025, arXiv:2502.16982, section 2.2).
 
 Matrices of one shape are stacked, so that they are multiplied together, and so that devices can
-take equal shares of them under `engines.pjrt`. Under TPUEstimator each core does all of the work.
+take equal shares of them.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -247,6 +247,27 @@ def orthogonalize(stack: tf.Tensor, devices: int = 1) -> tf.Tensor:
         change = tf.matmul(values, factor) if is_tall else tf.matmul(factor, values)
         values = first * values + change
     return values
+
+
+def orthogonalize_together(
+    stack: tf.Tensor,
+    replica_id: tf.Tensor | int,
+    num_replicas: int,
+    cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """Orthogonalise a stack as `orthogonalize`, an equal share on each replica.
+
+    Args:
+        stack: [n, rows, columns], the same on all replicas; n divides by `num_replicas`.
+        replica_id: as of `step.train_step`.
+        num_replicas: as of `step.train_step`.
+        cross_replica_sum: as of `step.train_step`.
+    """
+    shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])
+    share = orthogonalize(tf.gather(shares, replica_id))
+    here = tf.one_hot(replica_id, num_replicas, dtype=stack.dtype)[:, None, None, None]
+    # Elsewhere are zeros, so the sum rounds nothing.
+    return tf.reshape(cross_replica_sum(here * share), stack.shape)
 
 
 def muon_updates(

@@ -22,6 +22,7 @@ from bigbird_ja.train.optimizer import (
     muon_matrices,
     muon_updates,
     orthogonalize,
+    orthogonalize_together,
     update,
 )
 
@@ -67,12 +68,18 @@ def train_step(
         ValueError: the batch does not divide, or the sequence length does not suit the attention.
     """
     weight = cross_replica_sum(prediction_weight(batch))
-    gradients, sums = replica_gradients(
-        config, data, params, batch, global_step, replica_id, num_replicas, weight
-    )
+    how = (replica_id, num_replicas)
+    gradients, sums = replica_gradients(config, data, params, batch, global_step, *how, weight)
     gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
+    stacks = None
+    if num_replicas > 1:
+        with tf.name_scope("optimizer"):
+            norm = global_norm(gradients)
+            about = config.training, muon_matrices(config, data), slots["m"], gradients
+            stacks = muon_directions(*about, norm, num_replicas)
+            stacks = [orthogonalize_together(s, *how, cross_replica_sum) for s in stacks]
     sums = cross_replica_sum(sums)
-    return apply_gradients(config, data, params, slots, gradients, sums, global_step)
+    return apply_gradients(config, data, params, slots, gradients, sums, global_step, None, stacks)
 
 
 def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:

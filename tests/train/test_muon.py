@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.train.optimizer import orthogonalize
+from bigbird_ja.train.optimizer import orthogonalize, orthogonalize_together
 from bigbird_ja.train.step import NUM_SUMS, apply_gradients
 from testkit.configs import with_data
 from tests.model.tiny import initial_slots, tiny_config
@@ -130,6 +130,10 @@ def test_singular_values_come_near_one(shape):
     assert np.diag(inside).min() > 0.6 and np.diag(inside).max() < 1.3
     assert not stack[1].any(), "no direction, no move"
     assert np.isfinite(stack[2]).all() and np.abs(stack[2]).max() <= 1.3
+    pair = tf.stack([matrix, 2 * matrix])
+    together = tf.function(orthogonalize_together, jit_compile=True, autograph=False)
+    parts = [together(pair, tf.constant(replica), 2, tf.identity) for replica in (0, 1)]
+    np.testing.assert_allclose(tf.add_n(parts), orthogonalize(pair), atol=2e-6)
     shared = orthogonalize(tf.stack([matrix, matrix, matrix]), devices=2).numpy()
     np.testing.assert_allclose(shared[:2], [stack[0], stack[0]], atol=1e-6)
     np.testing.assert_array_equal(shared[2], matrix)

@@ -124,6 +124,22 @@ def test_micro_batches_and_replicas_give_the_gradients_of_one_large_batch():
         _assert_same_update(result, whole)
 
 
+@pytest.mark.both
+def test_replicas_that_share_muons_work_move_the_weights_as_one_that_does_it_alone():
+    """Three replicas, as not all stacks divide by them; all get the same weights, bit for bit."""
+    sets = {"training.optimizer": "muon", "model.hidden_dropout_prob": 0.0}
+    sets |= {"model.num_layers": 1, "model.attention_type": "original_full"}
+    config = _config(**sets, **{"training.global_batch_size": 6})
+    batch = tiny_batch(config, batch_size=6)
+    whole = _step(config, batch)
+    results = _on_replicas(config, batch, num_replicas=3)
+    for result in results:
+        _assert_same_update(result, whole)
+        for name, value in whole[0].items():
+            np.testing.assert_allclose(result[0][name], value, atol=2e-6, err_msg=name)
+            np.testing.assert_array_equal(result[0][name], results[0][0][name], err_msg=name)
+
+
 def test_dropout_depends_on_seed_step_replica_and_micro_batch_alone():
     config = _config()
     params, slots, step = _state(config)

@@ -69,8 +69,9 @@ def initial(config):
     return {**params, **slots, "global_step": np.int64(0)}
 
 
-def test_the_tpu_form_of_the_step_builds():
-    config = tiny()
+@pytest.mark.parametrize(("optimizer", "stacks"), [("adamw", 0), ("muon", 1)])
+def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
+    config = varied(tiny(), {"training.optimizer": optimizer})
     graph = TrainGraph(*with_data(config), lambda: initial(config))
     with tf.Graph().as_default() as built:
 
@@ -79,8 +80,8 @@ def test_the_tpu_form_of_the_step_builds():
 
         tf.compat.v1.tpu.replicate(step, [[], []])
         sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
-    # The weight, each gradient, the means.
-    assert len(sums) == 2 + len(parameter_specs(*with_data(config)))
+    # The weight, each gradient, the means; and what each core orthogonalized, by shape.
+    assert len(sums) == 2 + len(parameter_specs(*with_data(config))) + stacks
 
 
 def endless(host, count):
