@@ -55,7 +55,7 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
         BadInput: no checkpoint, no tokenizer, or files that do not belong together.
     """
     config, data, params, meta = run_model.load_parameters(model_dir, step)
-    tokenizer = run_model.load_tokenizer(model_dir, config, meta)
+    tokenizer = run_model.load_tokenizer(model_dir, meta)
     return TrainedModel(model_dir, config, data, params, tokenizer, meta)
 
 

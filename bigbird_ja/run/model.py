@@ -102,7 +102,7 @@ def check_config(
         )
 
 
-def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
+def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
     """Load MODEL_DIR's tokenizer, checked against the checkpoint.
 
     Raises:
@@ -110,15 +110,8 @@ def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
     """
     from bigbird_ja.text import read_tokenizer
 
-    path = storage.join(model_dir, TOKENIZER)
     check_tokenizer(model_dir, meta.tokenizer_sha256)
-    tokenizer = read_tokenizer(path)
-    known = config.model.vocab_size or 0  # may be more than the pieces: adopted data may say so
-    if tokenizer.vocab_size > known:
-        raise BadInput(
-            f"{path} has {tokenizer.vocab_size:,} pieces, the model {known:,}: {_ADVICE}"
-        )
-    return tokenizer
+    return read_tokenizer(storage.join(model_dir, TOKENIZER))
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:
