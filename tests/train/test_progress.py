@@ -40,18 +40,6 @@ def test_rate_and_eta_follow_the_clock():
     assert measured(progress, 40) == pytest.approx(8000.0)
 
 
-def test_steps_that_arrive_together_share_the_time_of_their_turn():
-    """Measured when a row was read, all but the first had millions of tokens per second."""
-    progress, now, _ = make()
-    now[0] += 10.0
-    progress.finished(20)
-    assert [progress.measure() for _ in (5, 10, 15, 20)] == [pytest.approx(8000.0)] * 4
-    now[0] += 5.0
-    progress.finished(30)
-    now[0] += 10.0
-    assert measured(progress, 50) == pytest.approx(30 * 4000 / 15)  # since the last logged step
-
-
 def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millions():
     """Three steps of half a second: the host sees the first one late, the others a moment after."""
     progress, now, _ = make()
