@@ -29,7 +29,7 @@ from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import Override, fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import change_of, config_warnings, echo_settings, flatten
+from bigbird_ja.settings.values import config_warnings, echo_settings, flatten
 
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
@@ -117,17 +117,18 @@ def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
 
 def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dict[str, Any]:
     """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
-    from bigbird_ja.storage import outputs
+    from bigbird_ja.storage import hub, outputs
     from bigbird_ja.train import Job, hosts
     from bigbird_ja.train.engines import choose
     from bigbird_ja.train.run_dir import RunDir
 
     if args.init_from:
-        args["init_from"].value = _check_there(args.init_from)
+        args["init_from"].value = hub.fetched(args.init_from, "--init_from", weights=True)
     if args.overwrite:  # the run in MODEL_DIR moves away
         outputs.refuse_overlap({"--data_dir": args.data_dir}, {"--model_dir": args.model_dir})
     run_dir = RunDir(args.model_dir, args.overwrite)
     config, overrides, manifest, guard, notices = _settings(args, run_dir, deps.log)
+    run_dir.check_settings(config, manifest, [o.key for o in overrides if o.is_explicit])
     profiled = range(0)
     if args.profile_steps is not None:
         profiled = read_profile_steps(args.profile_steps, config.training.num_train_steps)
@@ -150,11 +151,7 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
             engine=engine,
             pod=pod,
             init_from=args.init_from,
-            changed=frozenset(
-                o.key for o in overrides if o.is_explicit and change_of(o.key) == "logged"
-            ),
             evaluates=args.mode == "train_and_eval",
-            overwrite=args.overwrite,
             wandb=args.wandb and pod.is_writer,
             profiled=profiled,
             deps=deps,
@@ -171,7 +168,6 @@ def _settings(
     """
     from bigbird_ja.data import check
     from bigbird_ja.model import pattern
-    from bigbird_ja.train.engines import has_estimator
     from bigbird_ja.train.hf_folder import adopted_settings, attention_notice
 
     manifest, guard = check.fast_check(args.data_dir)
@@ -186,8 +182,6 @@ def _settings(
         stated = flatten(so_far).items()
         adopted = [Override(key, value, settings_of_run, True) for key, value in stated] + adopted
     config, overrides = resolve(args, adopted)
-    if args.engine == "pjrt" or (args.engine == "auto" and not has_estimator()):
-        _refuse_cores(overrides)
     config = fit_to_data(config, manifest, overrides, args.data_dir)
     try:
         pattern.is_full(config, manifest.seq_length)
@@ -237,24 +231,6 @@ def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
         f" {config.training.num_train_steps:,} steps ({cores} cores of {_CORE_FLOPS / 1e9:g}"
         " GFLOP/s, assumed): `bigbird-ja plan` shows machines for it"
     )
-
-
-def _check_there(path: str) -> str:
-    """Refuse at once, before anything heavy is imported, weights that are not there.
-
-    Returns:
-        The path; of a name on the Hub, where it was fetched to.
-
-    Raises:
-        BadInput: neither a file or folder, nor the prefix of a TensorFlow checkpoint.
-    """
-    from bigbird_ja.storage import hub, is_remote
-
-    path = hub.fetched(path, "--init_from", weights=True)
-    if not is_remote(path) and not os.path.exists(path) and not os.path.exists(f"{path}.index"):
-        advice = hub.download_advice(path) or "check the path"
-        raise BadInput(f"--init_from {path}: no such folder or checkpoint: {advice}")
-    return path
 
 
 def read_profile_steps(text: str, total: int) -> range:

@@ -17,7 +17,6 @@ import numpy as np
 from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings import Data
@@ -56,9 +55,7 @@ def load_run(model_dir: str, step: int | None = None) -> TrainedModel:
         BadInput: no checkpoint, no tokenizer, or files that do not belong together.
     """
     config, data, params, meta = run_model.load_parameters(model_dir, step)
-    shapes = {name: spec.shape for name, spec in parameter_specs(config, data).items()}
-    run_model.check_shapes(params, shapes, f"{model_dir}: the checkpoint of step {meta.step}")
-    tokenizer = run_model.load_tokenizer(model_dir, config, meta)
+    tokenizer = run_model.load_tokenizer(model_dir, meta)
     return TrainedModel(model_dir, config, data, params, tokenizer, meta)
 
 

@@ -30,11 +30,8 @@ class _Heartbeat(TypedDict):
 class HeartbeatRecord(_Heartbeat, total=False):
     """`heartbeat.json`."""
 
-    run: str
     reason: str | None
     tokens_per_second: PerSecond | None
-    host: str
-    pid: Count
     num_train_steps: Count | None
     loss: Finite | None
     step_time: Time
@@ -48,20 +45,15 @@ class _Event(TypedDict):
 class EventRecord(_Event, total=False):
     """A line of `events.jsonl`, of the trainer or of the supervisor."""
 
-    host: str
-    pid: Count
     source: str
-    run: str
     global_step: Count | None
     reason: str | None
-    interruptions: Count
     engine: str
     environment: dict[str, Any]
     init_from: dict[str, Any]
     replicas: Count
     cores: Count
     cost_usd: Usd | None
-    config_fingerprint: str
 
 
 class _Metrics(TypedDict):

@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
@@ -188,18 +188,15 @@ class CheckpointStore:
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
-    def latest_good(self, names: Iterable[str] | None = None) -> Checkpoint | None:
+    def latest_good(self) -> Checkpoint | None:
         """Verify the newest checkpoint and return it; damaged ones are set aside on the way.
 
         Call it with the lock held. None means that nothing was ever saved here, for certain.
 
-        Args:
-            names: what MODEL_DIR holds, where it was listed since it was locked.
-
         Raises:
             StorageError: there are checkpoints but none is good, or MODEL_DIR cannot be read.
         """
-        parts = self._parts(names)
+        parts = self._parts()
         listed = self._listed()
         self._clean_up(parts, listed)
         complaint = ""
@@ -221,10 +218,10 @@ class CheckpointStore:
             )
         return None
 
-    def _parts(self, names: Iterable[str] | None = None) -> dict[int, set[str]]:
+    def _parts(self) -> dict[int, set[str]]:
         """Group the files that are there: step to endings."""
         parts: dict[int, set[str]] = {}
-        for name in storage.list_files(self.model_dir) if names is None else names:
+        for name in storage.list_files(self.model_dir):
             if match := _NAME.fullmatch(name):
                 parts.setdefault(int(match[1]), set()).add(match[2])
         return parts
@@ -258,17 +255,15 @@ class CheckpointStore:
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
         # .json first: then it is no checkpoint any more.
         names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
-        existing, prefix, number = set(storage.list_files(self.model_dir)), "damaged-", 1
-        while existing & {prefix + name for name in names}:
-            number += 1
-            prefix = f"damaged-{number}-"
         for name in names:
-            storage.rename(self._path(name), self._path(prefix + name))
+            aside = self._path(f"damaged-{name}")
+            aside = storage.free_name(aside) if storage.exists(aside) else aside
+            storage.rename(self._path(name), aside)
         self._ours.forget(names)
         self.report(
             "set_aside",
             step,
-            f"checkpoint {step} is damaged and was set aside as {prefix}model.ckpt-{step}.*: {why}",
+            f"checkpoint {step} is damaged and was set aside as damaged-model.ckpt-{step}.*: {why}",
         )
 
     def _fetch(self, name: str, expected: StoredFile) -> str:

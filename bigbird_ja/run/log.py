@@ -33,35 +33,30 @@ T = TypeVar("T")
 
 
 class EventLog:
-    """`events.jsonl`, read once and appended to; other processes may append, too.
+    """`events.jsonl`; other processes may append, too.
 
     Args:
         model_dir: MODEL_DIR.
-        is_new: there is no such file, so that none is read.
 
     Attributes:
         records: the events when the file was read.
-        token: the version that was read; None where there was none.
-
-    Raises:
-        BadInput: a line is no event.
     """
 
-    def __init__(self, model_dir: str, is_new: bool = False) -> None:
+    def __init__(self, model_dir: str) -> None:
         self._path = storage.join(model_dir, EVENTS)
         self._lock = threading.Lock()
         self._known: tuple[bytes, str] | None = None
         self.records: list[EventRecord] = []
-        self.token: str | None = None
-        if not is_new:
-            self.read()
 
     def read(self) -> None:
-        """Read the file again."""
+        """Read the file, if there is one.
+
+        Raises:
+            BadInput: a line is no event.
+        """
         with contextlib.suppress(FileNotFoundError):
             self._known = storage.read_with_token(self._path)
-            data, self.token = self._known
-            lines = decode.numbered_lines(data, EventRecord, self._path, _ADVICE)
+            lines = decode.numbered_lines(self._known[0], EventRecord, self._path, _ADVICE)
             self.records = [_whole(line, record) for line, record in lines]
 
     def append(self, event: str, clock: Callable[[], float] = time.time, **fields: Any) -> None:
@@ -82,6 +77,16 @@ class EventLog:
 def append_eval(model_dir: str, record: JsonRecord) -> None:
     """Add one evaluation to `eval.jsonl`: `step`, `time` and what was measured."""
     append_line(storage.join(model_dir, EVAL), record)
+
+
+def drop_evaluations(model_dir: str, last_step: int) -> None:
+    """Drop evaluations of later steps, which are of work that was lost, from `eval.jsonl`."""
+    path = storage.join(model_dir, EVAL)
+    data = _data(path)
+    lines = decode.numbered_lines(data, Evaluation, path, _ADVICE)
+    kept = b"".join(line + b"\n" for line, record in lines if record["step"] <= last_step)
+    if kept != data:
+        storage.write_bytes(path, kept)
 
 
 def append_line(path: str, record: JsonRecord) -> None:
@@ -242,8 +247,7 @@ class Heartbeat:
     ) -> None:
         self._path = storage.join(model_dir, HEARTBEAT)
         self._clock = clock
-        self._lock = threading.Lock()
-        self._writing = threading.Lock()
+        self._lock = threading.Lock()  # for writing: an update never waits for a bucket
         self._fields: JsonRecord = {
             "run": run,
             "global_step": 0,
@@ -258,16 +262,13 @@ class Heartbeat:
 
     def update(self, **fields: Any) -> None:
         """Change what the next write will hold."""
-        with self._lock:
-            self._fields.update(fields)
+        self._fields.update(fields)
 
     def write(self, **fields: Any) -> None:
         """Write now."""
-        with self._writing:
-            with self._lock:
-                self._fields.update(fields, time=round(self._clock(), 3))
-                data = json_line(self._fields)
-            storage.write_bytes(self._path, data)
+        with self._lock:
+            self._fields.update(fields, time=round(self._clock(), 3))
+            storage.write_bytes(self._path, json_line(dict(self._fields)))
 
 
 def _append_local(path: str, line: bytes) -> None:

@@ -19,7 +19,7 @@ from bigbird_ja import storage
 from bigbird_ja.process.console import shortened
 from bigbird_ja.process.errors import BadInput, StorageError, classify
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import Checkpoint, CheckpointStore, Damaged, Meta
+from bigbird_ja.run.checkpoints import CheckpointStore, Damaged, Meta
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config
@@ -66,7 +66,7 @@ def load_parameters(
     check_config(config, data, meta, path, earlier_configs(run_log.read_events(model_dir)))
     with scratch_directory() as scratch:
         checkpoint = CheckpointStore(model_dir, scratch).fetch(step)
-        values = read_checkpoint(checkpoint)
+        values = read_variables(checkpoint.prefix)
     return config, data, parameters_of(values), checkpoint.meta
 
 
@@ -102,7 +102,7 @@ def check_config(
         )
 
 
-def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
+def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
     """Load MODEL_DIR's tokenizer, checked against the checkpoint.
 
     Raises:
@@ -110,15 +110,8 @@ def load_tokenizer(model_dir: str, config: Config, meta: Meta) -> Tokenizer:
     """
     from bigbird_ja.text import read_tokenizer
 
-    path = storage.join(model_dir, TOKENIZER)
     check_tokenizer(model_dir, meta.tokenizer_sha256)
-    tokenizer = read_tokenizer(path)
-    known = config.model.vocab_size or 0  # may be more than the pieces: adopted data may say so
-    if tokenizer.vocab_size > known:
-        raise BadInput(
-            f"{path} has {tokenizer.vocab_size:,} pieces, the model {known:,}: {_ADVICE}"
-        )
-    return tokenizer
+    return read_tokenizer(storage.join(model_dir, TOKENIZER))
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:
@@ -148,28 +141,6 @@ def _short(steps: Sequence[int]) -> str:
     return ", ".join(texts if len(texts) <= 8 else [*texts[:3], "…", *texts[-3:]])
 
 
-def read_checkpoint(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """Read every variable of a checkpoint of ours.
-
-    Raises:
-        Damaged: a variable holds no finite numbers, or it is of another step than its sidecar.
-    """
-    values, meta = read_variables(checkpoint.prefix), checkpoint.meta
-    advice = "restore the checkpoint from a copy, or remove its files to use the one before"
-    for name, value in values.items():
-        if np.asarray(value).dtype.kind not in "fiu" or not np.isfinite(value).all():
-            raise Damaged(
-                f"{checkpoint.prefix}: {name} holds text, NaN or infinite numbers: {advice}"
-            )
-    step = int(values.get(STEP, -1))
-    if step != meta.step:
-        raise Damaged(
-            f"{checkpoint.prefix}: its {STEP} is {step} and its sidecar states {meta.step}:"
-            f" {advice}"
-        )
-    return values
-
-
 def read_variables(prefix: str) -> dict[str, np.ndarray]:
     """Read every variable of a TensorFlow checkpoint in local files.
 
@@ -184,23 +155,6 @@ def read_variables(prefix: str) -> dict[str, np.ndarray]:
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         why = shortened(str(error), 200)
         raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
-
-
-def check_shapes(
-    values: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], where: str
-) -> None:
-    """Refuse variables of a checkpoint that are not all of the config's model.
-
-    Raises:
-        BadInput: one is missing, or has another shape.
-    """
-    for name, wanted in shapes.items():
-        shape = np.shape(values[name]) if name in values else "missing"
-        if shape != wanted:
-            raise BadInput(
-                f"{where}: {name} is {shape}, and the config's model has {wanted}: restore it from"
-                " a copy, or take another checkpoint, by --step"
-            )
 
 
 def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:

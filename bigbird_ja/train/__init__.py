@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,7 +39,7 @@ def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """Log, clocks and the exit of the process, which tests replace.
+    """Log, clocks and timers, which tests replace.
 
     `timer(seconds, act)` returns an object with `start` and `cancel`.
 
@@ -52,7 +51,6 @@ class Dependencies:
     clock: Callable[[], float] = time.time  # UNIX seconds
     monotonic: Callable[[], float] = time.monotonic
     mark: Callable[..., None] = lambda phase, step=0: None
-    leave: Callable[[int], Any] = os._exit
     timer: Callable[[float, Callable[[], None]], Any] = _daemon_timer
 
 
@@ -139,9 +137,7 @@ class Job:
     engine: Choice
     pod: SingleProcess = field(default_factory=SingleProcess)  # the processes that train together
     init_from: str | None = None
-    changed: frozenset[str] = frozenset()  # settings that a resumed run gets another value of
     evaluates: bool = False  # --mode train_and_eval
-    overwrite: bool = False
     wandb: bool = False  # also logs to Weights & Biases
     profiled: range = range(0)  # steps of which a profile is recorded
     deps: Dependencies = field(default_factory=Dependencies)

@@ -3,19 +3,21 @@
 Of a save, the main thread only takes a snapshot of the variables; writing, checksums, `fsync` or
 upload happen in a thread. The next save, and the end of the run, wait for it; its failure ends the
 run at the next step. The watchdog ends a process in which training hangs: its machine is billed all
-the same. Heartbeats, the renewal of the lock and the upload of logs share one thread, so that a
-slow bucket never stalls a step.
+the same. Heartbeats and the upload of logs share one thread, so that a slow bucket never stalls a
+step.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
@@ -28,9 +30,25 @@ if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
     from bigbird_ja.train.engines import Snapshot
 
+T = TypeVar("T")
+
 _NEVER = 1 << 62  # a step that is not reached
 _EVALUATION_POLL_SECONDS = 0.1
 _TASKS_POLL_SECONDS = 0.5
+
+
+def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
+    """Make a call in a daemon thread, for which the process does not wait when it exits."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 @dataclass(eq=False)
@@ -52,8 +70,7 @@ class CheckpointSaver:
     def __post_init__(self) -> None:
         """Count from step 0 on."""
         self._config, self._deps = self.job.config.checkpoints, self.job.deps
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._saving: Future[None] | None = None
         self.begin(0)
 
     def begin(self, step: int) -> None:
@@ -87,28 +104,25 @@ class CheckpointSaver:
         self.wait()
         fetch = snapshot()
         if self.store.owned is not None:
-            self._thread = threading.Thread(
-                target=self._run, args=(meta, fetch), name="checkpoint", daemon=True
-            )
-            self._thread.start()
+            self._saving = in_thread("checkpoint", lambda: self._run(meta, fetch))
 
     def give_time(self, seconds: float) -> None:
-        """Wait at most so long for a save under way, and ignore its failure."""
-        if self._thread is not None:
-            self._thread.join(seconds)
+        """Wait at most this many seconds for a save under way, and ignore its failure."""
+        if self._saving is not None:
+            concurrent.futures.wait([self._saving], seconds)
 
     def poll(self) -> None:
-        """Raise what a save in the background failed with."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        """Raise the failure of a save in the background."""
+        if self._saving is not None and self._saving.done():
+            self.wait()
 
     def wait(self) -> None:
-        """Wait for the save under way; raise what it failed with."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.poll()
+        """Wait for the save under way; raise its failure."""
+        if self._saving is not None:
+            try:
+                self._saving.result()
+            finally:
+                self._saving = None
 
     def _run(self, meta: Meta, fetch: Snapshot) -> None:
         start, config = self._deps.monotonic(), self._config
@@ -119,11 +133,11 @@ class CheckpointSaver:
             self.may_publish()
             self.store.publish(prefix, meta, config.keep_last, config.keep_every_steps)
             self.on_saved(meta.step, self._deps.monotonic() - start)
-        except BaseException as error:
-            self._error = error
+        except BaseException:
             for suffix in SUFFIXES:
                 with contextlib.suppress(OSError):
                     os.unlink(prefix + suffix)
+            raise
 
 
 class Evaluations:
@@ -142,7 +156,7 @@ class Evaluations:
         self._every = job.config.training.eval_every_steps
         self._total = job.config.training.num_train_steps
         self._evaluated = -1  # the last step that was
-        self._thread: threading.Thread | None = None
+        self._running: Future[dict[str, Any] | None] | None = None
 
     def begin(self, step: int) -> None:
         """Find out which evaluation was the last before `step`, where training begins."""
@@ -180,28 +194,23 @@ class Evaluations:
         computed: see `join`), and in a process that does not write. In a pod each process evaluates
         its part.
         """
-        outcome: dict[str, Any] = {}
         self._job.deps.mark("evaluate")
-        self._thread = threading.Thread(
-            target=self._run, args=(step, forward, outcome), name="evaluation", daemon=True
-        )
-        self._thread.start()
-        while self._thread.is_alive():
-            self._thread.join(_EVALUATION_POLL_SECONDS)
-            if self._stop.is_set():
-                return None
-        if "error" in outcome:
-            raise outcome["error"]
-        if "result" in outcome:  # None in a process of a pod that does not write
-            self._evaluated = step
-        return outcome.get("result")
+        self._running = in_thread("evaluation", lambda: self._run(step, forward))
+        waiting = {self._running}
+        while waiting and not self._stop.is_set():
+            waiting = concurrent.futures.wait(waiting, _EVALUATION_POLL_SECONDS).not_done
+        if self._stop.is_set():
+            return None
+        result = self._running.result()
+        self._evaluated = step
+        return result
 
     def join(self) -> None:
         """Wait for a batch that is still being computed."""
-        if self._thread is not None:
-            self._thread.join()
+        if self._running is not None:
+            concurrent.futures.wait([self._running])
 
-    def _run(self, step: int, forward: Model, outcome: dict[str, Any]) -> None:
+    def _run(self, step: int, forward: Model) -> dict[str, Any] | None:
         from bigbird_ja import evaluation
 
         def poll() -> None:
@@ -216,18 +225,10 @@ class Evaluations:
         part = evaluation.BatchShare(
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
-        most = job.config.training.eval_max_batches
-        try:
-            result = evaluation.evaluate_model(
-                forward, job.data_dir, job.manifest, max_batches=most, tick=tick, part=part
-            )
-            if result is not None:
-                evaluation.write_tensorboard(job.model_dir, step, result, job.deps.clock())
-            outcome["result"] = result
-        except _Abandoned:
-            pass
-        except BaseException as error:
-            outcome["error"] = error
+        batches = job.config.training.eval_max_batches
+        return evaluation.evaluate_model(
+            forward, job.data_dir, job.manifest, max_batches=batches, tick=tick, part=part
+        )
 
 
 class _Abandoned(Exception):

@@ -78,13 +78,6 @@ def slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
     return {"m": names, "v": [name for name in names if name not in matrices]}
 
 
-def count_state(config: Config, data: Data) -> int:
-    """Count the scalars in all parameters and the optimiser's slots: what a checkpoint holds."""
-    specs = parameter_specs(config, data)
-    slots = (name for names in slot_parameters(config, data).values() for name in names)
-    return sum(math.prod(specs[name].shape) for name in (*specs, *slots))
-
-
 def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """Compute the Euclidean length of all gradients together, float32 scalar."""
     return tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients.values()]))

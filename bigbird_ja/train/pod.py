@@ -23,7 +23,6 @@ import json
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,6 +33,7 @@ from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
 from bigbird_ja.process.signals import on_abort
 from bigbird_ja.train import NamedArrays, SingleProcess
+from bigbird_ja.train.beside import in_thread
 
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
@@ -113,7 +113,7 @@ class Pod(SingleProcess):
             ) from error
         self._client = global_state.client
         on_abort(self._cut_off)
-        threading.Thread(target=self._listen, name="pod", daemon=True).start()
+        in_thread("pod", self._listen)
 
     def _initialize(self, address: str, platform: str, seconds: float) -> None:
         import jax
@@ -175,16 +175,8 @@ class Pod(SingleProcess):
 
         It is made in a thread of its own: here `check` and the news end the wait.
         """
-        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def run() -> None:
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-
         self._waits = True
-        threading.Thread(target=run, name="pod-wait", daemon=True).start()
+        future = in_thread("pod-wait", call)
         try:
             while not future.done() and self._news is None:
                 check()
@@ -259,9 +251,8 @@ class Pod(SingleProcess):
         self._farewell("over", "", 2 * HEARTBEAT_SECONDS)
         # Else JAX's client prints a crash where process 0 exits before this one. Where another one
         # is killed at this moment it never returns.
-        leaving = threading.Thread(target=self._client.shutdown, daemon=True)
-        leaving.start()
-        leaving.join(_FAREWELL_SECONDS)
+        leaving = in_thread("pod-leave", self._client.shutdown)
+        concurrent.futures.wait([leaving], _FAREWELL_SECONDS)
 
     def detach(self) -> None:
         """Keep JAX from waiting for the other processes when this one exits."""

@@ -4,13 +4,13 @@ import glob
 import os
 import resource
 import socket
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from bigbird_ja import storage
+from bigbird_ja.data import tfrecords
 from bigbird_ja.process.console import LiveLine, human_count, human_time
 
 # Seconds between two lines in a log; on a terminal they overwrite each other.
@@ -44,7 +44,6 @@ class TrainProgress:
 
     num_train_steps: int
     tokens_per_step: float
-    cores: int
     flops_per_core_step: float
     peak_flops: float | None
     step: int  # the last finished one
@@ -120,7 +119,6 @@ class TrainProgress:
             f"{human_count(rate)} tokens/s",
             f"accuracy {metrics['masked_lm_accuracy']:.1%}",
             f"MFU {mfu:.1%}" if mfu is not None else "",
-            f"{human_count(rate / self.cores)} tokens/s/core" if self.cores > 1 else "",
             f"trained {human_time(self.train_seconds())}",
         ]
         return "  ".join(filter(None, parts))
@@ -152,15 +150,12 @@ class EventWriter:
     def __init__(
         self, model_dir: str, scratch: str, start_step: int, clock: Callable[[], float]
     ) -> None:
-        import tensorflow as tf
         from tensorflow.core.util import event_pb2
 
         self._clock, self._new = clock, event_pb2.Event
         name = f"events.out.tfevents.{int(clock())}.{socket.gethostname()}.{os.getpid()}"
         self._target = storage.join(model_dir, name)
         self._local = os.path.join(scratch, name) if storage.is_remote(model_dir) else self._target
-        self._writer = tf.io.TFRecordWriter(self._local)
-        self._lock = threading.Lock()  # synced from the thread that saves
         self._write(self._new(wall_time=clock(), file_version="brain.Event:2"))
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._write(self._new(wall_time=clock(), step=start_step + 1, session_log=start))
@@ -175,20 +170,13 @@ class EventWriter:
         self._write(event)
 
     def sync(self) -> None:
-        """Make what was written visible to readers."""
-        with self._lock:
-            self._writer.flush()
+        """Bring a bucket's copy up to date."""
         if self._local != self._target:
             storage.upload(self._local, self._target)
 
-    def close(self) -> None:
-        """End the file."""
-        self.sync()
-        self._writer.close()
-
     def _write(self, event: Any) -> None:
-        with self._lock:
-            self._writer.write(event.SerializeToString())
+        with open(self._local, "ab") as file:
+            file.write(tfrecords.frame([event.SerializeToString()]))
 
 
 @dataclass(eq=False)

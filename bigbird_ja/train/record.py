@@ -6,7 +6,7 @@ import os
 import platform
 from typing import Any
 
-from bigbird_ja import __version__, storage
+from bigbird_ja import __version__, evaluation, storage
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.process import children
 from bigbird_ja.process.console import printable
@@ -46,6 +46,7 @@ class Recorder:
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
+            run_log.drop_evaluations(self._dir, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
         self._heartbeat = run_log.Heartbeat(
             self._dir,
@@ -59,7 +60,6 @@ class Recorder:
         self.progress = TrainProgress(
             num_train_steps=job.config.training.num_train_steps,
             tokens_per_step=sequences * data.seq_length * data.density,
-            cores=engine.replicas,
             flops_per_core_step=model_flops(job.config, data, sequences) / engine.replicas,
             peak_flops=engine.peak_flops,
             step=self.step,
@@ -194,6 +194,7 @@ class Recorder:
 
     def evaluated(self, step: int, results: dict[str, Any]) -> None:
         """Record the results of one evaluation."""
+        evaluation.write_tensorboard(self._dir, step, results, self._deps.clock())
         run_log.append_eval(self._dir, {"step": step, "time": self._now(), **results})
         if self._wandb is not None:
             self._wandb.write(step, results, "eval")
@@ -263,7 +264,7 @@ class Recorder:
             self._wandb.close()
         if self._board is not None:
             try:
-                self._board.close()
+                self._board.sync()
             except Exception as failure:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 

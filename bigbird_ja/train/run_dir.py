@@ -9,15 +9,13 @@ record that was seen, so none is seen twice and less than one batch is left out.
 import contextlib
 import os
 import re
-import shutil
 import time
 from collections.abc import Collection, Iterator
 from functools import partial
-from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
@@ -28,9 +26,9 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import change_of, changes, config_to_yaml, flatten
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import Lease, holder_of
+from bigbird_ja.storage.lease import Lease, held, holder_of
 from bigbird_ja.storage.ownership import MARK, Owned
-from bigbird_ja.train import COMPILED, Dependencies, Resumption
+from bigbird_ja.train import Dependencies, Resumption
 
 LOCK = "lock.json"
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
@@ -55,11 +53,11 @@ class RunDir:
     Attributes:
         files: what it holds, by name.
         settings: config and data of the run in it; None where there is no run.
-        events: of that run.
+        events: of that run; read once the folder is locked, since a supervisor may add some.
 
     Raises:
-        BadInput: it cannot be a folder, holds what `pretrain` did not make, or its settings or
-            events cannot be read.
+        BadInput: it cannot be a folder, holds what `pretrain` did not make, or its settings cannot
+            be read.
     """
 
     def __init__(self, path: str, overwrite: bool = False) -> None:
@@ -67,11 +65,9 @@ class RunDir:
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
         self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
-        self._names: Collection[str] | None = None  # listed with the lock held
-        self._had_programs = not storage.is_remote(path) and os.path.isdir(self.join(COMPILED))
         if not overwrite and CONFIG in self.files and self.has_work:
             self.settings = read_config(self.join(CONFIG))
-        self.events = run_log.EventLog(path, overwrite or run_log.EVENTS not in self.files)
+        self.events = run_log.EventLog(path)
 
     def join(self, name: str) -> str:
         """Return the path of a file in MODEL_DIR."""
@@ -81,10 +77,14 @@ class RunDir:
     def has_work(self) -> bool:
         """Tell whether a checkpoint, good or not, or a logged step is there."""
         metrics = self.files.get(run_log.METRICS)
-        return self.has_checkpoints or bool(metrics and metrics.size)
+        return self._has_checkpoints() or bool(metrics and metrics.size)
 
     @property
-    def has_checkpoints(self) -> bool:
+    def is_continued(self) -> bool:
+        """Tell whether the run in it is to be continued from a checkpoint."""
+        return self._has_checkpoints() and not self._overwrite
+
+    def _has_checkpoints(self) -> bool:
         """Tell whether a checkpoint, good or not, is or was there."""
         return any(_CHECKPOINT.fullmatch(name) for name in self.files)
 
@@ -100,27 +100,26 @@ class RunDir:
 
     # Checks, before anything is written.
 
-    def check_settings(self, config: Config, data: Data, changed: Collection[str] = ()) -> None:
+    def check_settings(self, config: Config, data: Data, stated: Collection[str] = ()) -> None:
         """Refuse settings other than those of the run that is there.
 
         Args:
             config: to continue with.
             data: to continue with.
-            changed: keys that may differ: those of `training` that the command line sets.
+            stated: keys that the command line sets: of these, settings of `training` may differ.
 
         Raises:
             BadInput: names each setting that differs, and the flag that would change it.
         """
-        if self.settings is None:
-            return
-        different = changes(self.settings, (config, data))
-        different = {key: value for key, value in different.items() if key not in changed}
+        different = changes(self.settings, (config, data)) if self.settings else {}
+        is_change = {key: change_of(key) == "logged" for key in different}
+        different = {k: v for k, v in different.items() if not (is_change[k] and k in stated)}
         if not different:
             return
         named = "; ".join(f"{key}: {old} -> {new}" for key, (old, new) in different.items())
         advice = f"to start another run from its weights, --init_from {self.path} with another"
         advice += " --model_dir"
-        if all(change_of(key) == "logged" for key in different):
+        if all(is_change[key] for key in different):
             flags = " ".join(f"--set {key}={new}" for key, (_, new) in different.items())
             advice = f"to change them in mid run, {flags}"
         raise BadInput(
@@ -140,7 +139,7 @@ class RunDir:
             BadInput: it belongs to another config or data set.
             StorageError: checkpoints exist and none is good.
         """
-        checkpoint = store.latest_good(self._names)
+        checkpoint = store.latest_good()
         interruptions = run_log.unfinished_starts(self.events.records)
         if checkpoint is None:
             return Resumption(None, interruptions)
@@ -188,27 +187,21 @@ class RunDir:
             that checkpoints are moved and not copied.
 
         Raises:
-            BadInput: a trainer is at work there, or the run cannot be moved aside.
+            BadInput: a trainer is at work there, the run cannot be moved aside, or its events
+                cannot be read.
         """
         if self._overwrite and self.has_work:
             with self._lease(deps):
                 moved = self._move_aside()
             deps.log(f"{self.path}: the run that was there is now {moved}")
+        parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
         with outputs.new_folder(self.path):
             self._owned = self._owned or Owned.create(self.path, _KIND)
-            try:
-                with self._lease(deps) as (lease, taken_from):
-                    self._list_again()
-                    if taken_from:
-                        self.events.append("lock_taken_over", deps.clock, **taken_from)
-                    self.owned.note(dict.fromkeys(_LOGS))
-                    with self._scratch() as scratch:
-                        yield lease, scratch
-            finally:
-                # A bucket that refuses by now must not take the place of the end that there was.
-                with contextlib.suppress(OSError, StorageError):
-                    if MARK not in self.files and not storage.exists(self.join(run_log.EVENTS)):
-                        storage.delete(self.join(MARK))  # nothing was begun
+            with self._lease(deps) as lease:
+                self.events.read()
+                self.owned.note(dict.fromkeys(_LOGS))
+                with scratch_directory(*parent) as scratch:
+                    yield lease, scratch
 
     @property
     def owned(self) -> Owned:
@@ -216,36 +209,10 @@ class RunDir:
         assert self._owned is not None
         return self._owned
 
-    def _scratch(self) -> contextlib.AbstractContextManager[str]:
-        """Make an empty folder for the time of a block: on the disk of MODEL_DIR, if it's local."""
-        return scratch_directory(
-            *(() if storage.is_remote(self.path) else (self.path, ".scratch-"))
-        )
-
-    @contextlib.contextmanager
-    def _lease(self, deps: Dependencies) -> Iterator[tuple[Lease, dict[str, Any]]]:
-        """Hold the lock; yields it, and the process that it was taken over from."""
+    def _lease(self, deps: Dependencies) -> contextlib.AbstractContextManager[Lease]:
+        """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another --model_dir"
-        storage.make_directory(self.path)
-        lease = Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic)
-        holder = lease.acquire()
-        try:
-            yield lease, {"from_pid": holder.pid, "from_host": holder.host} if holder else {}
-        finally:
-            with contextlib.suppress(Exception):
-                lease.release()
-
-    def _list_again(self) -> None:
-        """List MODEL_DIR with the lock held, and read the events that came since it was opened.
-
-        They are a supervisor's, or of a trainer that has ended since; a checkpoint of other
-        settings is refused later.
-        """
-        listed = storage.list_stats(self.path)
-        self._names = listed.keys()
-        now = listed.get(run_log.EVENTS)
-        if not self._overwrite and now is not None and now.token != self.events.token:
-            self.events.read()
+        return held(Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic))
 
     def _move_aside(self) -> str:
         """Rename MODEL_DIR, with the lock held; returns the new name.
@@ -295,16 +262,9 @@ class RunDir:
 
     def remove_new_files(self) -> None:
         """Undo a new run that failed before step 1."""
-        kept = f"{COMPILED}/" if self._had_programs else "/"
-        owned = Owned.load(self.path) or self.owned  # the engine notes programs, too
-        owned.remove(
-            name for name in owned.files if name not in self.files and not name.startswith(kept)
-        )
-        for name in storage.list_files(self.path):
-            if name.startswith("events.out.tfevents.") and name not in self.files:
-                storage.delete(self.join(name))
-        if not storage.is_remote(self.path) and not self._had_programs:
-            shutil.rmtree(self.join(COMPILED), ignore_errors=True)
+        self.owned.remove([name for name in self.owned.files if name not in self.files])
+        if MARK not in self.files:
+            storage.delete(self.join(MARK))
 
 
 def next_batch(meta: Meta, config: Config) -> int:

@@ -9,11 +9,11 @@ Saving, heartbeats and the watchdog have threads of their own. In a pod, process
 others follow it. How each end of a run is recorded stands below the loop.
 """
 
+import concurrent.futures
 import contextlib
 import faulthandler
 import shlex
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ from bigbird_ja.run.model import TOKENIZER, check_tokenizer
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease
 from bigbird_ja.train import Job, Resumption, StepResult
-from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog
+from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog, in_thread
 from bigbird_ja.train.engines import Engine, check, make_engine
 from bigbird_ja.train.progress import Profile
 from bigbird_ja.train.record import Recorder
@@ -60,10 +60,8 @@ def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
         run_dir.events.append(event, deps.clock, global_step=step, message=text)
 
     deps.mark("start-up")
-    if not job.overwrite:
-        run_dir.check_settings(config, job.manifest, job.changed)
     check(job)
-    warm_start = load_warm_start(job, run_dir.has_checkpoints)
+    warm_start = load_warm_start(job, run_dir.is_continued)
     pod.barrier("checked")
 
     with contextlib.ExitStack() as stack:
@@ -155,7 +153,6 @@ class Trainer:
     def _train(self) -> str:
         """Start the engine and run the loop; "finished" or "interrupted"."""
         engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
-        self.recorder.open_board()
         # The damage of a shard that cannot be read is named.
         named = named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
@@ -171,6 +168,7 @@ class Trainer:
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
                 self.has_begun = True
+                self.recorder.open_board()
                 self.deps.mark("session")
                 self.watchdog.tick()
                 reason = self._loop(engine)
@@ -291,7 +289,6 @@ class Trainer:
             self.recorder.heartbeat(write=True)
 
         return {
-            "lock": (lease.renew_seconds, lease.renew),
             "heartbeat": (HEARTBEAT_SECONDS, beat),
             "metrics": (METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
         }
@@ -362,14 +359,11 @@ class Trainer:
         self.pod.fail(reason, message)
         if self.pod.count > 1:  # another process has failed: a save may still be completed
             self.saver.give_time(_SAVING_SECONDS)
-        recording = threading.Thread(
-            target=self.recorder.ended, args=(reason, errors.StorageError(message)), daemon=True
-        )
-        recording.start()
-        recording.join(_RECORDING_SECONDS)
         error = errors.of_reason(reason, message)
+        recording = in_thread("record", lambda: self.recorder.ended(reason, error))
+        concurrent.futures.wait([recording], _RECORDING_SECONDS)
         error.results = self.recorder.results(reason)
-        leave(error, self.deps.leave)
+        leave(error)
 
     def _log_next_command(self) -> None:
         """Log where the model is, its loss, and the command that comes next."""

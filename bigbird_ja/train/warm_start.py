@@ -59,11 +59,11 @@ class FirstValues:
     record: dict[str, Any]
 
 
-def load_warm_start(job: Job, has_checkpoints: bool) -> FirstValues | None:
+def load_warm_start(job: Job, is_continued: bool) -> FirstValues | None:
     """Load the parameters of `--init_from`; None without the flag, and where a run is resumed."""
     if not job.init_from:
         return None
-    if not job.overwrite and has_checkpoints:
+    if is_continued:
         job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
         return None
     first = load_initial(job.init_from, job.config, job.manifest)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bigbird_ja import storage
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Damaged, Meta, to_remove
-from bigbird_ja.run.model import parameters_of, read_variables, write_variables
+from bigbird_ja.run.model import read_variables, write_variables
 from bigbird_ja.storage.ownership import MARK, Made, Owned
 
 
@@ -111,7 +111,6 @@ def test_damage_is_found_named_and_set_aside(run, change, how, words):
     [
         (Run.edit, [SIDECAR, FILES, OUTSIDE], r"-20\.json: damaged: lists \.\./passwd, model"),
         (Run.edit, [SIDECAR, '"step": 20', '"step": 10'], "is of step 10"),
-        (Run.overwrite, [SIDECAR, b"{}"], r"-20\.json: damaged: .*field `step`"),
         (Run.edit, [SIDECAR, '"time": 0.0', '"time": "x"'], r"json: damaged.*time"),
     ],
 )
@@ -144,31 +143,6 @@ def test_saving_removes_all_but_the_last_and_one_per_window(run):
     assert run.store.steps() == [20, 45, 50]
 
 
-def test_a_kill_while_one_is_set_aside_leaves_no_checkpoint_of_half_its_files(run, monkeypatch):
-    run.save(10)
-    run.save(20)
-    run.flip("model.ckpt-20.index")
-    rename, renamed = storage.rename, []
-
-    def once(old, new):
-        if renamed:
-            raise Killed
-        renamed.append(new)
-        rename(old, new)
-
-    monkeypatch.setattr(storage, "rename", once)
-    with pytest.raises(Killed):
-        run.store.latest_good()
-    assert run.store.steps() == [10]
-
-
-def test_a_state_file_that_is_no_text_is_written_anew(run):
-    run.save(10)
-    run.overwrite("checkpoint", b"\xff\xfe")
-    assert run.latest() == 10
-    assert b'all_model_checkpoint_paths: "model.ckpt-10"' in run.read("checkpoint")
-
-
 @pytest.mark.parametrize("lost", ["state", "files", "files set aside"])
 def test_what_was_there_once_is_never_taken_for_a_start(run, lost):
     run.save(10)
@@ -185,12 +159,6 @@ def test_what_was_there_once_is_never_taken_for_a_start(run, lost):
             run.delete(name)
         with pytest.raises(StorageError, match=r"is left \(see damaged-\*\)"):
             run.store.latest_good()
-
-
-def test_parameters_are_what_is_no_slot_and_no_step():
-    names = ["global_step", "a/kernel", "a/kernel/adam_m", "a/kernel/adam_v", "adam_m/bias"]
-    variables = dict.fromkeys(names, 0)
-    assert parameters_of(variables).keys() == {"a/kernel", "adam_m/bias"}
 
 
 def test_variables_that_cannot_be_read_or_written_are_named(tmp_path):
@@ -256,16 +224,6 @@ def test_old_checkpoints_are_removed_by_the_manifest(run):
     after = Run(run.place, run.scratch)
     after.save(40, keep_last=1)
     assert after.names("model.ckpt-20") == [] and len(after.names("model.ckpt-30")) == 3
-
-
-def test_a_second_damaged_checkpoint_does_not_replace_the_first(run):
-    run.save(10)
-    for _ in range(2):
-        run.save(20)
-        run.overwrite(SIDECAR, b"{}")
-        assert run.latest() == 10
-    names = run.names("damaged-")
-    assert len(names) == 6 and "damaged-2-model.ckpt-20.json" in names
 
 
 @given(

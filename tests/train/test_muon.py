@@ -20,7 +20,7 @@ def _config(architecture, optimizer="muon", **training):
     sets = {"optimizer": optimizer, "weight_decay": DECAY, "learning_rate": RATE} | training
     sets |= {"schedule": "cosine", "num_train_steps": 10**9}  # a constant rate
     return tiny_config(
-        **{"model.architecture": architecture},
+        **{"model.architecture": architecture, "model.num_layers": 1},
         **{f"training.{name}": value for name, value in sets.items()},
     )
 

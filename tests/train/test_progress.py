@@ -13,9 +13,9 @@ from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.progress import Profile, TrainProgress, WandbLog
 
 
-def make(peak=None, start=0, before=0.0, cores=8):
+def make(peak=None, start=0, before=0.0):
     now, stream = [100.0], io.StringIO()
-    speed = (1000, 4000.0, cores, 1e12, peak)
+    speed = (1000, 4000.0, 1e12, peak)
     return TrainProgress(*speed, start, before, stream, lambda: now[0]), now, stream
 
 
@@ -40,18 +40,6 @@ def test_rate_and_eta_follow_the_clock():
     assert measured(progress, 40) == pytest.approx(8000.0)
 
 
-def test_steps_that_arrive_together_share_the_time_of_their_turn():
-    """Measured when a row was read, all but the first had millions of tokens per second."""
-    progress, now, _ = make()
-    now[0] += 10.0
-    progress.finished(20)
-    assert [progress.measure() for _ in (5, 10, 15, 20)] == [pytest.approx(8000.0)] * 4
-    now[0] += 5.0
-    progress.finished(30)
-    now[0] += 10.0
-    assert measured(progress, 50) == pytest.approx(30 * 4000 / 15)  # since the last logged step
-
-
 def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millions():
     """Three steps of half a second: the host sees the first one late, the others a moment after."""
     progress, now, _ = make()
@@ -68,16 +56,15 @@ def test_steps_that_were_under_way_when_the_host_was_busy_have_no_rate_of_millio
     assert progress.eta_seconds(900) == pytest.approx(50.0, rel=0.05)  # without the first turn
 
 
-def test_the_line_begins_with_what_matters_most_and_has_of_one_core_one_rate():
+def test_the_line_begins_with_what_matters_most():
     """A terminal cuts its end."""
     progress, now, stream = make(peak=50e12)
     now[0] += 10.0
     progress.show(metrics(20, measured(progress, 20)))
     assert stream.getvalue() == (
         "step 20 of 1,000  loss 2.5000  2.0%  ETA 8 min 10 s  8,000 tokens/s  accuracy 25.0%"
-        "  MFU 4.0%  1,000 tokens/s/core  trained 10 s\n"
+        "  MFU 4.0%  trained 10 s\n"
     )
-    assert make(cores=1)[0].line(metrics(20, 800.0)).count("tokens/s") == 1
 
 
 def test_train_time_accumulates_over_restarts():

@@ -8,7 +8,6 @@ same command runs again. A few of them by night; `make soak` has sixty.
 import os
 import random
 import signal
-import statistics
 import time
 from dataclasses import dataclass, field
 
@@ -16,7 +15,6 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.storage.ownership import MARK
 from testkit import killing, pods
 
@@ -41,18 +39,11 @@ _GONE = 76  # `errors.Stalled`
 
 @dataclass
 class Tally:
-    """Count what happened over all kills.
-
-    Args:
-        most_steps_redone: between the newest checkpoint and the kill.
-        seconds_to_resume: of each start that came to train.
-    """
+    """Count what happened over all kills."""
 
     kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
     survived: int = 0
     rounds: int = 0
-    most_steps_redone: int = 0
-    seconds_to_resume: list[float] = field(default_factory=list)
     failure: str = ""
 
 
@@ -96,7 +87,6 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
     most, seconds = PHASES[phase]
     victim = 0 if phase in _OF_THE_WRITER else rng.randrange(processes)
     hang = {victim: [phase, rng.randint(1, most)]}
-    began = time.time()
     running = pods.start(zygote, processes, *arguments, hang=hang)
     while not (running[victim].hung.exists() or running[victim].is_over()):
         time.sleep(0.01)
@@ -113,12 +103,6 @@ def _is_killed(zygote, arguments, model_dir, processes, phase, rng, tally):
         tally.failure = f"{phase}: the others ended with {statuses}: {[e.err for e in ended]}"
         return False
     tally.kills[phase] += 1
-    marks = [line.split() for line in running[victim].read("marks").splitlines()]
-    steps = [(int(step), float(at)) for phase, step, at in marks if phase == "step"]
-    if steps:
-        tally.seconds_to_resume.append(steps[0][1] - began)
-        kept = (CheckpointStore(model_dir).steps() or [0])[-1]
-        tally.most_steps_redone = max(tally.most_steps_redone, steps[-1][0] - kept)
     return True
 
 
@@ -153,7 +137,5 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(store, zygote, tmp
     base = request.getfixturevalue("bucket") if store == "bucket" else tmp_path
     processes, kills = (2, KILLS // 3) if store == "pod" else (1, KILLS)
     tally = soak(zygote, arguments, f"{base}/soak", processes, kills, random.Random(3))
-    median = statistics.median(tally.seconds_to_resume or [0.0])
-    print(f"{store}: {median:.2f} s to resume (median), {tally}")
     assert not tally.failure
     assert tally.survived == sum(tally.kills.values()) == kills

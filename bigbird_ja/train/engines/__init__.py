@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from bigbird_ja.accelerators import CHIPS
-from bigbird_ja.model import pattern
-from bigbird_ja.model.params import count_parameters, initial_parameters, parameter_specs
+from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.process.errors import BadInput, require
-from bigbird_ja.run.model import STEP, check_shapes, read_checkpoint, slot_name
+from bigbird_ja.run.model import STEP, read_variables, slot_name
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
@@ -202,7 +201,6 @@ def check(job: Job) -> None:
 
     Raises:
         BadInput: what, where, and what to do.
-        OutOfMemory: a step does not fit into this machine.
     """
     config, engine = job.config, job.engine
     check_divides(
@@ -210,22 +208,10 @@ def check(job: Job) -> None:
         engine.replicas,
         config.training.gradient_accumulation_steps,
     )
-    try:
-        pattern.is_full(config, job.manifest.seq_length)
-    except ValueError as error:
-        raise BadInput(str(error)) from error
     if job.wandb:
         require("wandb")
     # Refuses a mask unit or a rate that static data does not have.
     job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
-    is_on_host = not engine.use_tpu and not devices.is_there(devices.GPU_FILES)
-    if is_on_host and engine.name == "estimator":  # the other engine has its compiler's figures
-        from bigbird_ja.train.optimizer import count_state
-
-        # There the state is held four times (variables, results of the step, a snapshot that is
-        # written, first values), and beside it the gradients.
-        values = 4 * count_state(config, job.manifest) + count_parameters(config, job.manifest)
-        devices.refuse_if_too_large(4 * values)
 
 
 def make_engine(
@@ -282,25 +268,13 @@ def first_state(
         data: of the run.
         checkpoint: where training continues, or None.
         warm_start: what replaces the random parameters of a new run.
-
-    Raises:
-        BadInput: the checkpoint is of another model.
     """
+    if checkpoint is not None:
+        return read_variables(checkpoint.prefix)
     from bigbird_ja.train.optimizer import slot_parameters  # TensorFlow's
 
-    slots = [
-        (slot_name(name, slot), name)
-        for slot, names in slot_parameters(config, data).items()
-        for name in names
-    ]
-    if checkpoint is None:
-        params = initial_parameters(config, data, config.training.seed)
-        params.update(warm_start.values if warm_start else {})
-        zeros = {slot: np.zeros_like(params[name]) for slot, name in slots}
-        return {**params, **zeros, STEP: np.int64(0)}
-    state = read_checkpoint(checkpoint)
-    specs = parameter_specs(config, data)
-    expected = {name: spec.shape for name, spec in specs.items()}
-    expected |= {slot: specs[name].shape for slot, name in slots}
-    check_shapes(state, {**expected, STEP: ()}, checkpoint.prefix)
-    return state
+    state: dict[str, Any] = dict(initial_parameters(config, data, config.training.seed))
+    state.update(warm_start.values if warm_start else {})
+    for slot, names in slot_parameters(config, data).items():
+        state |= {slot_name(name, slot): np.zeros_like(state[name]) for name in names}
+    return state | {STEP: np.int64(0)}

@@ -31,6 +31,7 @@ CHIP_OF_KIND = {
     "TPU v2": "v2", "TPU v3": "v3", "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e",
     "TPU v5": "v5p", "TPU v5p": "v5p", "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "v7x",
 }  # fmt: skip
+_DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -102,6 +103,8 @@ def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
     require("jax", *(["libtpu"] if use_tpu else []))
     # Before jax is imported, so that it also holds where something else has imported it by then.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
+    if platform == "cuda":  # else sums come in any order, and a resumed run differs by rounding
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
     import jax
 
     jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])

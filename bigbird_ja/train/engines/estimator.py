@@ -3,8 +3,7 @@
 - Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
   (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
 - MonitoredSession takes AbortedError and UnavailableError (which exhausted retries on a bucket
-  raise) for a preemption and builds sessions for ever. There is one session: a second one ends the
-  run with the error that the first one met.
+  raise) for a preemption and builds sessions for ever. Here they end the run, as other errors do.
 - Its graceful-shutdown mode may freeze for good after a lame worker: off.
 - It calls back where others are called. So it runs in a thread of its own, which waits in a hook
   between two device loops until the next `advance`; errors of ours never pass through it.
@@ -23,7 +22,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.process import children
-from bigbird_ja.process.errors import BadInput, StorageError, classify
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.model import parameters_of
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
@@ -53,9 +52,7 @@ class EstimatorEngine:
 
     def __post_init__(self) -> None:
         """Prepare graph, input and thread; nothing is started."""
-        one_session = OneSession()
-        _quiet_logging(one_session.causes)
-        self._graph = TrainGraph(self.config, self.data, self.first_state, one_session)
+        self._graph = TrainGraph(self.config, self.data, self.first_state)
         self._input_fn = make_input_fn(self.batches, self.replicas, self.use_tpu)
         self._hook = _Handover()
         self._thread = threading.Thread(target=self._train, name="estimator", daemon=True)
@@ -130,9 +127,16 @@ class EstimatorEngine:
         Raises:
             BadInput: the TPU cannot be reached.
         """
-        from tensorflow_estimator.python.estimator.tpu import tpu_config, tpu_estimator
+        from tensorflow.python.training import monitored_session
+        from tensorflow_estimator.python.estimator.tpu import (
+            error_handling,
+            tpu_config,
+            tpu_estimator,
+        )
 
+        _quiet_logging()
         tpu_estimator.InstallSignalHandlerHook = _LeaveSignals
+        monitored_session._PREEMPTION_ERRORS = error_handling._IGNORED_ERRORS = ()
         config, use_tpu = self.config, self.use_tpu
         estimator = tpu_estimator.TPUEstimator(
             model_fn=self._graph.model_fn,
@@ -217,49 +221,11 @@ class _Closed(Exception):
     """Ends TPUEstimator before its first loop."""
 
 
-class OneSession:
-    """Count sessions as they are initialised; the second one raises what ended the first."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self.causes = _Causes()
-
-    def __call__(self) -> None:
-        """Count a session.
-
-        Raises:
-            CommandError: there was one before, and it was lost.
-        """
-        self._count += 1
-        if self._count == 1:
-            return
-        cause = self.causes.last
-        known = classify(cause) if cause is not None else None
-        raise known or StorageError(
-            f"TensorFlow lost its session ({cause or 'no cause given'}): run the same command again"
-        )
-
-
-class _Causes(logging.Handler):
-    """Remember the exceptions that TensorFlow only mentions in its log."""
-
-    last: BaseException | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Keep an exception among the record's arguments."""
-        for value in record.args or ():
-            if isinstance(value, tf.errors.OpError):
-                self.last = value
-
-
-def _quiet_logging(causes: logging.Handler) -> None:
-    """Send TensorFlow's chatter nowhere and its lost sessions to `causes`."""
+def _quiet_logging() -> None:
+    """Keep TensorFlow's chatter out of the log."""
     logger = tf.get_logger()
     logger.propagate = False
-    logger.setLevel(logging.INFO)
-    for handler in logger.handlers:
-        handler.setLevel(logging.ERROR)
-    logger.addHandler(causes)
+    logger.setLevel(logging.ERROR)
 
 
 class _LeaveSignals(tf.estimator.SessionRunHook):

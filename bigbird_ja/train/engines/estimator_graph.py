@@ -31,7 +31,6 @@ class TrainGraph:
     config: Config
     data: Data
     init: Callable[[], Mapping[str, Any]]  # gives each variable of a checkpoint its value, by name
-    initialised: Callable[[], None] = lambda: None  # called once per session; a second one: raises
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
         """Build the graph of a training step, for TPUEstimator."""
@@ -117,16 +116,12 @@ class TrainGraph:
         # Fed to the initialisers in one run: zeros are never allocated, and the graph is optimised
         # once (each run of another set of ops does it anew).
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
-
-        def initialised(scaffold: Any, session: Any) -> None:
-            self.initialised()
-            feeds.clear()  # the state is three times the model: one copy is enough
-
         return tf.compat.v1.train.Scaffold(
             # TensorFlow would otherwise add a saver of its own over all variables.
             saver=tf.compat.v1.train.Saver([self.global_step], max_to_keep=1),
             init_feed_dict=feeds,
-            init_fn=initialised,
+            # The state is three times the model: one copy is enough.
+            init_fn=lambda scaffold, session: feeds.clear(),
         )
 
 

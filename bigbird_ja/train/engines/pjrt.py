@@ -76,13 +76,13 @@ class PjrtEngine:
         if self.programs is not None:
             self.programs.begin()
         self._step = self._compile_with_fallback()
-        if self.programs is not None:
-            self.programs.keep()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._state = place(self.first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
         batches = self.batches(jax.process_index(), jax.process_count())
         self._input = batches.as_numpy_iterator()
+        if self.programs is not None:  # last: a run that is refused leaves nothing
+            self.programs.keep()
 
     def advance(self, limit: int) -> StepResult:
         """Dispatch what may be under way, and wait for the oldest step of it."""

@@ -7,9 +7,10 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.model import kernels
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.engines import pjrt
+from bigbird_ja.train.engines import devices, pjrt
 from bigbird_ja.train.engines.devices import CompiledPrograms, Devices
 from testkit.configs import fitted, with_data
+from testkit.machines import PretendedMachine
 
 jax = pytest.importorskip("jax")
 
@@ -46,6 +47,17 @@ def test_a_program_that_the_mark_does_not_state_is_not_loaded(tmp_path, bucket, 
         assert storage.read_bytes(f"{folder}/brought-cache") == b"native code"
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
+
+
+def test_sums_on_a_gpu_come_in_one_order(monkeypatch):
+    machine = PretendedMachine(monkeypatch, {"jax": "99", "jax_cuda12_plugin": "99"}, ())
+    machine.files = devices.GPU_FILES
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setenv("JAX_PLATFORMS", "")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=x")
+    assert devices.prepare(use_tpu=False) == "cuda"
+    flags = os.environ["XLA_FLAGS"]
+    assert flags.startswith("--xla_dump_to=x ") and "--xla_gpu_deterministic_ops=true" in flags
 
 
 def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, capsys):

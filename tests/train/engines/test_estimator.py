@@ -1,7 +1,5 @@
 """The graph around the step, as a TPU would see it, and the session that must not come back."""
 
-import logging
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -73,8 +71,7 @@ def initial(config):
 
 @pytest.mark.parametrize(("optimizer", "stacks"), [("adamw", 0), ("muon", 1)])
 def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
-    config = tiny()
-    config = varied(config, {"training.optimizer": optimizer})
+    config = varied(tiny(), {"training.optimizer": optimizer})
     graph = TrainGraph(*with_data(config), lambda: initial(config))
     with tf.Graph().as_default() as built:
 
@@ -83,23 +80,8 @@ def test_the_tpu_form_of_the_step_builds(optimizer, stacks):
 
         tf.compat.v1.tpu.replicate(step, [[], []])
         sums = [op for op in built.get_operations() if op.type == "CrossReplicaSum"]
-    # The weight, each gradient, the means; and what each core orthogonalised, by shape.
+    # The weight, each gradient, the means; and what each core orthogonalized, by shape.
     assert len(sums) == 2 + len(parameter_specs(*with_data(config))) + stacks
-
-
-def test_a_second_session_ends_with_what_ended_the_first():
-    session = estimator.OneSession()
-    session()
-    with pytest.raises(StorageError, match="lost its session"):
-        session()  # of no known cause
-    logger = logging.getLogger("test-sessions")
-    logger.propagate = False
-    logger.setLevel(logging.INFO)
-    logger.addHandler(session.causes)
-    error = tf.errors.AbortedError(None, None, "All 4 retry attempts failed: 503 gs://b/shard")
-    logger.info("An error was raised: %s", error)
-    with pytest.raises(StorageError, match="503 gs://b/shard"):
-        session()
 
 
 def endless(host, count):
@@ -147,3 +129,27 @@ def test_an_input_that_ends_is_an_error_and_so_is_one_that_fails(tmp_path):
     with pytest.raises(tf.errors.InvalidArgumentError, match="shard-7"):
         engine.advance(10)
     engine.close()
+
+
+@pytest.mark.parametrize("kind", [tf.errors.AbortedError, tf.errors.UnavailableError])
+def test_a_bucket_that_refuses_ends_the_run_and_builds_no_second_session(
+    tmp_path, monkeypatch, kind
+):
+    sessions = []
+    create = estimator._Handover.after_create_session
+
+    def created(hook, *about):
+        sessions.append(hook)
+        create(hook, *about)
+
+    def fail(hook, *_):
+        raise kind(None, None, "All 4 retry attempts failed: 503 gs://b/shard")
+
+    monkeypatch.setattr(estimator._Handover, "after_run", fail)
+    monkeypatch.setattr(estimator._Handover, "after_create_session", created)
+    engine = make_engine(tmp_path, 10)
+    engine.begin()
+    with pytest.raises(kind, match="503 gs://b/shard"):
+        engine.advance(10)
+    engine.close()
+    assert not engine._thread.is_alive() and len(sessions) == 1
