@@ -105,8 +105,7 @@ def examine(
         step, compiled = _compile(resolved, data, target, batch, with_code)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
-    result = _figures(resolved, data, target, batch, compiled, measured)
-    return result | {"lacking": kernels.lacking(config, data, "tpu", target.chip.name)}
+    return _figures(resolved, data, target, batch, compiled, measured)
 
 
 def _compile(
@@ -170,7 +169,7 @@ def _priced(
 ) -> dict[str, Any]:
     """Return the figures by priced cycles, of one device and step."""
     total = sum(cost.cycles for cost in priced)
-    looped_flops, looped_bytes = costs.looped_work(module, priced)
+    looped_flops, looped_bytes = costs.looped_work(priced)
     return {
         "estimated_cycles": round(sum(cost.estimated for cost in priced)),
         "priced_cycles": round(total),

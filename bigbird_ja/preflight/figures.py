@@ -211,11 +211,6 @@ def describe(result: Mapping[str, Any], chip: Chip) -> str:
     lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
     if "largest_batch_per_core" in result:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
-    if result.get("lacking"):
-        lines.append(
-            f"warning: not the step that trains on this chip, which has attention as a kernel"
-            f" and is cheaper ({result['lacking']} for that)"
-        )
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

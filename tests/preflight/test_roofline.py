@@ -66,7 +66,7 @@ def test_a_kernels_products_count_and_without_its_code_nothing_does():
     """Of a kernel that the program's text gives several lines, as it gives JAX's own."""
     module = hlo.parse(HLO["kernel"])
     found = costs.costs(module)
-    assert [(op.name, op.op_name) for op in module.computations["main"][1:]] == [
+    assert [(op.name, op.op_name) for op in module.entry.instructions[1:]] == [
         ("kernel", "splash"),
         ("after", ""),
     ]
@@ -170,7 +170,7 @@ def test_what_does_not_fit_between_start_and_end(words, ops, waiting):
 
 def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
     text = f'  %{name} = f32[8]{{0}} {opcode}(%x), metadata={{op_name="{op_name}"}}'
-    return costs.Cost(hlo.parse_instruction(text), 1, cycles, 0.0)
+    return costs.Cost(hlo.parse_lines([text], {})[0], 1, cycles, 0.0)
 
 
 @pytest.mark.parametrize(
