@@ -14,7 +14,7 @@ from bigbird_ja import __version__, storage
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
-from bigbird_ja.run import Evaluation, EventRecord, Example, HeartbeatRecord, MetricsRecord
+from bigbird_ja.run import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
@@ -24,7 +24,6 @@ from bigbird_ja.storage import decode
 
 # Without a heartbeat for so long nobody is training, whatever the last state was.
 _FRESH_SECONDS = 300.0
-_LABELS = {"engine_why": "reason for the engine"}  # of fields of the event of a start
 
 
 @dataclass(frozen=True)
@@ -77,6 +76,11 @@ class RunLogs:
         """Return the cost that the supervisor has counted; None where there was none."""
         return run_log.counted_usd(self.events)
 
+    @property
+    def newest_evaluation(self) -> Mapping[str, Any]:
+        """Return the evaluation of the newest step that has one; empty if there is none."""
+        return self.evaluations[-1] if self.evaluations else {}
+
     def count(self, *names: str) -> int:
         """Count the events of these names."""
         return sum(event["event"] in names for event in self.events)
@@ -121,12 +125,11 @@ def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
     A page shows no more of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
-    length = next(
-        (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1
-    )
-    return [
-        replace(run, name="/".join(part[-length:])) for run, part in zip(runs, parts, strict=True)
-    ]
+    for length in (*range(1, 9), 1):  # the last for a run that is given twice
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(runs):
+            break
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
 def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:
@@ -183,7 +186,7 @@ def _card(run: RunLogs, index: int, folder: str) -> str:
     if run.cost_usd is not None:
         facts["cost so far"] = f"${run.cost_usd:,.2f}"
     if run.evaluations:
-        facts["held-out loss"] = number(run.evaluations[-1]["masked_lm_loss"], ".4f")
+        facts["held-out loss"] = number(run.newest_evaluation["masked_lm_loss"], ".4f")
     cells = "".join(f"<div><span>{k}</span><b>{_escape(v)}</b></div>" for k, v in facts.items())
     kind, state = _state(run)
     share = min(1.0, run.step / total) if total else 0.0
@@ -223,7 +226,7 @@ def _state(run: RunLogs) -> tuple[str, str]:
 def _training(runs: Sequence[RunLogs]) -> list[str]:
     """Draw charts over the steps."""
 
-    def series(key: str, held_out: str = "") -> list[Series]:
+    def chart(title: str, key: str, held_out: str = "", is_share: bool = False) -> str:
         lines = []
         for index, run in enumerate(runs):
             name = f"{run.name}, held out"
@@ -231,14 +234,13 @@ def _training(runs: Sequence[RunLogs]) -> list[str]:
                 Series(run.name, _points(run.metrics, key), index),
                 Series(name, _points(run.evaluations, held_out), index, is_dots=True),
             ]
-        return lines
+        return line_chart(title, lines, is_share)
 
-    accuracy = series("masked_lm_accuracy", "masked_lm_accuracy")
     return [
-        line_chart("Loss", series("loss", "masked_lm_loss")),
-        line_chart("Masked-LM accuracy", accuracy, is_share=True),
-        line_chart("Learning rate", series("learning_rate")),
-        line_chart("Tokens per second", series("tokens_per_second")),
+        chart("Loss", "loss", "masked_lm_loss"),
+        chart("Masked-LM accuracy", "masked_lm_accuracy", "masked_lm_accuracy", is_share=True),
+        chart("Learning rate", "learning_rate"),
+        chart("Tokens per second", "tokens_per_second"),
     ]
 
 
@@ -254,18 +256,16 @@ def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
         ("Accuracy by position in the sequence", "by_position"),
         ("Accuracy by distance to the nearest visible same token", "by_distance"),
     ):
-        tables = {}
-        for run in runs:
-            newest: Mapping[str, Any] = run.evaluations[-1] if run.evaluations else {}
-            tables[run.name] = _shares(newest.get(key) or [], "accuracy")
+        tables = {
+            run.name: {
+                "none" if row["from"] is None else f"{row['from']}+": row["accuracy"]
+                for row in (run.newest_evaluation.get(key) or [])
+            }
+            for run in runs
+        }
         if any(tables.values()):
             charts.append(bar_chart(title, tables))
     return charts or ['<p class="none">not evaluated yet</p>']
-
-
-def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | None]:
-    """Return a column by the name of its bucket."""
-    return {"none" if row["from"] is None else f"{row['from']}+": row[key] for row in rows}
 
 
 def _examples(run: RunLogs) -> str:
@@ -273,9 +273,8 @@ def _examples(run: RunLogs) -> str:
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
         return ""
-    examples: Sequence[Example] = shown[-1]["examples"]
     rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
-    for e in examples:
+    for e in shown[-1]["examples"]:
         is_right = e["guess"] and e["truth"].startswith(e["guess"])  # tokens may be short
         verdict = "right" if is_right else "wrong"
         rows.append(
@@ -311,23 +310,23 @@ def _environment(run: RunLogs) -> dict[str, Any]:
     return {
         "sessions": run.count("started", "resumed"),
         "checkpoints saved": run.count("saved"),
-        **{_LABELS.get(key, key): value for key, value in last.items() if key not in left_out},
+        **{key: value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }
 
 
 def _measured(run: RunLogs) -> dict[str, Any]:
     """Return what `doctor --measure` found, and what was predicted, where it was."""
+
+    def text(value: Any) -> str:
+        return f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
+
     predicted, rows = run.measured.get("predicted", {}), {}
     for key, value in run.measured.items():
         if key not in ("model_dir", "predicted"):
-            text = f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
             beside = predicted.get(key)
-            rows[key] = (
-                text
-                if not isinstance(beside, (int, float))
-                else f"{text} (predicted {beside:,.6g})"
-            )
+            is_number = isinstance(beside, (int, float))
+            rows[key] = text(value) + (f" (predicted {text(beside)})" if is_number else "")
     return rows | ({"prediction": predicted["error"]} if "error" in predicted else {})
 
 
