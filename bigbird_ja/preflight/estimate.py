@@ -192,13 +192,12 @@ def _by_code(
     code = roofline.code_costs(module, priced, program.code, chip) if program.code else []
     reason = roofline.not_counted(code)
     result: dict[str, Any] = dict.fromkeys(figures.CODE_KEYS)
-    if reason:
-        code = []
-    elif code:
+    counted = priced if reason or not code else code
+    if counted is code:
         result = figures.code_figures(code, roofline.step_time(module, code, chip))
     if measured is not None:
-        result["profile"] = figures.beside_profile(priced, code, measured, chip.clock_hz)
-    return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(priced, code=code)}
+        result["profile"] = figures.beside_profile(counted, measured, chip.clock_hz)
+    return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(counted)}
 
 
 def _between_devices(

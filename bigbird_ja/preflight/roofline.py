@@ -43,15 +43,14 @@ _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_confi
 
 
 @dataclass(frozen=True)
-class CodeCost:
+class CodeCost(Cost):
     """One instruction's share of the step by machine code. Cycles are of all its trips together."""
 
-    cost: Cost
     # One per bundle, and of a kernel what the steps of its grid wait; None where not counted.
-    bundle_cycles: float | None
-    hbm_cycles: float  # its bytes in HBM, read and written once, at the chip's bandwidth
-    matrix_cycles: float  # its products at the chip's peak
-    bound_by: str | None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None where not counted
+    bundle_cycles: float | None = None
+    hbm_cycles: float = 0.0  # its bytes in HBM, read and written once, at the chip's bandwidth
+    matrix_cycles: float = 0.0  # its products at the chip's peak
+    bound_by: str | None = None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None where not counted
 
     @property
     def cycles(self) -> float:
@@ -60,7 +59,7 @@ class CodeCost:
         A schedule may write products closer together than a matrix unit takes them. Priced cycles
         stand for unknown bundles.
         """
-        bundles = self.cost.cycles if self.bundle_cycles is None else self.bundle_cycles
+        bundles = super().cycles if self.bundle_cycles is None else self.bundle_cycles
         return max(bundles, self.hbm_cycles, self.matrix_cycles)
 
 
@@ -91,14 +90,15 @@ def code_costs(
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
         limit = None if listed is None else bound_by(listed, hbm, matrix)
-        priced.append(CodeCost(cost, bundles, hbm * cost.trips, matrix * cost.trips, limit))
+        by_code = (bundles, hbm * cost.trips, matrix * cost.trips, limit)
+        priced.append(CodeCost(*vars(cost).values(), *by_code))
     return priced
 
 
 def not_counted(costs: Iterable[CodeCost]) -> str | None:
     """Name the kernel whose cycles cannot be counted: it has no price beside its bundles."""
     for code in costs:
-        op = code.cost.instruction
+        op = code.instruction
         if code.bundle_cycles is None and op.attribute("custom_call_target") == KERNEL:
             return f"{op.name}, a kernel, has loops of unknown trip count or no machine code"
     return None
@@ -220,7 +220,7 @@ def step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime
         costs: of its ops.
         chip: for which it was compiled.
     """
-    by_op = {code.cost.instruction: code for code in costs}
+    by_op = {code.instruction: code for code in costs}
     return _run(module.entry.instructions, by_op, chip)
 
 
@@ -263,7 +263,7 @@ def _one(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> 
     code = costs.get(op)
     if code is None:
         return StepTime()
-    return StepTime(code.cycles / code.cost.trips, code.hbm_cycles / code.cost.trips)
+    return StepTime(code.cycles / code.trips, code.hbm_cycles / code.trips)
 
 
 def _serve(copies: list[tuple[int, float]], cycles: float) -> None:

@@ -28,14 +28,19 @@ def _changed_by(config, position):
     return np.abs(after - before)[0].max(-1) > 0, batch
 
 
-@pytest.mark.parametrize("attention_type", ["block_sparse", "simulated_sparse", "original_full"])
-@pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
-def test_documents_are_closed_to_each_other_on_request(attention_type, random_pattern):
-    sets = {"model.attention_type": attention_type, "model.random_pattern": random_pattern}
-    config = tiny_config(96, **sets)
-    reached, batch = _changed_by(config, position=50)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.random_pattern", "independent"),
+        ("model.random_pattern", "rolled"),
+        ("model.attention_type", "simulated_sparse"),
+        ("model.attention_type", "original_full"),
+    ],
+)
+def test_documents_are_closed_to_each_other_on_request(key, value):
+    reached, batch = _changed_by(tiny_config(96, **{key: value}), position=50)
     assert reached.all()  # through the global blocks, in two layers
-    config = tiny_config(96, **sets, **{"model.attend_across_documents": False})
+    config = tiny_config(96, **{key: value, "model.attend_across_documents": False})
     reached, batch = _changed_by(config, position=50)
     documents = batch["document_ids"].numpy()[0]
     assert not reached[documents != documents[50]].any()
