@@ -49,13 +49,11 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
         options: the data set whose held-out records are compared; without one only token ids.
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
-    import transformers
-
     packages = ("transformers", "tokenizers", "sentencepiece")
     report: dict[str, Any] = {
         "step": model.meta.step,
         "versions": {name: importlib.metadata.version(name) for name in packages},
-        "tokenizer": _compare_tokenizers(directory, model, transformers),
+        "tokenizer": _compare_tokenizers(directory, model),
     }
     try:
         import torch
@@ -67,7 +65,9 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
     return {**report, **_compare_scores(directory, model, options)}
 
 
-def _compare_tokenizers(directory: str, model: TrainedModel, transformers: Any) -> dict[str, Any]:
+def _compare_tokenizers(directory: str, model: TrainedModel) -> dict[str, Any]:
+    import transformers
+
     from bigbird_ja.text import articles
 
     theirs = transformers.AutoTokenizer.from_pretrained(directory)

@@ -156,29 +156,23 @@ def _figures(
         if not cost.trips_known:
             reason = f"{cost.instruction.name} is in a loop of unknown trip count"
             return missing | sizes | {"code_not_counted": reason}
-    result = common | sizes | _priced(target.chip, module, priced, compiled)
-    seconds = result["step_ms"] / 1e3
-    result["mfu"] = result["model_flops"] / (seconds * target.chip.peak_flops)
-    result["tokens_per_second_per_core"] = batch * accumulated * data.seq_length / seconds
-    result |= _by_code(module, priced, compiled, target.chip, measured)
-    return result | (_between_devices(target, result, priced) if target.is_slice else {})
-
-
-def _priced(
-    chip: Chip, module: hlo.Module, priced: list[costs.Cost], program: Program
-) -> dict[str, Any]:
-    """Return the figures by priced cycles, of one device and step."""
-    total = sum(cost.cycles for cost in priced)
+    cycles = sum(cost.cycles for cost in priced)
+    seconds = cycles / target.chip.clock_hz
     looped_flops, looped_bytes = costs.looped_work(priced)
-    return {
+    result = common | sizes
+    result |= {
         "estimated_cycles": round(sum(cost.estimated for cost in priced)),
-        "priced_cycles": round(total),
-        "step_ms": total / chip.clock_hz * 1e3,
-        "flops": program.flops + looped_flops,
-        "hbm_traffic_bytes": program.bytes_accessed + looped_bytes,
+        "priced_cycles": round(cycles),
+        "step_ms": seconds * 1e3,
+        "flops": compiled.flops + looped_flops,
+        "hbm_traffic_bytes": compiled.bytes_accessed + looped_bytes,
         "unestimated_ops": sum(cost.trips for cost in priced if cost.priced),
         "by_kind": figures.by_kind(priced),
+        "mfu": common["model_flops"] / (seconds * target.chip.peak_flops),
+        "tokens_per_second_per_core": batch * accumulated * data.seq_length / seconds,
     }
+    result |= _by_code(module, priced, compiled, target.chip, measured)
+    return result | (_between_devices(target, result, priced) if target.is_slice else {})
 
 
 def _by_code(

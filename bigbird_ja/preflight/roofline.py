@@ -90,8 +90,15 @@ def code_costs(
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
         limit = None if listed is None else bound_by(listed, hbm, matrix)
-        by_code = (bundles, hbm * cost.trips, matrix * cost.trips, limit)
-        priced.append(CodeCost(*vars(cost).values(), *by_code))
+        priced.append(
+            CodeCost(
+                **vars(cost),
+                bundle_cycles=bundles,
+                hbm_cycles=hbm * cost.trips,
+                matrix_cycles=matrix * cost.trips,
+                bound_by=limit,
+            )
+        )
     return priced
 
 

@@ -7,16 +7,13 @@ import os
 import string
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
-from bigbird_ja.run import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
@@ -26,19 +23,31 @@ from bigbird_ja.storage import decode
 _FRESH_SECONDS = 300.0
 
 
-@dataclass(frozen=True)
 class RunLogs:
-    """Holds what one MODEL_DIR says of its run."""
+    """What one MODEL_DIR says of its run."""
 
-    name: str
-    model_dir: str
-    settings: tuple[Config, Data] | None
-    metrics: list[MetricsRecord]
-    evaluations: list[Evaluation]
-    events: list[EventRecord]
-    heartbeat: HeartbeatRecord | None
-    is_running: bool
-    measured: Mapping[str, Any] = field(default_factory=dict)  # by `doctor --measure`
+    def __init__(self, model_dir: str, now: float) -> None:
+        """Read the files.
+
+        Raises:
+            BadInput: it holds nothing of a run.
+        """
+        self.name, self.model_dir = storage.base_name(model_dir), model_dir
+        path = storage.join(model_dir, "config.yaml")
+        self.settings = read_config(path) if storage.exists(path) else None
+        self.metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
+        self.events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
+        if self.settings is None and not self.metrics and not self.events:
+            raise BadInput(
+                f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)"
+            )
+        newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
+        self.evaluations = [newest[step] for step in sorted(newest)]
+        self.heartbeat = beat = run_log.read_heartbeat(model_dir)
+        is_fresh = beat is not None and now - beat["time"] < _FRESH_SECONDS
+        self.is_running = is_fresh and beat["state"] != "stopped"
+        path = storage.join(model_dir, run_log.MEASURED)  # by `doctor --measure`
+        self.measured = decode.read_json(path, dict[str, Any]) if storage.exists(path) else {}
 
     @property
     def step(self) -> int:
@@ -86,40 +95,7 @@ class RunLogs:
         return sum(event["event"] in names for event in self.events)
 
 
-def collect(model_dir: str, now: float) -> RunLogs:
-    """Read one MODEL_DIR.
-
-    Raises:
-        BadInput: it holds nothing of a run.
-    """
-    config_path = storage.join(model_dir, "config.yaml")
-    settings = read_config(config_path) if storage.exists(config_path) else None
-    metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
-    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
-    if settings is None and not metrics and not events:
-        raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
-    heartbeat = run_log.read_heartbeat(model_dir)
-    measured = storage.join(model_dir, run_log.MEASURED)
-    newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
-    is_running = (
-        heartbeat is not None
-        and heartbeat["state"] != "stopped"
-        and now - heartbeat["time"] < _FRESH_SECONDS
-    )
-    return RunLogs(
-        name=storage.base_name(model_dir),
-        model_dir=model_dir,
-        settings=settings,
-        metrics=metrics,
-        evaluations=[newest[step] for step in sorted(newest)],
-        events=events,
-        heartbeat=heartbeat,
-        is_running=is_running,
-        measured=decode.read_json(measured, dict[str, Any]) if storage.exists(measured) else {},
-    )
-
-
-def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
+def name_apart(runs: Sequence[RunLogs]) -> None:
     """Name each run by the shortest end of its path that no other has.
 
     A page shows no more of the path.
@@ -129,7 +105,8 @@ def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(runs):
             break
-    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]
+    for run, name in zip(runs, names, strict=True):
+        run.name = name
 
 
 def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:

@@ -76,6 +76,9 @@ def test_in_subspaces_every_head_of_every_layer_sees_the_token_at_its_distance()
         query, key = (np.split(each, 4, axis=1)[number % 4] for each in both)
         shares = tf.nn.softmax(query @ key.T / np.sqrt(32))
         assert np.diagonal(shares, distance).mean() > 0.95
+        value = np.split(values[f"{scope}/value/kernel"], 4, axis=1)[number % 4]
+        assert not value[:32].any()  # of the piece alone, by a map that keeps lengths
+        np.testing.assert_allclose(value.T @ value, np.eye(32), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,11 @@ def test_cycles_by_machine_code_stay_within_the_record_and_are_printed(name):
     assert {"HBM", "loads", "vector unit"} <= result["code_bound_by"].keys()
     _check(name, result, small_steps.CODE_KEYS)
     text = figures.describe(result, CHIPS[small_steps.CODE_CHIP])
-    assert f"({result['code_coverage']:.1%} counted)" in text
+    assert f"({result['code_coverage']:.1%} counted)" in text and "`plan` takes these" in text
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    for op in (op for op in result["top_ops"] if op["bundle_cycles"]):
+        name, end = figures.short_name(op["op"]), f"{op['hbm_cycles'] / 1e6:.2f} {op['bound_by']}"
+        assert any(row.startswith(name) and row.endswith(end) for row in rows)
 
 
 @pytest.mark.nightly
