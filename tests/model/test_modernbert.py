@@ -117,7 +117,7 @@ def test_gradients_are_those_of_transformers():
     (wanted * torch.from_numpy(upstream)).sum().backward()
     expected = {name: value.grad.numpy() for name, value in theirs.named_parameters()}
 
-    @tf.function(jit_compile=True, autograph=False)
+    @tf.function(autograph=False)
     def gradients(params):
         with tf.GradientTape() as tape:
             tape.watch(params)
