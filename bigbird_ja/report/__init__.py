@@ -44,8 +44,9 @@ class RunLogs:
         newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
         self.evaluations = [newest[step] for step in sorted(newest)]
         self.heartbeat = beat = run_log.read_heartbeat(model_dir)
-        is_fresh = beat is not None and now - beat["time"] < _FRESH_SECONDS
-        self.is_running = is_fresh and beat["state"] != "stopped"
+        self.is_running = (
+            beat is not None and beat["state"] != "stopped" and now - beat["time"] < _FRESH_SECONDS
+        )
         path = storage.join(model_dir, run_log.MEASURED)  # by `doctor --measure`
         self.measured = decode.read_json(path, dict[str, Any]) if storage.exists(path) else {}
 
