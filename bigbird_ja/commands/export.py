@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from bigbird_ja.evaluation import TrainedModel
 
 # The last file, the record of what the export was made from: a folder without it is unfinished, and
-# the same command completes it. Only files that exports wrote, and that are as they were written,
-# are replaced or removed.
+# the same command completes it.
 RECORD = "export.json"
 _FLAG, _KIND = "--output_dir", "export"
 
