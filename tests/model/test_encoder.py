@@ -30,17 +30,14 @@ def _changed_by(config, position):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("model.random_pattern", "independent"),
-        ("model.random_pattern", "rolled"),
-        ("model.attention_type", "simulated_sparse"),
-        ("model.attention_type", "original_full"),
-    ],
+    [("random_pattern", "independent"), ("random_pattern", "rolled")]
+    + [("attention_type", kind) for kind in ("simulated_sparse", "original_full")],
 )
 def test_documents_are_closed_to_each_other_on_request(key, value):
-    reached, batch = _changed_by(tiny_config(96, **{key: value}), position=50)
+    sets = {f"model.{key}": value}
+    reached, batch = _changed_by(tiny_config(96, **sets), position=50)
     assert reached.all()  # through the global blocks, in two layers
-    config = tiny_config(96, **{key: value, "model.attend_across_documents": False})
+    config = tiny_config(96, **sets, **{"model.attend_across_documents": False})
     reached, batch = _changed_by(config, position=50)
     documents = batch["document_ids"].numpy()[0]
     assert not reached[documents != documents[50]].any()
