@@ -104,7 +104,7 @@ def _price(spec: Spec, module: hlo.Module, code: dict[str, machine_code.Code]) -
     # A mask's blocks that stay empty are left out by data that no compiler knows.
     share, saved = _blocks(spec), 0.0
     for one in priced:
-        if one.cost.instruction.attribute("custom_call_target") == roofline.KERNEL:
+        if one.instruction.attribute("custom_call_target") == roofline.KERNEL:
             saved += (1 - share) * one.cycles
     time = roofline.step_time(module, priced, chip)
     every = sum(one.cycles for one in priced) or 1.0
@@ -113,7 +113,7 @@ def _price(spec: Spec, module: hlo.Module, code: dict[str, machine_code.Code]) -
     steps = sum(listed.steps for listed in code.values())
     result = {"coverage": counted / every, "grid_steps": steps}
     if spec["kind"] == "step":
-        inside = [one for one in priced if "layer/" in one.cost.instruction.op_name]
+        inside = [one for one in priced if "layer/" in one.instruction.op_name]
         layer = sum(one.cycles for one in inside) + time.waiting - saved
         result |= {"layer_ms": layer / chip.clock_hz * 1e3}
         result |= {key: spec[key] for key in ("batch", "vocabulary")}
@@ -236,7 +236,7 @@ def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, floa
     priced = costs.costs(module)
     counted = roofline.code_costs(module, priced, code, chip)
     time = roofline.step_time(module, counted, chip)
-    kernels = sum(one.cycles for one in counted if _is_kernel(one.cost))
+    kernels = sum(one.cycles for one in counted if _is_kernel(one))
     sums = [one for one in priced if one.collective]
     sent = sum(costs.link_bytes(str(one.collective), one.moved_bytes, len(devices)) for one in sums)
     every = sum(one.cycles for one in counted)

@@ -24,7 +24,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from bigbird_ja.evaluation import TrainedModel
 
 # The last file, the record of what the export was made from: a folder without it is unfinished, and
-# the same command completes it. Only files that exports wrote, and that are as they were written,
-# are replaced or removed.
+# the same command completes it.
 RECORD = "export.json"
 _FLAG, _KIND = "--output_dir", "export"
 
@@ -91,54 +90,50 @@ def run(args: Args) -> dict[str, Any]:
     """Make the folder, unless it is there."""
     _check_card(args)
     if args.format == "huggingface":
-        require("safetensors")
+        require("safetensors", "transformers")
     if args.push_to_hub:
         _check_push(args)
-    check(args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir})
+    outputs.refuse_overlap(
+        {"--model_dir": args.model_dir, "--data_dir": args.data_dir}, {_FLAG: args.output_dir}
+    )
+    outputs.check_folder(args.output_dir, _FLAG, _KIND, "choose another folder")
     from bigbird_ja.evaluation import load_run
     from bigbird_ja.export import fill_huggingface, fill_saved_model, model_card, parity
 
     model = load_run(args.model_dir, args.step)
     manifest = _training_data(model, args.data_dir) if args.data_dir else None
     record = _record(args, model, manifest)
-    result = {"step": model.meta.step, "format": args.format, "output_dir": args.output_dir}
-    if finished(args.output_dir, record, args.overwrite):
-        print(f"finished before: {args.output_dir} holds this export of step {model.meta.step:,}")
-        if args.format == "huggingface":
-            path = storage.join(args.output_dir, "parity_report.json")
-            _check_parity(args, decode.read_json(path, dict[str, Any]), result)
-        return {**result, **_push(args)}
-    report: dict[str, Any] = {}
 
     def fill(local: str) -> None:
         if args.format == "saved_model":
             fill_saved_model(local, model)
             return
-        options = model_card.Options(
-            args.model_name, args.license, args.data_dir, manifest, args.language
+        fill_huggingface(
+            local,
+            model,
+            model_card.Options(
+                args.model_name, args.license, args.data_dir, manifest, args.language
+            ),
         )
-        report.update(fill_huggingface(local, model, options))
 
-    with waiting("exporting: a minute, of which most is the comparison with transformers"):
-        write(args.output_dir, record, fill, args.overwrite)
-    print(f"step {model.meta.step:,} exported to {args.output_dir}")
-    if report:
-        result["parity"] = report
+    if finished(args.output_dir, record, args.overwrite):
+        print(f"finished before: {args.output_dir} holds this export of step {model.meta.step:,}")
+    else:
+        with waiting("exporting: a minute, of which most is the comparison with transformers"):
+            write(args.output_dir, record, fill)
+        print(f"step {model.meta.step:,} exported to {args.output_dir}")
+    result = {"step": model.meta.step, "format": args.format, "output_dir": args.output_dir}
+    if args.format == "huggingface":
+        path = storage.join(args.output_dir, "parity_report.json")
+        result["parity"] = report = decode.read_json(path, dict[str, Any])
         print(parity.as_text(report))
-        _check_parity(args, report, result)
+        if problem := parity.disagreement(report):
+            raise CommandError(
+                f"{args.output_dir}: {problem}: the folder is kept, and its card says so; do not"
+                " publish it, and report this with its parity_report.json",
+                result,
+            )
     return {**result, **_push(args)}
-
-
-def _check_parity(args: Args, report: Mapping[str, Any], result: dict[str, Any]) -> None:
-    """End with status 1, before any push, if the folder computes otherwise than training did."""
-    from bigbird_ja.export import parity
-
-    if problem := parity.disagreement(report):
-        raise CommandError(
-            f"{args.output_dir}: {problem}: the folder is kept, and its card says so; do not"
-            " publish it, and report this with its parity_report.json",
-            result,
-        )
 
 
 def _check_card(args: Args) -> None:
@@ -209,25 +204,8 @@ def _record(args: Args, model: TrainedModel, manifest: Manifest | None) -> dict[
     }
 
 
-def check(output_dir: str, inputs: Mapping[str, str | None]) -> Owned | None:
-    """Refuse, before any work, a place that cannot become an export.
-
-    Args:
-        output_dir: value of `--output_dir`.
-        inputs: flag to folder that is read.
-
-    Returns:
-        The folder where it holds an export, finished or not.
-
-    Raises:
-        BadInput: it overlaps with an input, is a file, or holds what no export made.
-    """
-    outputs.refuse_overlap(inputs, {_FLAG: output_dir})
-    return outputs.check_folder(output_dir, _FLAG, _KIND, "choose another folder")
-
-
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
-    """Return whether `output_dir` already holds this very export; call `check` first.
+    """Return whether `output_dir` already holds this very export.
 
     Raises:
         BadInput: it holds another export, and `overwrite` was not given.
@@ -249,20 +227,16 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
     )
 
 
-def write(
-    output_dir: str, record: dict[str, Any], fill: Callable[[str], None], overwrite: bool = False
-) -> None:
+def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) -> None:
     """Make the folder: `fill` writes into a local one, whose files are then put in place.
 
     Args:
         output_dir: on disk or gs://. An export that is there is set aside: call `finished` first.
         record: what it is made from, kept in it.
         fill: called with an empty local directory.
-        overwrite: whether an export of other settings that appeared meanwhile is replaced.
 
     Raises:
-        BadInput: something that no export made, or an export of other settings, has appeared in
-            the folder meanwhile.
+        BadInput: a file that no export made has one of the names.
     """
     is_remote = storage.is_remote(output_dir)
     if not is_remote:
@@ -272,11 +246,8 @@ def write(
     prefix = f"{storage.TEMPORARY_PREFIX}{storage.base_name(output_dir)}."
     with outputs.new_folder(parent), scratch_directory(beside, prefix) as local:
         fill(local)
-        check(output_dir, {})
         with outputs.new_folder(output_dir), mid_run():
-            owned = Owned.create(output_dir, _KIND)
-            if not finished(output_dir, record, overwrite):
-                _put_in_place(local, owned, record)
+            _put_in_place(local, Owned.create(output_dir, _KIND), record)
 
 
 def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:

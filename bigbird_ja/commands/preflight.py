@@ -68,7 +68,10 @@ def run(args: Args) -> dict[str, Any]:
     from bigbird_ja.settings.values import config_fingerprint, echo_settings, flatten
     from bigbird_ja.storage import outputs
 
-    _check_outputs(args)
+    if args.output:
+        outputs.check_output_file(args.output, "--output")
+    if args.dump_hlo:
+        outputs.check_folder(args.dump_hlo, "--dump_hlo", estimate.DUMP, "choose another folder")
     config, overrides = resolve(args)
     data = manifest.load(args.data_dir) if args.data_dir else requested_data(config)
     config = fit_to_data(config, data, overrides, args.data_dir or "")
@@ -127,13 +130,3 @@ def _targets(args: Args, config: Config, data: Data) -> list[tuple[compile_lib.T
         (target, args.batch_per_core or estimate.batch_per_core(config, target))
         for target in targets
     ]
-
-
-def _check_outputs(args: Args) -> None:
-    from bigbird_ja.preflight.estimate import DUMP
-    from bigbird_ja.storage import outputs
-
-    if args.output:
-        outputs.check_output_file(args.output, "--output")
-    if args.dump_hlo:
-        outputs.check_folder(args.dump_hlo, "--dump_hlo", DUMP, "choose another folder")

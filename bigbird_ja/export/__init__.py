@@ -7,7 +7,8 @@ a SavedModel: ids in, embeddings and log-probabilities out.
 import importlib.resources
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -224,10 +225,7 @@ def fill_saved_model(directory: str, trained: TrainedModel) -> None:
     model = ServedModel(inference_config(trained.config), trained.data, trained.params)
     filling = dict.fromkeys(("serving_default", "fill_mask"), model.fill_mask)
     tf.saved_model.save(model, directory, signatures={**filling, "embed": model.embed})
-    assets = os.path.join(directory, "assets.extra")
-    os.makedirs(assets)
-    with open(os.path.join(assets, "tokenizer.model"), "wb") as file:
-        file.write(trained.tokenizer.model_bytes)
+    _write(directory, "assets.extra/tokenizer.model", trained.tokenizer.model_bytes)
 
 
 class ServedModel(tf.Module):
@@ -270,13 +268,10 @@ class ServedModel(tf.Module):
         check = tf.debugging.assert_less_equal(given, lengths[-1], message=message)
         with tf.control_dependencies([check]):
             index = tf.searchsorted(tf.constant(lengths), given[None])[0]
+        branches = [partial(self._encode_at, length, input_ids, segment_ids) for length in lengths]
+        return tf.switch_case(index, branches)
 
-        def branch(length: int) -> Callable[[], tf.Tensor]:
-            return lambda: self._encode_at(input_ids, segment_ids, length)
-
-        return tf.switch_case(index, [branch(length) for length in lengths])
-
-    def _encode_at(self, input_ids: tf.Tensor, segment_ids: tf.Tensor, length: int) -> tf.Tensor:
+    def _encode_at(self, length: int, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
         given = tf.shape(input_ids)[1]
         padding = [[0, 0], [0, length - given]]
         rows = (

@@ -78,18 +78,27 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     origin, base_model = _origin(source)
     long = ["long-context"] if (config.model.max_position_embeddings or 0) > _SHORT else []
     mask = model.tokenizer.written[model.tokenizer.special.mask]
+    ours = isinstance(model.tokenizer, SentencePieceTokenizer)
+    whose = "SentencePiece pieces" if ours else "pieces of another model's tokenizer"
+    rate = model.data.masked_lm_prob
+    first, last, _ = mask_rates(config) or (rate, rate, 0)
+    share = f"{first:.0%}" if first == last else f"{first:.0%} at first, {last:.0%} at last"
+    measured = results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None)
+    header = {
+        "language": codes[0] if len(codes) == 1 else codes,
+        "license": license,
+        "base_model": base_model,
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "mask_token": mask,
+        "tags": [*dict.fromkeys([shape.pop("tag"), *long, *_texts(stated.get("tags"))])],
+    }
     card = _template("model_card.md").format(
         name=_plain(options.name),
-        front=_front(
-            {
-                "language": codes[0] if len(codes) == 1 else codes,
-                "license": license,
-                "base_model": base_model,
-                "library_name": "transformers",
-                "pipeline_tag": "fill-mask",
-                "mask_token": mask,
-                "tags": [*dict.fromkeys([shape.pop("tag"), *long, *_texts(stated.get("tags"))])],
-            }
+        front=yaml.safe_dump(
+            {key: value for key, value in header.items() if value},  # without what is not known
+            allow_unicode=True,
+            sort_keys=False,
         ),
         meta=meta,
         model=config.model,
@@ -107,38 +116,17 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
         interruptions=max(meta.interruptions, known),
         cost="not recorded" if cost is None else f"{cost:,.2f} USD",
         data_names=_data(options.manifest, code),
-        results=results(metrics[-1] if metrics else None, evaluations[-1] if evaluations else None),
+        results="\n".join(f"- {row}" for row in measured),
         attention=(attention := _attention(model, report)),
         trust=", trust_remote_code=True" if attention else "",
         structure=_STRUCTURE if set(MARKERS).issubset(model.tokenizer.pieces) else "",
-        pieces=_pieces(model),
-        masking=_masking(model),
+        pieces=f"{model.tokenizer.vocab_size:,} {whose}",
+        masking=f"{share} of the tokens, {model.data.masking}, {config.data.mask_unit}",
         **shape,
         **origin,
         more_limits=_limits(model, license, source, report),
     )
     return card.rstrip() + "\n"
-
-
-def _pieces(model: TrainedModel) -> str:
-    """Count the pieces, and say whose they are."""
-    ours = isinstance(model.tokenizer, SentencePieceTokenizer)
-    whose = "SentencePiece pieces" if ours else "pieces of another model's tokenizer"
-    return f"{model.tokenizer.vocab_size:,} {whose}"
-
-
-def _masking(model: TrainedModel) -> str:
-    """Say how many tokens were masked, and by what unit."""
-    rate = model.data.masked_lm_prob
-    first, last, _ = mask_rates(model.config) or (rate, rate, 0)
-    share = f"{first:.0%}" if first == last else f"{first:.0%} at first, {last:.0%} at last"
-    return f"{share} of the tokens, {model.data.masking}, {model.config.data.mask_unit}"
-
-
-def _front(header: Mapping[str, Any]) -> str:
-    """Write the YAML that the Hub reads; without what is not known."""
-    known = {key: value for key, value in header.items() if value}
-    return yaml.safe_dump(known, allow_unicode=True, sort_keys=False)
 
 
 def _texts(value: Any) -> list[str]:
@@ -267,8 +255,8 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(printable(text), quote=False))
 
 
-def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> str:
-    """List what was measured.
+def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> list[str]:
+    """Return what was measured, line by line.
 
     Args:
         metrics: the last logged step up to the checkpoint, a line of metrics.jsonl.
@@ -283,18 +271,16 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
         loss = number(metrics.get("loss"), ".4f")
         rows.append(f"training loss at step {metrics['step']:,}: {loss}")
     if evaluation is None:
-        rows.append("not evaluated on held-out text (`bigbird-ja evaluate` does)")
-    else:
-        perplexity = number(evaluation.get("perplexity"), ".2f")
-        rows += [
-            f"masked-LM loss on held-out text: {number(evaluation['masked_lm_loss'], '.4f')} nats"
-            f" (perplexity {perplexity})",
-            "masked-LM accuracy on held-out text:"
-            f" {number(evaluation['masked_lm_accuracy'], '.2%')}",
-        ]
-        if bits := evaluation.get("bits_per_character"):
-            rows.append(f"bits per masked character: {bits:.3f}")
-    return "\n".join(f"- {row}" for row in rows)
+        return [*rows, "not evaluated on held-out text (`bigbird-ja evaluate` does)"]
+    loss, accuracy = evaluation["masked_lm_loss"], evaluation["masked_lm_accuracy"]
+    rows += [
+        f"masked-LM loss on held-out text: {number(loss, '.4f')} nats"
+        f" (perplexity {number(evaluation.get('perplexity'), '.2f')})",
+        f"masked-LM accuracy on held-out text: {number(accuracy, '.2%')}",
+    ]
+    if bits := evaluation.get("bits_per_character"):
+        rows.append(f"bits per masked character: {bits:.3f}")
+    return rows
 
 
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:

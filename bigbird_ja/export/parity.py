@@ -46,31 +46,28 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
     Args:
         directory: the Hugging Face folder, complete but for report and card.
         model: what it was made from.
-        options: the data set whose held-out records are compared; without one token ids alone.
+        options: the data set whose held-out records are compared; without one only token ids.
     """
-    report: dict[str, Any] = {"step": model.meta.step, "versions": {}}
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
-    try:
-        import transformers
-    except ImportError:
-        report["not_compared"] = "transformers is not installed: neither token ids nor scores"
-        return report
-    for name in ("transformers", "tokenizers", "sentencepiece"):
-        report["versions"][name] = importlib.metadata.version(name)
-    report["tokenizer"] = _compare_tokenizers(directory, model, transformers)
+    packages = ("transformers", "tokenizers", "sentencepiece")
+    report: dict[str, Any] = {
+        "step": model.meta.step,
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "tokenizer": _compare_tokenizers(directory, model),
+    }
     try:
         import torch
     except ImportError:
-        report["not_compared"] = "PyTorch is not installed: token ids alone were compared"
-        return report
+        return {**report, "not_compared": "PyTorch is not installed: only token ids were compared"}
     report["versions"]["torch"] = torch.__version__
     if not options.manifest:
-        report["not_compared"] = "without --data_dir token ids alone were compared"
-        return report
+        return {**report, "not_compared": "without --data_dir only token ids were compared"}
     return {**report, **_compare_scores(directory, model, options)}
 
 
-def _compare_tokenizers(directory: str, model: TrainedModel, transformers: Any) -> dict[str, Any]:
+def _compare_tokenizers(directory: str, model: TrainedModel) -> dict[str, Any]:
+    import transformers
+
     from bigbird_ja.text import articles
 
     theirs = transformers.AutoTokenizer.from_pretrained(directory)
@@ -204,7 +201,7 @@ def masked_records(options: Options) -> dict[str, np.ndarray]:
 
 def as_text(report: dict[str, Any]) -> str:
     """Write the report for people."""
-    versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items()) or "nothing"
+    versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items())
     lines = [f"compared with {versions}:"]
     if tokenizer := report.get("tokenizer"):
         lines.append(

@@ -151,7 +151,7 @@ def _attend(
         from bigbird_ja.model.kernels.kernel_attention import kernel_attention  # imports jax
 
         tokens = tokens.map(lambda numbers: tf.reshape(numbers, tiles))
-        context = kernel_attention(query, key, value, tokens, reach)
+        context = kernel_attention(query, key, value, tokens, reach=reach)
     else:
         query, key, value = (tf.transpose(each[:, 0], [0, 3, 1, 2]) for each in (query, key, value))
         context = banded_attention(query, key, value, tokens, reach)

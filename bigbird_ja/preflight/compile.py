@@ -281,15 +281,13 @@ def main(arguments: list[str]) -> None:
     children.be_a_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
+    devices: list[Any] = []
     try:
         devices = devices_of(job.topology, job.options)[: job.step.replicas]
+        program = compile_step(job, devices, folder)
     except Exception as error:
-        program = Program(f"{type(error).__name__}: {error}", "INVALID_ARGUMENT" in str(error))
-    else:
-        try:
-            program = compile_step(job, devices, folder)
-        except Exception as error:
-            program = Program(f"{type(error).__name__}: {error}")
+        text = f"{type(error).__name__}: {error}"
+        program = Program(text, unknown_place=not devices and "INVALID_ARGUMENT" in text)
     (folder / "result.json").write_bytes(msgspec.json.encode(program))
 
 

@@ -13,8 +13,8 @@ memory_space_assignment, SlicedCopyAllocation).
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from bigbird_ja.preflight.hlo import Instruction, Module
 
@@ -46,8 +46,6 @@ class Cost:
     trips_known: bool = True  # False: inside a loop of unknown trip count
     collective: str | None = None  # its opcode, of an instruction that moves data between devices
     moved_bytes: float = 0.0  # by the collective
-    # The instructions of the same computation by name: its operands are among them.
-    beside: Mapping[str, Instruction] = field(default_factory=dict, repr=False)
 
     @property
     def cycles(self) -> float:
@@ -57,79 +55,68 @@ class Cost:
 
 def costs(module: Module) -> list[Cost]:
     """Price every instruction that runs, loops multiplied out."""
-    return list(_walk(module, module.entry, 1, True))
+    return list(_walk(module.entry.instructions, 1, True))
 
 
-def _walk(module: Module, name: str, trips: int, known: bool) -> Iterator[Cost]:
-    beside = {op.name: op for op in module.computations.get(name, [])}
-    for op in beside.values():
+def _walk(instructions: Iterable[Instruction], trips: int, known: bool) -> Iterator[Cost]:
+    for op in instructions:
         if op.opcode in CONTROL:
-            yield from _walk_control(module, op, trips, known)
-        elif not _is_free(module, op, beside):
-            moving, size = _collective(module, op), 0.0
+            yield from _walk_control(op, trips, known)
+        elif not _is_free(op):
+            moving, size = _collective(op), 0.0
             if moving:
                 # In an asynchronous call the inner instruction has the shapes.
-                size = _moved_bytes(moving if op.opcode in _STARTS else op, beside)
+                size = moving.padded_bytes if op.opcode in _STARTS else _moved_bytes(op)
             elif op.opcode == "custom-call-start":  # has no shape: the work it starts has
-                bodies = (module.computations.get(called, [])[-1:] for called in op.called)
-                size = sum(root.padded_bytes for body in bodies for root in body)
+                size = sum(one.instructions[-1].padded_bytes for one in op.called)
             estimate = op.estimated_cycles
             priced = 0.0 if estimate is not None else price(size or op.padded_bytes)
             cost = Cost(op, trips, float(estimate or 0) * trips, priced * trips, known)
             if moving:
                 cost = replace(cost, collective=moving.opcode, moved_bytes=size * trips)
-            yield replace(cost, beside=beside)
+            yield cost
 
 
-def _walk_control(module: Module, op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
+def _walk_control(op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
     if op.opcode == "while":
-        count = trip_count(module, op)
-        if body := op.attribute("body"):
-            yield from _walk(module, body, trips * (count or 1), known and count is not None)
-    elif op.opcode == "conditional":
+        count = trip_count(op)
+        yield from _walk(op.computation("body"), trips * (count or 1), known and count is not None)
+        return
+    branches = [list(_walk(one.instructions, trips, known)) for one in op.called]
+    if op.opcode == "conditional":
         # One branch runs: the dearest, so that the figure is never too small.
-        branches = [list(_walk(module, called, trips, known)) for called in op.called]
-        yield from max(branches, key=lambda branch: sum(c.cycles for c in branch), default=[])
-    else:
-        for called in op.called:
-            yield from _walk(module, called, trips, known)
+        branches = [max(branches, key=lambda branch: sum(c.cycles for c in branch), default=[])]
+    for branch in branches:
+        yield from branch
 
 
-def trip_count(module: Module, loop: Instruction) -> int | None:
+def trip_count(loop: Instruction) -> int | None:
     """Count how often a `while` runs its body; None where that is unknown.
 
     The usual counter is read: the condition compares one element of the loop's tuple with a
     constant; it starts at a constant and grows by one. (XLA's note `known_trip_count` is in no
     program of the TPU compilers.)
     """
-    condition = {op.name: op for op in module.computations.get(loop.attribute("condition"), [])}
-    for compare in condition.values():
+    for compare in loop.computation("condition"):
         direction = compare.attribute("direction")
         if compare.opcode != "compare" or direction not in ("LT", "LE"):
             continue
-        counter, bound = (condition.get(name) for name in compare.operands)
-        end = bound.number if bound and bound.opcode == "constant" else None
-        index = counter.attribute("index") if counter else ""
-        start = _initial(module, loop, int(index)) if index and end is not None else None
-        if start is not None and end is not None:
-            return max(end - start + (direction == "LE"), 0)
+        counter, bound = compare.operands
+        index = counter.attribute("index")
+        start = _initial(loop.operands[0], int(index)) if index else None
+        if start is not None and bound.opcode == "constant" and bound.number is not None:
+            return max(bound.number - start + (direction == "LE"), 0)
     return None
 
 
-def _initial(module: Module, loop: Instruction, index: int) -> int | None:
+def _initial(values: Instruction, index: int) -> int | None:
     """Return the constant that a loop's tuple holds at `index` before the first trip."""
-    for instructions in module.computations.values():
-        named = {op.name: op for op in instructions}
-        if loop.name not in named:
-            continue
-        initial = named.get(loop.operands[0])
-        value = None
-        if initial and initial.opcode == "tuple" and index < len(initial.operands):
-            value = named.get(initial.operands[index])
-        while value and value.opcode in ("copy", "bitcast") and value.operands:
-            value = named.get(value.operands[0])
-        return value.number if value and value.opcode == "constant" else None
-    return None
+    if values.opcode != "tuple" or index >= len(values.operands):
+        return None
+    value = values.operands[index]
+    while value.opcode in ("copy", "bitcast") and value.operands:
+        value = value.operands[0]
+    return value.number if value.opcode == "constant" else None
 
 
 def price(size: float) -> float:
@@ -137,17 +124,16 @@ def price(size: float) -> float:
     return 2.0 * size / PRICE_BYTES_PER_CYCLE
 
 
-def _is_free(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> bool:
+def _is_free(op: Instruction) -> bool:
     if op.opcode in _FREE or _ends_collective(op):
         return True  # of a pair, the start carries the cost
     if op.opcode in _STARTS:
-        inner = module.inside(op)
-        return bool(inner) and all(o.opcode in _FREE_WHEN_ASYNC for o in inner)
+        return bool(op.inside) and all(o.opcode in _FREE_WHEN_ASYNC for o in op.inside)
     # Joins the pieces of an asynchronous copy.
     return (
         op.opcode == "custom-call"
         and op.attribute("custom_call_target") == "ConcatBitcast"
-        and all(name in beside and beside[name].opcode == "slice-done" for name in op.operands)
+        and all(piece.opcode == "slice-done" for piece in op.operands)
     )
 
 
@@ -156,21 +142,20 @@ def _ends_collective(op: Instruction) -> bool:
     return is_done or op.name.startswith("async-collective-done")
 
 
-def _collective(module: Module, op: Instruction) -> Instruction | None:
+def _collective(op: Instruction) -> Instruction | None:
     """Find what moves data between devices: this instruction, or the one that it calls."""
     # One beside computations is written as a fusion that starts it, fusions that compute while it
     # goes on, with bodies of this name, and one that ends it; each holds the collective again.
-    if any(name.startswith("async_collective_fusion") for name in op.called):
+    if any(one.name.startswith("async_collective_fusion") for one in op.called):
         return None
     if op.opcode in ("fusion", "call", *_STARTS):
-        moving = (_collective(module, inner) for inner in module.inside(op))
-        return next((one for one in moving if one), None)
+        return next((one for inner in op.inside if (one := _collective(inner))), None)
     return op if op.opcode.startswith(_COLLECTIVES) and not _ends_collective(op) else None
 
 
-def _moved_bytes(op: Instruction, beside: Mapping[str, Instruction]) -> int:
+def _moved_bytes(op: Instruction) -> int:
     """Count the bytes of the larger of input and output, padded."""
-    given = sum(beside[name].padded_bytes for name in op.operands if name in beside)
+    given = sum(operand.padded_bytes for operand in op.operands)
     # These output their input again, beside the result.
     is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
     repeated = given if is_start else 0
@@ -183,59 +168,46 @@ def link_bytes(opcode: str, size: float, devices: int) -> float:
     return rounds * (devices - 1) / devices * size
 
 
-def looped_work(module: Module, priced: Iterable[Cost]) -> tuple[float, float]:
+def looped_work(priced: Iterable[Cost]) -> tuple[float, float]:
     """Count FLOPs, and bytes read and written, of loop bodies after their first trip.
 
     The compiler's own totals count every body once. Padding is counted, as it is moved too.
 
     Args:
-        module: the program.
         priced: of `costs`.
     """
-    sizes = {op.name: op.padded_bytes for ops in module.computations.values() for op in ops}
     flops = moved = 0.0
     for cost in priced:
-        if cost.trips > 1:
-            op = cost.instruction
-            flops += (cost.trips - 1.0) * instruction_flops(module, op, cost.beside)
-            touched = op.padded_bytes + sum(sizes.get(name, 0) for name in op.operands)
-            moved += (cost.trips - 1.0) * touched
+        op, more = cost.instruction, cost.trips - 1.0
+        flops += more * instruction_flops(op)
+        moved += more * sum(each.padded_bytes for each in (op, *op.operands))
     return flops, moved
 
 
-def instruction_flops(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> float:
+def instruction_flops(op: Instruction) -> float:
     """Count FLOPs of the dots and convolutions in one instruction (2 per multiply and add)."""
     if op.opcode in ("dot", "convolution"):
         count = _summed_by_dot if op.opcode == "dot" else _summed_by_convolution
-        return 2.0 * op.shapes[0].elements * count(op, beside)
-    total = 0.0
-    if op.opcode in ("fusion", "call", "async-start"):
-        for name in op.called:
-            inner = {o.name: o for o in module.computations.get(name, [])}
-            total += sum(instruction_flops(module, o, inner) for o in inner.values())
-    return total
+        return 2.0 * op.shapes[0].elements * count(op)
+    is_call = op.opcode in ("fusion", "call", "async-start")
+    return sum(map(instruction_flops, op.inside)) if is_call else 0.0
 
 
-def _summed_by_dot(op: Instruction, beside: Mapping[str, Instruction]) -> int:
+def _summed_by_dot(op: Instruction) -> int:
     """Count the products that are summed in each element of the output."""
-    left = beside.get(op.operands[0]) if op.operands else None
-    contracting = op.attribute("lhs_contracting_dims")
-    if not left or not contracting:
-        return 0
-    return math.prod(left.shapes[0].dimensions[int(d)] for d in contracting.split(","))
+    left, contracting = op.operands[0], op.attribute("lhs_contracting_dims")
+    return math.prod(left.shapes[0].dimensions[int(d)] for d in contracting.split(",") if d)
 
 
-def _summed_by_convolution(op: Instruction, beside: Mapping[str, Instruction]) -> int:
+def _summed_by_convolution(op: Instruction) -> int:
     """Count the same of the convolutions that this compiler writes for matmuls.
 
     A spatial dimension of the kernel is summed over, unless the window picks one element of it:
     for a batch dimension the input is dilated by the window's size; for a dimension that comes from
     the kernel alone the input is padded by the window's size less one.
     """
-    kernel = beside.get(op.operands[1]) if len(op.operands) > 1 else None
-    labels = _DIM_LABELS.match(op.attribute("dim_labels"))
-    if not kernel or not labels:
-        return 0
+    kernel, labels = op.operands[1], _DIM_LABELS.match(op.attribute("dim_labels"))
+    assert labels is not None
     window = dict(part.split("=") for part in op.attribute("window").split())
     sizes = zip(labels[2], kernel.shapes[0].dimensions, strict=True)
     return math.prod(

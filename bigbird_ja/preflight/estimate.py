@@ -105,8 +105,7 @@ def examine(
         step, compiled = _compile(resolved, data, target, batch, with_code)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
-    result = _figures(resolved, data, target, batch, compiled, measured)
-    return result | {"lacking": kernels.lacking(config, data, "tpu", target.chip.name)}
+    return _figures(resolved, data, target, batch, compiled, measured)
 
 
 def _compile(
@@ -157,29 +156,23 @@ def _figures(
         if not cost.trips_known:
             reason = f"{cost.instruction.name} is in a loop of unknown trip count"
             return missing | sizes | {"code_not_counted": reason}
-    result = common | sizes | _priced(target.chip, module, priced, compiled)
-    seconds = result["step_ms"] / 1e3
-    result["mfu"] = result["model_flops"] / (seconds * target.chip.peak_flops)
-    result["tokens_per_second_per_core"] = batch * accumulated * data.seq_length / seconds
-    result |= _by_code(module, priced, compiled, target.chip, measured)
-    return result | (_between_devices(target, result, priced) if target.is_slice else {})
-
-
-def _priced(
-    chip: Chip, module: hlo.Module, priced: list[costs.Cost], program: Program
-) -> dict[str, Any]:
-    """Return the figures by priced cycles, of one device and step."""
-    total = sum(cost.cycles for cost in priced)
-    looped_flops, looped_bytes = costs.looped_work(module, priced)
-    return {
+    cycles = sum(cost.cycles for cost in priced)
+    seconds = cycles / target.chip.clock_hz
+    looped_flops, looped_bytes = costs.looped_work(priced)
+    result = common | sizes
+    result |= {
         "estimated_cycles": round(sum(cost.estimated for cost in priced)),
-        "priced_cycles": round(total),
-        "step_ms": total / chip.clock_hz * 1e3,
-        "flops": program.flops + looped_flops,
-        "hbm_traffic_bytes": program.bytes_accessed + looped_bytes,
+        "priced_cycles": round(cycles),
+        "step_ms": seconds * 1e3,
+        "flops": compiled.flops + looped_flops,
+        "hbm_traffic_bytes": compiled.bytes_accessed + looped_bytes,
         "unestimated_ops": sum(cost.trips for cost in priced if cost.priced),
         "by_kind": figures.by_kind(priced),
+        "mfu": common["model_flops"] / (seconds * target.chip.peak_flops),
+        "tokens_per_second_per_core": batch * accumulated * data.seq_length / seconds,
     }
+    result |= _by_code(module, priced, compiled, target.chip, measured)
+    return result | (_between_devices(target, result, priced) if target.is_slice else {})
 
 
 def _by_code(
@@ -193,13 +186,12 @@ def _by_code(
     code = roofline.code_costs(module, priced, program.code, chip) if program.code else []
     reason = roofline.not_counted(code)
     result: dict[str, Any] = dict.fromkeys(figures.CODE_KEYS)
-    if reason:
-        code = []
-    elif code:
+    counted = priced if reason or not code else code
+    if counted is code:
         result = figures.code_figures(code, roofline.step_time(module, code, chip))
     if measured is not None:
-        result["profile"] = figures.beside_profile(priced, code, measured, chip.clock_hz)
-    return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(priced, code=code)}
+        result["profile"] = figures.beside_profile(counted, measured, chip.clock_hz)
+    return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(counted)}
 
 
 def _between_devices(

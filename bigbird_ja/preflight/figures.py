@@ -68,33 +68,29 @@ def _rounded(sums: dict[str, float]) -> dict[str, int]:
     return {name: round(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])}
 
 
-def top_ops(costs: Sequence[Cost], code: Sequence[CodeCost] = ()) -> list[dict[str, Any]]:
+def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
     """List the costliest ops, the same op of all layers taken together.
 
     Args:
-        costs: of a step.
-        code: of the same costs in the same order, where there is machine code: it decides which are
-            costliest, and adds `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
+        costs: of a step. With machine code (`CodeCost`) it decides which are costliest, and there
+            are `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by` too.
     """
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for place, cost in enumerate(costs):
-        groups[generic_name(cost), cost.instruction.opcode].append(place)
+    groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
+    for cost in costs:
+        groups[generic_name(cost), cost.instruction.opcode].append(cost)
     ops = []
-    for (name, opcode), places in groups.items():
-        alike = [costs[place] for place in places]
+    for (name, opcode), alike in groups.items():
         op: dict[str, Any] = {"op": name, "opcode": opcode, "kind": kind_of(alike[0])}
         op["count"] = sum(cost.trips for cost in alike)
-        op["cycles"] = round(sum(cost.cycles for cost in alike))
+        op["cycles"] = round(sum(cost.estimated + cost.priced for cost in alike))
         op["priced"] = round(sum(cost.priced for cost in alike))
-        if code:
-            by_code = [code[place] for place in places]
-            op["code_cycles"] = round(sum(one.cycles for one in by_code))
-            op["bundle_cycles"] = round(sum(one.bundle_cycles or 0.0 for one in by_code))
-            op["hbm_cycles"] = round(sum(one.hbm_cycles for one in by_code))
-            op["bound_by"] = max(by_code, key=lambda one: one.cycles).bound_by  # of the dearest
+        if isinstance(alike[0], CodeCost):
+            op["code_cycles"] = round(sum(cost.cycles for cost in alike))
+            op["bundle_cycles"] = round(sum(cost.bundle_cycles or 0.0 for cost in alike))
+            op["hbm_cycles"] = round(sum(cost.hbm_cycles for cost in alike))
+            op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by  # of the dearest
         ops.append(op)
-    key = "code_cycles" if code else "cycles"
-    return sorted(ops, key=lambda op: -op[key])[:_SHOWN]
+    return sorted(ops, key=lambda op: -op.get("code_cycles", op["cycles"]))[:_SHOWN]
 
 
 def generic_name(cost: Cost) -> str:
@@ -118,7 +114,7 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
     kinds: dict[str, float] = defaultdict(float)
     bound: dict[str, float] = defaultdict(float)
     for code in costs:
-        kinds[kind_of(code.cost)] += code.cycles
+        kinds[kind_of(code)] += code.cycles
         bound[code.bound_by or "not counted"] += code.cycles
     if waiting:
         kinds[WAITING] = waiting
@@ -166,13 +162,12 @@ def op_seconds(folder: str) -> dict[str, float]:
 
 
 def beside_profile(
-    costs: Sequence[Cost], code: Sequence[CodeCost], seconds: Mapping[str, float], clock_hz: float
+    costs: Sequence[Cost], seconds: Mapping[str, float], clock_hz: float
 ) -> dict[str, Any]:
     """Return the ops of a step that a profile has, the same op of all layers taken together.
 
     Args:
-        costs: of the step.
-        code: of the same costs, where there is machine code: then it predicts.
+        costs: of the step; with machine code, it predicts.
         seconds: as of `op_seconds`.
         clock_hz: of the chip.
 
@@ -181,20 +176,16 @@ def beside_profile(
         `by_op`, the longest first.
     """
     groups: dict[str, dict[str, Any]] = {}
-    matched = 0
-    predictions: Sequence[Cost | CodeCost] = code or costs
-    for cost, predicted in zip(costs, predictions, strict=True):
-        if (took := seconds.get(cost.instruction.name)) is None:
-            continue
-        matched += 1
-        name = generic_name(cost)
+    found = [cost for cost in costs if cost.instruction.name in seconds]
+    for cost in found:
+        name, took = generic_name(cost), seconds[cost.instruction.name]
         one = groups.setdefault(name, {"op": name, "count": 0, "measured_ms": 0, "predicted_ms": 0})
         one["count"] += cost.trips
         one["measured_ms"] += took * cost.trips * 1e3
-        one["predicted_ms"] += predicted.cycles / clock_hz * 1e3
+        one["predicted_ms"] += cost.cycles / clock_hz * 1e3
     ops = sorted(groups.values(), key=lambda op: -op["measured_ms"])
     sums = {key: sum(op[key] for op in ops) for key in ("measured_ms", "predicted_ms")}
-    return {"ops": len(costs), "matched": matched, **sums, "by_op": ops}
+    return {"ops": len(costs), "matched": len(found), **sums, "by_op": ops}
 
 
 # --- for people ---------------------------------------------------------------------------------
@@ -211,11 +202,6 @@ def describe(result: Mapping[str, Any], chip: Chip) -> str:
     lines = _fitting(result, chip) if result["fits"] else _not_fitting(result, chip)
     if "largest_batch_per_core" in result:
         lines.append(f"largest batch that fits: {result['largest_batch_per_core']} per {chip.unit}")
-    if result.get("lacking"):
-        lines.append(
-            f"warning: not the step that trains on this chip, which has attention as a kernel"
-            f" and is cheaper ({result['lacking']} for that)"
-        )
     return "\n".join([head, *(f"  {line}" for line in lines)])
 
 

@@ -4,9 +4,11 @@ Text and not `HloModuleProto`: jaxlib cannot make the message of a program with 
 SparseCores (see `compile.optimised`), and libtpu lists such a program as text only.
 """
 
+from __future__ import annotations
+
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -55,15 +57,16 @@ class Shape:
         return math.prod(sizes) * _BYTES[self.kind]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Instruction:
     """One instruction of a computation."""
 
     name: str
-    opcode: str
-    shapes: tuple[Shape, ...]  # of the output; several for a tuple
-    operands: tuple[str, ...]
-    number: int | None  # a parameter's place, or the value of an integer scalar constant
+    opcode: str  # empty for an operand that the text does not define
+    shapes: tuple[Shape, ...] = ()  # of the output; several for a tuple
+    operands: tuple[Instruction, ...] = field(default=(), repr=False)
+    called: tuple[Computation, ...] = field(default=(), repr=False)
+    number: int | None = None  # a parameter's place, or the value of an integer scalar constant
     type_text: str = ""  # shapes, layouts and memories of the output
     attributes: str = field(repr=False, default="")  # the text after the operands
     text: str = field(repr=False, default="")
@@ -73,11 +76,10 @@ class Instruction:
         """Count the output's bytes as `Shape.padded_bytes` does."""
         return sum(shape.padded_bytes for shape in self.shapes)
 
-    @cached_property
-    def called(self) -> tuple[str, ...]:
-        """Name the computations of a fusion, of a while (body and condition) or of branches."""
-        names = " ".join(_CALLED.findall(self.attributes))
-        return tuple(re.findall(r"[\w.\-]+", names))
+    @property
+    def inside(self) -> list[Instruction]:
+        """List the instructions of the computations that this one calls."""
+        return [inner for computation in self.called for inner in computation.instructions]
 
     @cached_property
     def estimated_cycles(self) -> int | None:
@@ -95,32 +97,43 @@ class Instruction:
         match = re.search(rf"\b{name}={_VALUE}", self.attributes)
         return match[match.lastindex or 0] if match else ""
 
+    def computation(self, name: str) -> list[Instruction]:
+        """List the instructions of the computation that the attribute names: a loop's body, ..."""
+        wanted = self.attribute(name)
+        return [op for one in self.called if one.name == wanted for op in one.instructions]
 
-@dataclass
+
+@dataclass(frozen=True, eq=False)
+class Computation:
+    """Instructions in the order in which they run."""
+
+    name: str
+    instructions: list[Instruction]
+
+
+@dataclass(frozen=True)
 class Module:
-    """Computations by name, and the name of the one that runs."""
+    """All computations, and the one that runs."""
 
-    entry: str
-    computations: dict[str, list[Instruction]]
-
-    def inside(self, op: Instruction) -> list[Instruction]:
-        """List the instructions of the computations that one calls."""
-        return [inner for name in op.called for inner in self.computations.get(name, [])]
+    entry: Computation
+    computations: Mapping[str, Computation]
 
 
 def parse(text: str) -> Module:
-    """Parse a module's text. An instruction may take several lines, as JAX's own kernels do.
+    """Parse a module's text, in which computations and operands come before their users.
+
+    An instruction may take several lines, as JAX's own kernels do.
 
     Raises:
         ValueError: the text has no ENTRY computation.
     """
-    computations: dict[str, list[str]] = {}
+    blocks: dict[str, list[str]] = {}
     entry, current = "", None
     for line in text.splitlines():
         if current is None:
             match = _COMPUTATION.match(line)
             if match:
-                current = computations.setdefault(match[2], [])
+                current = blocks.setdefault(match[2], [])
                 entry = match[2] if match[1] else entry
         elif _END.match(line):
             current = None
@@ -130,31 +143,36 @@ def parse(text: str) -> Module:
             current[-1] += f" {line.strip()}"
     if not entry:
         raise ValueError("HLO text without an ENTRY computation")
-    parsed = {name: map(parse_instruction, lines) for name, lines in computations.items()}
-    return Module(entry, {name: [op for op in ops if op] for name, ops in parsed.items()})
+    computations: dict[str, Computation] = {}
+    for name, lines in blocks.items():
+        computations[name] = Computation(name, parse_lines(lines, computations))
+    return Module(computations[entry], computations)
 
 
-def parse_instruction(line: str) -> Instruction | None:
-    """Parse one instruction; None where the text is none."""
-    head = _HEAD.match(line)
-    if not head:
-        return None
-    type_text, call = _split_type(line[head.end() :])
-    opcode = _OPCODE.match(call)
-    if not opcode:
-        return None
-    operands, attributes = _split_parenthesis(call[opcode.end() - 1 :])
-    number = _NUMBER.fullmatch(operands)
-    return Instruction(
-        name=head[2],
-        opcode=opcode[1],
-        shapes=tuple(_shapes(type_text)),
-        operands=tuple(_OPERAND.findall(operands)),
-        number=int(number[1]) if number else None,
-        type_text=type_text,
-        attributes=attributes,
-        text=line.strip(),
-    )
+def parse_lines(lines: list[str], known: Mapping[str, Computation]) -> list[Instruction]:
+    """Parse the instructions of a computation, which call the known ones; leave out other lines."""
+    named: dict[str, Instruction] = {}
+    for line in lines:
+        head = _HEAD.match(line)
+        type_text, call = _split_type(line[head.end() :]) if head else ("", "")
+        opcode = _OPCODE.match(call)
+        if not head or not opcode:
+            continue
+        operands, attributes = _split_parenthesis(call[opcode.end() - 1 :])
+        number = _NUMBER.fullmatch(operands)
+        called = re.findall(r"[\w.\-]+", " ".join(_CALLED.findall(attributes)))
+        named[head[2]] = Instruction(
+            name=head[2],
+            opcode=opcode[1],
+            shapes=tuple(_shapes(type_text)),
+            operands=tuple(named.get(n) or Instruction(n, "") for n in _OPERAND.findall(operands)),
+            called=tuple(known[n] for n in called if n in known),
+            number=int(number[1]) if number else None,
+            type_text=type_text,
+            attributes=attributes,
+            text=line.strip(),
+        )
+    return list(named.values())
 
 
 def _split_type(text: str) -> tuple[str, str]:

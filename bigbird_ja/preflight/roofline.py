@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bigbird_ja.accelerators import Chip
 from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_count
-from bigbird_ja.preflight.hlo import Instruction, Module
+from bigbird_ja.preflight.hlo import Computation, Instruction, Module
 from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
 
 # An op waits for no resource that is less full than this.
@@ -43,15 +43,14 @@ _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_confi
 
 
 @dataclass(frozen=True)
-class CodeCost:
+class CodeCost(Cost):
     """One instruction's share of the step by machine code. Cycles are of all its trips together."""
 
-    cost: Cost
     # One per bundle, and of a kernel what the steps of its grid wait; None where not counted.
-    bundle_cycles: float | None
-    hbm_cycles: float  # its bytes in HBM, read and written once, at the chip's bandwidth
-    matrix_cycles: float  # its products at the chip's peak
-    bound_by: str | None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None where not counted
+    bundle_cycles: float | None = None
+    hbm_cycles: float = 0.0  # its bytes in HBM, read and written once, at the chip's bandwidth
+    matrix_cycles: float = 0.0  # its products at the chip's peak
+    bound_by: str | None = None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None where not counted
 
     @property
     def cycles(self) -> float:
@@ -60,7 +59,7 @@ class CodeCost:
         A schedule may write products closer together than a matrix unit takes them. Priced cycles
         stand for unknown bundles.
         """
-        bundles = self.cost.cycles if self.bundle_cycles is None else self.bundle_cycles
+        bundles = super().cycles if self.bundle_cycles is None else self.bundle_cycles
         return max(bundles, self.hbm_cycles, self.matrix_cycles)
 
 
@@ -79,9 +78,9 @@ def code_costs(
     priced = []
     for cost in costs:
         op = cost.instruction
-        hbm = hbm_cycles(hbm_bytes(module, op, cost.beside), chip)
-        listed = lookup.find(op, cost.beside)
-        flops = instruction_flops(module, op, cost.beside)
+        hbm = hbm_cycles(hbm_bytes(op), chip)
+        listed = lookup.find(op)
+        flops = instruction_flops(op)
         if listed and not flops:  # a kernel: the module does not say what it multiplies
             flops = listed.matmuls * MATMUL_FLOPS[chip.name]
         matrix = flops / chip.peak_flops * chip.clock_hz
@@ -91,14 +90,22 @@ def code_costs(
             copying = listed.steps * STEP_SECONDS * chip.clock_hz
             bundles = (max(listed.cycles, matrix) + copying) * cost.trips
         limit = None if listed is None else bound_by(listed, hbm, matrix)
-        priced.append(CodeCost(cost, bundles, hbm * cost.trips, matrix * cost.trips, limit))
+        priced.append(
+            CodeCost(
+                **vars(cost),
+                bundle_cycles=bundles,
+                hbm_cycles=hbm * cost.trips,
+                matrix_cycles=matrix * cost.trips,
+                bound_by=limit,
+            )
+        )
     return priced
 
 
 def not_counted(costs: Iterable[CodeCost]) -> str | None:
     """Name the kernel whose cycles cannot be counted: it has no price beside its bundles."""
     for code in costs:
-        op = code.cost.instruction
+        op = code.instruction
         if code.bundle_cycles is None and op.attribute("custom_call_target") == KERNEL:
             return f"{op.name}, a kernel, has loops of unknown trip count or no machine code"
     return None
@@ -129,23 +136,17 @@ def hbm_cycles(size: float, chip: Chip) -> float:
     return size / chip.hbm_bytes_per_second * chip.clock_hz
 
 
-def hbm_bytes(module: Module, op: Instruction, beside: Mapping[str, Instruction]) -> int:
+def hbm_bytes(op: Instruction) -> int:
     """Count the bytes that an instruction reads from HBM and writes there, each array once, padded.
 
     Of an operand from which a fusion only takes slices or rows, those count; of an output that it
     updates in place, the update.
     """
-    inner = module.inside(op)
-    total = sum(
-        _read_bytes(inner, place, beside[name])
-        for place, name in enumerate(op.operands)
-        if name in beside
-    )
+    total = sum(_read_bytes(op.inside, place, one) for place, one in enumerate(op.operands))
     written = _bytes_in_hbm(op)
-    named = {o.name: o for o in inner}
-    updates = [o for o in inner if _is_update(o) and o.text.startswith("ROOT")]
-    if written and updates and updates[0].operands[1] in named:
-        written = min(written, named[updates[0].operands[1]].padded_bytes)
+    updates = [o for o in op.inside if _is_update(o) and o.text.startswith("ROOT")]
+    if written and updates and updates[0].operands[1].opcode:
+        written = min(written, updates[0].operands[1].padded_bytes)
     return total + written
 
 
@@ -160,10 +161,10 @@ def _is_update(op: Instruction) -> bool:
 def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> int:
     """Count the bytes that a fusion with the instructions `inner` reads of one operand."""
     whole = _bytes_in_hbm(operand)
-    named = (op.name for op in inner if op.opcode == "parameter" and op.number == place)
-    parameter = next(named, None)
+    found = (op for op in inner if op.opcode == "parameter" and op.number == place)
+    parameter = next(found, None)
     users = [op for op in inner if parameter in op.operands]
-    if not whole or not users or any(op.operands[0] != parameter for op in users):
+    if not whole or not users or any(op.operands[0] is not parameter for op in users):
         return whole
     if all(op.opcode in _PICKING for op in users):
         return min(whole, sum(op.padded_bytes for op in users))
@@ -174,31 +175,26 @@ class _CodeLookup:
     """Find an instruction's machine code, by its name or by that of an identical one."""
 
     def __init__(self, module: Module, code: Mapping[str, Code]) -> None:
-        self._module, self._code = module, code
-        self._by_text: dict[str, Code] = {}
-        self._bodies: dict[str, str] = {}
-        for instructions in module.computations.values():
-            beside = {op.name: op for op in instructions}
-            for op in beside.values():
-                if op.name in code:
-                    self._by_text[self._text(op, beside)] = code[op.name]
+        self._code, self._bodies = code, dict[Computation, str]()
+        every = (op for one in module.computations.values() for op in one.instructions)
+        self._by_text = {self._text(op): code[op.name] for op in every if op.name in code}
 
-    def find(self, op: Instruction, beside: Mapping[str, Instruction]) -> Code | None:
-        code = self._code.get(op.name) or self._by_text.get(self._text(op, beside))
+    def find(self, op: Instruction) -> Code | None:
+        code = self._code.get(op.name) or self._by_text.get(self._text(op))
         return code if code and code.is_counted else None
 
-    def _text(self, op: Instruction, beside: Mapping[str, Instruction]) -> str:
+    def _text(self, op: Instruction) -> str:
         """Return a text that is equal for instructions that differ in names and origin only."""
-        operands = [beside[name].type_text for name in op.operands if name in beside]
-        bodies = [self._body(name) for name in op.called]
-        return "\n".join([_without_names(op.text), *operands, *bodies])
+        operands = [operand.type_text for operand in op.operands if operand.opcode]
+        return "\n".join([_without_names(op.text), *operands, *map(self._body, op.called)])
 
-    def _body(self, name: str) -> str:
-        if name not in self._bodies:
-            ops = self._module.computations.get(name, [])
+    def _body(self, computation: Computation) -> str:
+        if computation not in self._bodies:
+            ops = computation.instructions
             called = [self._body(inner) for op in ops for inner in op.called]
-            self._bodies[name] = _without_names("\n".join(op.text for op in ops)) + "".join(called)
-        return self._bodies[name]
+            text = _without_names("\n".join(op.text for op in ops))
+            self._bodies[computation] = text + "".join(called)
+        return self._bodies[computation]
 
 
 def _without_names(text: str) -> str:
@@ -231,12 +227,13 @@ def step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime
         costs: of its ops.
         chip: for which it was compiled.
     """
-    by_name = {code.cost.instruction.name: code for code in costs}
-    return _run(module, module.entry, by_name, chip)
+    by_op = {code.instruction: code for code in costs}
+    return _run(module.entry.instructions, by_op, chip)
 
 
-def _run(module: Module, name: str, costs: Mapping[str, CodeCost], chip: Chip) -> StepTime:
-    instructions = module.computations.get(name, [])
+def _run(
+    instructions: Sequence[Instruction], costs: Mapping[Instruction, CodeCost], chip: Chip
+) -> StepTime:
     done_at = {
         op.operands[0]: place
         for place, op in enumerate(instructions)
@@ -248,32 +245,32 @@ def _run(module: Module, name: str, costs: Mapping[str, CodeCost], chip: Chip) -
     for place, op in enumerate(instructions):
         if op.opcode in ("copy-start", "slice-start"):
             busy = hbm_cycles(_copied_bytes(op), chip)
-            heapq.heappush(copies, (done_at.get(op.name, len(instructions)), busy))
+            heapq.heappush(copies, (done_at.get(op, len(instructions)), busy))
             total.add(StepTime(hbm=busy, copied=busy))
         elif op.opcode in ("copy-done", "slice-done"):
             while copies and copies[0][0] <= place:
                 total.waiting += heapq.heappop(copies)[1]
         else:
-            one = _one(module, op, costs, chip)
+            one = _one(op, costs, chip)
             _serve(copies, max(one.cycles + one.waiting - one.hbm, 0.0))
             total.add(one)
     return total
 
 
-def _one(module: Module, op: Instruction, costs: Mapping[str, CodeCost], chip: Chip) -> StepTime:
+def _one(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> StepTime:
     """Count one op, all trips of a loop together."""
     if op.opcode in CONTROL:
         is_loop = op.opcode == "while"
-        trips = (is_loop and trip_count(module, op)) or 1
-        names = (op.attribute("body"),) if is_loop else op.called
+        trips = (is_loop and trip_count(op)) or 1
+        bodies = [op.computation("body")] if is_loop else [one.instructions for one in op.called]
         # Of a conditional the dearest branch runs; the others have no costs.
-        runs = [_run(module, name, costs, chip) for name in names]
+        runs = [_run(body, costs, chip) for body in bodies]
         dearest = max(runs, key=lambda run: run.cycles, default=StepTime())
         return StepTime(*(trips * part for part in vars(dearest).values()))
-    code = costs.get(op.name)
+    code = costs.get(op)
     if code is None:
         return StepTime()
-    return StepTime(code.cycles / code.cost.trips, code.hbm_cycles / code.cost.trips)
+    return StepTime(code.cycles / code.trips, code.hbm_cycles / code.trips)
 
 
 def _serve(copies: list[tuple[int, float]], cycles: float) -> None:

@@ -7,16 +7,13 @@ import os
 import string
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
-from bigbird_ja.run import Evaluation, EventRecord, Example, HeartbeatRecord, MetricsRecord
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings import Data
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
@@ -24,22 +21,34 @@ from bigbird_ja.storage import decode
 
 # Without a heartbeat for so long nobody is training, whatever the last state was.
 _FRESH_SECONDS = 300.0
-_LABELS = {"engine_why": "reason for the engine"}  # of fields of the event of a start
 
 
-@dataclass(frozen=True)
 class RunLogs:
-    """Holds what one MODEL_DIR says of its run."""
+    """What one MODEL_DIR says of its run."""
 
-    name: str
-    model_dir: str
-    settings: tuple[Config, Data] | None
-    metrics: list[MetricsRecord]
-    evaluations: list[Evaluation]
-    events: list[EventRecord]
-    heartbeat: HeartbeatRecord | None
-    is_running: bool
-    measured: Mapping[str, Any] = field(default_factory=dict)  # by `doctor --measure`
+    def __init__(self, model_dir: str, now: float) -> None:
+        """Read the files.
+
+        Raises:
+            BadInput: it holds nothing of a run.
+        """
+        self.name, self.model_dir = storage.base_name(model_dir), model_dir
+        path = storage.join(model_dir, "config.yaml")
+        self.settings = read_config(path) if storage.exists(path) else None
+        self.metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
+        self.events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
+        if self.settings is None and not self.metrics and not self.events:
+            raise BadInput(
+                f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)"
+            )
+        newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
+        self.evaluations = [newest[step] for step in sorted(newest)]
+        self.heartbeat = beat = run_log.read_heartbeat(model_dir)
+        self.is_running = (
+            beat is not None and beat["state"] != "stopped" and now - beat["time"] < _FRESH_SECONDS
+        )
+        path = storage.join(model_dir, run_log.MEASURED)  # by `doctor --measure`
+        self.measured = decode.read_json(path, dict[str, Any]) if storage.exists(path) else {}
 
     @property
     def step(self) -> int:
@@ -77,56 +86,28 @@ class RunLogs:
         """Return the cost that the supervisor has counted; None where there was none."""
         return run_log.counted_usd(self.events)
 
+    @property
+    def newest_evaluation(self) -> Mapping[str, Any]:
+        """Return the evaluation of the newest step that has one; empty if there is none."""
+        return self.evaluations[-1] if self.evaluations else {}
+
     def count(self, *names: str) -> int:
         """Count the events of these names."""
         return sum(event["event"] in names for event in self.events)
 
 
-def collect(model_dir: str, now: float) -> RunLogs:
-    """Read one MODEL_DIR.
-
-    Raises:
-        BadInput: it holds nothing of a run.
-    """
-    config_path = storage.join(model_dir, "config.yaml")
-    settings = read_config(config_path) if storage.exists(config_path) else None
-    metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
-    events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
-    if settings is None and not metrics and not events:
-        raise BadInput(f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)")
-    heartbeat = run_log.read_heartbeat(model_dir)
-    measured = storage.join(model_dir, run_log.MEASURED)
-    newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
-    is_running = (
-        heartbeat is not None
-        and heartbeat["state"] != "stopped"
-        and now - heartbeat["time"] < _FRESH_SECONDS
-    )
-    return RunLogs(
-        name=storage.base_name(model_dir),
-        model_dir=model_dir,
-        settings=settings,
-        metrics=metrics,
-        evaluations=[newest[step] for step in sorted(newest)],
-        events=events,
-        heartbeat=heartbeat,
-        is_running=is_running,
-        measured=decode.read_json(measured, dict[str, Any]) if storage.exists(measured) else {},
-    )
-
-
-def distinct(runs: Sequence[RunLogs]) -> list[RunLogs]:
+def name_apart(runs: Sequence[RunLogs]) -> None:
     """Name each run by the shortest end of its path that no other has.
 
     A page shows no more of the path.
     """
     parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
-    length = next(
-        (n for n in range(1, 9) if len({tuple(part[-n:]) for part in parts}) == len(runs)), 1
-    )
-    return [
-        replace(run, name="/".join(part[-length:])) for run, part in zip(runs, parts, strict=True)
-    ]
+    for length in (*range(1, 9), 1):  # the last for a run that is given twice
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(runs):
+            break
+    for run, name in zip(runs, names, strict=True):
+        run.name = name
 
 
 def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:
@@ -183,7 +164,7 @@ def _card(run: RunLogs, index: int, folder: str) -> str:
     if run.cost_usd is not None:
         facts["cost so far"] = f"${run.cost_usd:,.2f}"
     if run.evaluations:
-        facts["held-out loss"] = number(run.evaluations[-1]["masked_lm_loss"], ".4f")
+        facts["held-out loss"] = number(run.newest_evaluation["masked_lm_loss"], ".4f")
     cells = "".join(f"<div><span>{k}</span><b>{_escape(v)}</b></div>" for k, v in facts.items())
     kind, state = _state(run)
     share = min(1.0, run.step / total) if total else 0.0
@@ -223,7 +204,7 @@ def _state(run: RunLogs) -> tuple[str, str]:
 def _training(runs: Sequence[RunLogs]) -> list[str]:
     """Draw charts over the steps."""
 
-    def series(key: str, held_out: str = "") -> list[Series]:
+    def chart(title: str, key: str, held_out: str = "", is_share: bool = False) -> str:
         lines = []
         for index, run in enumerate(runs):
             name = f"{run.name}, held out"
@@ -231,14 +212,13 @@ def _training(runs: Sequence[RunLogs]) -> list[str]:
                 Series(run.name, _points(run.metrics, key), index),
                 Series(name, _points(run.evaluations, held_out), index, is_dots=True),
             ]
-        return lines
+        return line_chart(title, lines, is_share)
 
-    accuracy = series("masked_lm_accuracy", "masked_lm_accuracy")
     return [
-        line_chart("Loss", series("loss", "masked_lm_loss")),
-        line_chart("Masked-LM accuracy", accuracy, is_share=True),
-        line_chart("Learning rate", series("learning_rate")),
-        line_chart("Tokens per second", series("tokens_per_second")),
+        chart("Loss", "loss", "masked_lm_loss"),
+        chart("Masked-LM accuracy", "masked_lm_accuracy", "masked_lm_accuracy", is_share=True),
+        chart("Learning rate", "learning_rate"),
+        chart("Tokens per second", "tokens_per_second"),
     ]
 
 
@@ -254,18 +234,16 @@ def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
         ("Accuracy by position in the sequence", "by_position"),
         ("Accuracy by distance to the nearest visible same token", "by_distance"),
     ):
-        tables = {}
-        for run in runs:
-            newest: Mapping[str, Any] = run.evaluations[-1] if run.evaluations else {}
-            tables[run.name] = _shares(newest.get(key) or [], "accuracy")
+        tables = {
+            run.name: {
+                "none" if row["from"] is None else f"{row['from']}+": row["accuracy"]
+                for row in (run.newest_evaluation.get(key) or [])
+            }
+            for run in runs
+        }
         if any(tables.values()):
             charts.append(bar_chart(title, tables))
     return charts or ['<p class="none">not evaluated yet</p>']
-
-
-def _shares(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, float | None]:
-    """Return a column by the name of its bucket."""
-    return {"none" if row["from"] is None else f"{row['from']}+": row[key] for row in rows}
 
 
 def _examples(run: RunLogs) -> str:
@@ -273,9 +251,8 @@ def _examples(run: RunLogs) -> str:
     shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
     if not shown:
         return ""
-    examples: Sequence[Example] = shown[-1]["examples"]
     rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
-    for e in examples:
+    for e in shown[-1]["examples"]:
         is_right = e["guess"] and e["truth"].startswith(e["guess"])  # tokens may be short
         verdict = "right" if is_right else "wrong"
         rows.append(
@@ -311,23 +288,23 @@ def _environment(run: RunLogs) -> dict[str, Any]:
     return {
         "sessions": run.count("started", "resumed"),
         "checkpoints saved": run.count("saved"),
-        **{_LABELS.get(key, key): value for key, value in last.items() if key not in left_out},
+        **{key: value for key, value in last.items() if key not in left_out},
         **(last.get("environment") or {}),
     }
 
 
 def _measured(run: RunLogs) -> dict[str, Any]:
     """Return what `doctor --measure` found, and what was predicted, where it was."""
+
+    def text(value: Any) -> str:
+        return f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
+
     predicted, rows = run.measured.get("predicted", {}), {}
     for key, value in run.measured.items():
         if key not in ("model_dir", "predicted"):
-            text = f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
             beside = predicted.get(key)
-            rows[key] = (
-                text
-                if not isinstance(beside, (int, float))
-                else f"{text} (predicted {beside:,.6g})"
-            )
+            is_number = isinstance(beside, (int, float))
+            rows[key] = text(value) + (f" (predicted {text(beside)})" if is_number else "")
     return rows | ({"prediction": predicted["error"]} if "error" in predicted else {})
 
 

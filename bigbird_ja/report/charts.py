@@ -90,14 +90,9 @@ def bar_chart(title: str, tables: Mapping[str, Mapping[str, float | None]]) -> s
         width = 0.8 / len(tables)
         for index, (name, table) in enumerate(tables.items()):
             places = np.arange(len(labels)) - 0.4 + (index + 0.5) * width
-            known = {
-                place: share
-                for place, label in zip(places, labels, strict=True)
-                if (share := table.get(label)) is not None
-            }
-            axes.bar(
-                list(known), list(known.values()), 0.92 * width, color=colour(index), label=name
-            )
+            shares = np.array([table.get(label) for label in labels], float)  # nan for None
+            known = ~np.isnan(shares)
+            axes.bar(places[known], shares[known], 0.92 * width, color=colour(index), label=name)
         axes.set_xticks(range(len(labels)), labels)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
 

@@ -7,16 +7,12 @@ import unicodedata
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bigbird_ja import evaluation
 from bigbird_ja.data import pipeline
-from bigbird_ja.data.manifest import load
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.pattern import padded_length
-from bigbird_ja.settings.values import varied
 from bigbird_ja.text.corpus import open_corpus
-from tests.model.tiny import tiny_config
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +25,14 @@ def result(forward, small_run, manifest):
     return evaluation.evaluate_model(forward, small_run.data_dir, manifest)
 
 
+@pytest.fixture
+def batch(small_run, manifest):
+    """The first held-out records."""
+    size = evaluation.batch_size(256)
+    batches = pipeline.eval_batches(manifest, small_run.data_dir, batch_size=size)
+    return {name: value.copy() for name, value in next(batches.as_numpy_iterator()).items()}
+
+
 def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert result["sequences"] == manifest.eval.sequences
     for key in ("by_position", "by_distance"):
@@ -39,36 +43,30 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run):
+def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run, batch):
     """Fixed Japanese sentences were shown whatever the language of tokenizer and text."""
-    tokenizer, batch = trained.tokenizer, first_batch(small_run)
+    tokenizer = trained.tokenizer
     asked, ask = [], forward.log_probabilities
     forward.log_probabilities = lambda *given: asked.append(given) or ask(*given)
     assert evaluation.preview(forward, tokenizer, batch) == result["examples"]
     del forward.log_probabilities
     ((ids, places),) = asked
     assert len(result["examples"]) == len(ids) == 3
-    texts = "".join(open_corpus([small_run.corpus]).texts()).replace("\n", "")
+
+    def without_spaces(text):
+        return re.sub(r"\s|_NEWLINE_", "", unicodedata.normalize("NFKC", text))
+
+    texts = "".join(open_corpus([small_run.corpus]).texts())
     for e, row, (place,) in zip(result["examples"], ids, places, strict=True):
         whole = f"{e['before']}{e['truth']}{e['after']}".strip()
-        assert without_spaces(whole) in without_spaces(unicodedata.normalize("NFKC", texts))
+        assert without_spaces(whole) in without_spaces(texts)
         assert row[place] == tokenizer.special.mask and (row == row[place]).sum() == 1
         assert e["truth"].isalnum() and 0 <= e["probability"] <= 1
         assert e["guess"] in tokenizer.written or f"▁{e['guess']}" in tokenizer.written
 
 
-def without_spaces(text):
-    return re.sub(r"\s|_NEWLINE_", "", text)
-
-
-def first_batch(small_run):
-    size = evaluation.batch_size(256)
-    batches = pipeline.eval_batches(load(small_run.data_dir), small_run.data_dir, batch_size=size)
-    return {name: value.copy() for name, value in next(batches.as_numpy_iterator()).items()}
-
-
-def test_words_of_wordpiece_stand_apart_in_the_preview(forward, trained, small_run, monkeypatch):
-    tokenizer, batch = trained.tokenizer, first_batch(small_run)
+def test_words_of_wordpiece_stand_apart_in_the_preview(forward, trained, batch, monkeypatch):
+    tokenizer = trained.tokenizer
     joined = evaluation.preview(forward, tokenizer, batch)
     continues = np.arange(tokenizer.vocab_size) % 2 == 0
     monkeypatch.setattr(tokenizer, "continues_word", continues)
@@ -76,8 +74,7 @@ def test_words_of_wordpiece_stand_apart_in_the_preview(forward, trained, small_r
         assert after["after"].count(" ") > before["after"].count(" ")
 
 
-def test_records_without_predictions_have_no_preview(forward, trained, small_run):
-    batch = first_batch(small_run)
+def test_records_without_predictions_have_no_preview(forward, trained, batch):
     batch["masked_lm_weights"][:] = 0
     assert evaluation.preview(forward, trained.tokenizer, batch) == []
 
@@ -125,30 +122,6 @@ def test_padding_changes_no_prediction(forward):
     np.testing.assert_allclose(forward.log_probabilities(padded, positions), scores, atol=1e-5)
     with pytest.raises(ValueError, match="the model takes 256"):
         forward.log_probabilities(np.ones((1, 300), int), positions)
-
-
-def test_packed_documents_do_not_see_each_other_where_the_model_was_trained_so(trained):
-    config = varied(trained.config, {"model.attend_across_documents": False})
-    apart = Forward(config, trained.data, trained.params)
-    sep = 3
-    ids = np.random.default_rng(0).integers(11, 500, (2, 256))
-    ids[:, 100] = sep
-    ids[1, 101:] = ids[0, 101:]  # the second documents are the same, the first ones are not
-    positions = np.tile([150, 200, 255], (2, 1))
-    documents = tf.cumsum(tf.cast(tf.equal(ids, sep), tf.int32), axis=1, exclusive=True) + 1
-    measured = apart.log_probabilities(ids, positions, documents)
-    np.testing.assert_allclose(measured[1], measured[0], atol=1e-5)
-    mixed = apart.log_probabilities(ids, positions)
-    assert np.abs(mixed[1] - mixed[0]).max() > 1e-4
-
-
-def test_padded_lengths_are_tiles_only_where_attention_is_sparse():
-    config = tiny_config(208)  # blocks of 8, three random: full up to 88 tokens
-    for length, padded in ((50, 50), (88, 88), (89, 96), (208, 208)):
-        assert padded_length(config.model, length) == padded
-    assert (
-        padded_length(tiny_config(208, **{"model.attention_type": "original_full"}).model, 89) == 89
-    )
 
 
 def test_distances_equal_a_search_by_hand():

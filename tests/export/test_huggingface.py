@@ -3,9 +3,7 @@
 import dataclasses
 import importlib.util
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -48,7 +46,13 @@ def test_everything_agrees_and_the_card_states_it(exported, trained):
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlanguage: ja\nlicense: other\n") and "long-context" not in card
     loss = f"loss {losses['exported']:.4f} with"
-    for fact in ("6 of 6", "1,200 SentencePiece pieces", "not recorded", loss):
+    for fact in (
+        "6 of 6",
+        "pretrained from scratch with",
+        "1,200 SentencePiece pieces",
+        "not recorded",
+        loss,
+    ):
         assert fact in card, fact
 
 
@@ -66,21 +70,19 @@ def test_another_layer_norm_is_a_disagreement(exported, trained, small_run, mani
 
 
 def test_transformers_own_class_fills_short_texts_as_we_do(exported, trained):
-    folder, _ = exported
     text = "この城は[MASK]である。"
-    fill = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
+    fill = transformers.pipeline("fill-mask", model=str(exported[0]), device="cpu")
     assert type(fill.model).__name__ == "BigBirdForMaskedLM"
-    assert fill.model.config.attention_type == "block_sparse"
-    (ours,) = fill_mask(
-        Forward(trained.config, trained.data, trained.params), trained.tokenizer, text, 5
-    )
+    forward = Forward(trained.config, trained.data, trained.params)
+    (ours,) = fill_mask(forward, trained.tokenizer, text, 5)
     for mine, other in zip(ours, fill(text), strict=True):
         assert mine["token_id"] == other["token"]
         assert mine["probability"] == pytest.approx(other["score"], rel=1e-3)
 
 
-def test_the_card_s_code_runs(exported, tmp_path):
+def test_the_card_s_code_runs(exported, tmp_path, monkeypatch):
     folder, _ = exported
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
     card = (folder / "README.md").read_text(encoding="utf-8")
     blocks = [part.split("```")[0] for part in card.split("```python\n")[1:]]
     assert len(blocks) == 3 and "SentenceTransformer" in blocks[2]
@@ -88,9 +90,7 @@ def test_the_card_s_code_runs(exported, tmp_path):
         blocks.pop()
     code = "\n".join(blocks).replace("PATH_TO_THIS_FOLDER", str(folder))
     assert code.count("trust_remote_code=True") == len(blocks) - 1  # some lengths are sparse
-    env = {**os.environ, "HF_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
+    exec(code, {})
 
 
 def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_path, monkeypatch):
@@ -101,9 +101,6 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
     assert report["not_compared"].startswith("PyTorch is not installed")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not compared with training's (PyTorch is not installed" in card
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    report = parity.compare(str(tmp_path), trained, model_card.Options("x"))
-    assert "neither token ids nor scores" in parity.as_text(report)
 
 
 def test_our_commands_leave_the_folder_to_transformers(exported, small_run, capsys):

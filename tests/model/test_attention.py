@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bigbird_ja.model import pattern
 from bigbird_ja.model.bigbird import attend, is_tiled
-from bigbird_ja.model.layers import Tokens, dense_attention
+from bigbird_ja.model.layers import Tokens
 from tests.model.tiny import tiny_config
 
 WAYS = ("independent", "rolled", pytest.param("kernels", marks=pytest.mark.nightly))
@@ -53,7 +53,9 @@ def _interpret(make, operands):
     """In place of `call_jax`: by Pallas' interpreter, outside any graph."""
     import jax
 
-    outputs = make(True)(*(operand.numpy() for operand in operands))
+    arrays = [operand.numpy() for operand in operands]
+    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    outputs = jax.jit(make(True)).lower(*arrays).compile(quick)(*arrays)
     return [tf.constant(np.asarray(output)) for output in jax.tree_util.tree_leaves(outputs)]
 
 
@@ -121,52 +123,32 @@ def _check(way, shape, documents, heads=2, size=16, **how):
     ("shape", "documents", "jit"),
     [
         ((4, 12, 3), False, False),
-        ((4, 12, 3), True, False),
-        ((8, 16, 3), True, True),
-        ((4, 22, 2), True, False),
-        ((4, 10, 1), True, False),
+        ((8, 12, 3), True, True),
         ((4, 8, 0), True, False),
         ((4, 24, 5), True, False),
         ((4, 34, 3), True, False),  # kernels: one tile alone, then three at a time
     ],
 )
 def test_values_and_gradients_equal_the_dense_reference(way, shape, documents, jit):
-    _check(way, shape, documents, jit=jit and way != "kernels")
+    _check(way, shape, documents, jit=jit and way == "rolled")
 
 
 @pytest.mark.parametrize(
     ("shape", "heads", "documents"),
     [
         ((8, 10, 1), 2, True),  # two heads of 64 share one step
-        pytest.param((8, 10, 1), 2, False, marks=pytest.mark.nightly),
         pytest.param((4, 24, 5), 4, False, marks=pytest.mark.nightly),
-        pytest.param((4, 24, 5), 4, True, marks=pytest.mark.nightly),
     ],
 )
 def test_kernels_equal_the_dense_reference(shape, heads, documents):
     _check("kernels", shape, documents, heads, size=64)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_padding_gets_no_probability_at_all(way):
-    config = _config("block_sparse", way, 96)
-    inputs = _inputs(96)
-    padded = inputs["input_mask"] == 0
-    inputs["upstream"][padded] = 0
-    before = _run(config, inputs)
-    assert padded.any() and not before["hidden"][padded].any()
-    inputs["hidden"] = np.where(padded[..., None], np.float32(1e4), inputs["hidden"])
-    after = _run(config, inputs)
-    np.testing.assert_array_equal(after["output"][~padded], before["output"][~padded])
-    for name in _params():
-        if "query" not in name:
-            np.testing.assert_allclose(after[name], before[name], atol=1e-5, err_msg=name)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("attention_type", ["block_sparse", "simulated_sparse", "original_full"])
-def test_a_sequence_of_nothing_but_padding_is_finite(way, attention_type):
-    config = _config(attention_type, way, 96)
+@pytest.mark.parametrize(
+    ("attention_type", "way"), [*(("block_sparse", way) for way in WAYS[:2]), ("original_full", "")]
+)
+def test_a_sequence_of_nothing_but_padding_is_finite(attention_type, way):
+    config = _config(attention_type, way or "rolled", 96)
     inputs = _inputs(96)
     inputs["input_mask"][0] = 0
     results = _run(config, inputs)
@@ -185,18 +167,3 @@ def test_large_scores_stay_exact(way):
         for kind in ("block_sparse", "simulated_sparse")
     )
     np.testing.assert_allclose(sparse["output"], dense["output"], rtol=1e-3, atol=1)
-
-
-def test_full_attention_is_softmax_over_the_visible_keys():
-    random = np.random.default_rng(2)
-    q, k, v = (random.standard_normal((1, 16, 2, 8)).astype(np.float32) for _ in range(3))
-    inputs = _inputs(16)
-    mask, documents = inputs["input_mask"][:1], inputs["document_ids"][:1]
-    given = (tf.constant(x) for x in (q, k, v))
-    context = dense_attention(*given, Tokens(tf.constant(mask), tf.constant(documents)), None)
-    seen = (documents[0][:, None] == documents[0][None]) & (mask[0] > 0)
-    scores = np.einsum("qhd,khd->hqk", q[0], k[0]) / np.sqrt(8)
-    weights = np.exp(scores) * seen
-    total = weights.sum(-1, keepdims=True)
-    weights = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    np.testing.assert_allclose(context[0], np.einsum("hqk,khd->qhd", weights, v[0]), atol=1e-5)

@@ -40,12 +40,11 @@ def test_a_key_is_a_function_of_seed_step_and_place():
 
     of_tensors = fold_in(make_key(1, tf.constant(2, tf.int64)), tf.constant(3))
     assert key(1, 2, 3) == tuple(of_tensors.numpy().tolist())
-    others = {key(s, t, p) for s in (1, 2, 1 << 40) for t in range(20) for p in range(20)}
-    assert len(others) == 3 * 20 * 20
+    others = {key(s, t, p) for s in (1, 2, 1 << 40) for t in range(8) for p in range(8)}
+    assert len(others) == 3 * 8 * 8
 
 
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize(("jit", "dtype"), [(False, tf.float32), (True, tf.bfloat16)])
 def test_the_gradient_uses_the_same_mask(jit, dtype):
     @tf.function(jit_compile=jit)
     def run(x):

@@ -28,12 +28,14 @@ def _changed_by(config, position):
     return np.abs(after - before)[0].max(-1) > 0, batch
 
 
-@pytest.mark.parametrize("attention_type", ["block_sparse", "simulated_sparse", "original_full"])
-@pytest.mark.parametrize("random_pattern", ["independent", "rolled"])
-def test_documents_are_closed_to_each_other_on_request(attention_type, random_pattern):
-    sets = {"model.attention_type": attention_type, "model.random_pattern": random_pattern}
-    config = tiny_config(96, **sets)
-    reached, batch = _changed_by(config, position=50)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("random_pattern", "independent"), ("random_pattern", "rolled")]
+    + [("attention_type", kind) for kind in ("simulated_sparse", "original_full")],
+)
+def test_documents_are_closed_to_each_other_on_request(key, value):
+    sets = {f"model.{key}": value}
+    reached, batch = _changed_by(tiny_config(96, **sets), position=50)
     assert reached.all()  # through the global blocks, in two layers
     config = tiny_config(96, **sets, **{"model.attend_across_documents": False})
     reached, batch = _changed_by(config, position=50)

@@ -15,11 +15,9 @@ def _config(*settings):
     return fitted("base-4096", list(settings))
 
 
-@pytest.fixture
-def versions(monkeypatch):
-    result = {"jax": (0, 7), "tensorflow": (2, 20)}
-    monkeypatch.setattr(kernels, "_version", result.get)
-    return result
+@pytest.fixture(autouse=True)
+def jax_0_7(monkeypatch):
+    monkeypatch.setattr(kernels, "_jax_version", lambda: (0, 7))
 
 
 def _resolved(config, platform, chip):
@@ -37,7 +35,7 @@ def _resolved(config, platform, chip):
         ("cpu", None, "xla", "kernel"),  # interpreted
     ],
 )
-def test_auto_takes_the_kernels_where_they_are_cheaper(versions, platform, chip, auto, named):
+def test_auto_takes_the_kernels_where_they_are_cheaper(platform, chip, auto, named):
     config = _config()
     assert _resolved(config, platform, chip) == auto
     assert config.model.attention_implementation == "auto"  # the given config stays as it was
@@ -55,16 +53,8 @@ def test_auto_takes_the_kernels_where_they_are_cheaper(versions, platform, chip,
         [MODERNBERT, "make_data.seq_length=640", "model.local_attention=64"],
     ],
 )
-def test_full_and_local_attention_have_kernels_too(versions, settings):
+def test_full_and_local_attention_have_kernels_too(settings):
     assert _resolved(_config(*settings), "tpu", "v5e") == "kernel"
-
-
-def test_what_an_older_jax_lacks_of_the_step_that_v5e_runs_is_known(versions):
-    assert kernels.lacking(*with_data(_config()), "tpu", "v5e") is None
-    versions["jax"] = (0, 4)
-    assert "jax 0." in str(kernels.lacking(*with_data(_config()), "tpu", "v5e"))
-    assert kernels.lacking(*with_data(_config()), "tpu", "v3") is None, "has no kernels anywhere"
-    assert kernels.lacking(*with_data(_config(f"{KEY}=xla")), "tpu", "v5e") is None
 
 
 MOSAIC = "INTERNAL: Failed to deserialize the Mosaic module: Unsupported version: expected <= 4"
@@ -83,7 +73,7 @@ HBM = "Ran out of memory in memory space hbm. ... XLA label: custom-call tpu_cus
     ],
 )
 def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
-    versions, settings, message, continues, capsys
+    settings, message, continues, capsys
 ):
     asked = _config(*settings)
     taken = kernels.resolved(*with_data(asked), "tpu", "v5e")
@@ -97,26 +87,24 @@ def test_where_the_compiler_refuses_kernels_that_auto_chose_xla_continues(
 
 
 @pytest.mark.parametrize(
-    ("settings", "platform", "chip", "installed", "why"),
+    ("settings", "platform", "chip", "jax", "why"),
     [
-        (["model.random_pattern=independent"], "tpu", "v5e", {}, "random_pattern=independent"),
-        (["model.attention_type=simulated_sparse"], "tpu", "v5e", {}, "simulated_sparse has none"),
-        (["make_data.seq_length=600"], "tpu", "v5e", {}, "600 tokens are no multiple"),
-        ([MODERNBERT, "make_data.seq_length=600"], "tpu", "v5e", {}, "600 tokens are no multiple"),
-        ([MODERNBERT, "model.local_attention=258"], "tpu", "v5e", {}, "258 is more than 256"),
-        (["model.block_size=32"], "tpu", "v5e", {}, "two blocks of a multiple of 128"),
-        (["make_data.seq_length=65536"], "tpu", "v5e", {}, "the vector memory of a TPU v5e"),
-        ([], "tpu", "v3", {}, "it is for TPUs v4, v5e"),
-        ([], "cuda", None, {}, "it is for TPUs"),
-        ([], "tpu", "v5e", {"jax": None}, "needs jax, which is not installed"),
-        ([], "tpu", "v5e", {"jax": (0, 4)}, "needs jax 0.7 or later"),
-        ([], "cpu", "v5e", {"tensorflow": (2, 15)}, "needs TensorFlow 2.20"),
+        (["model.random_pattern=independent"], "tpu", "v5e", (0, 7), "independent blocks has none"),
+        (["model.attention_type=simulated_sparse"], "tpu", "v5e", (0, 7), "simulated_sparse"),
+        (["make_data.seq_length=600"], "tpu", "v5e", (0, 7), "600 tokens are no multiple"),
+        ([MODERNBERT, "model.local_attention=258"], "tpu", "v5e", (0, 7), "258 is more than 256"),
+        (["model.block_size=32"], "tpu", "v5e", (0, 7), "two blocks of a multiple of 128"),
+        (["make_data.seq_length=65536"], "tpu", "v5e", (0, 7), "the vector memory of a TPU v5e"),
+        ([], "tpu", "v3", (0, 7), "it is for TPUs v4, v5e"),
+        ([], "cuda", None, (0, 7), "it is for TPUs"),
+        ([], "tpu", "v5e", None, "needs jax, which is not installed"),
+        ([], "cpu", None, (0, 4), "needs jax 0.7 or later"),
     ],
 )
 def test_elsewhere_auto_stays_with_xla_and_kernel_is_refused(
-    versions, settings, platform, chip, installed, why
+    settings, platform, chip, jax, why, monkeypatch
 ):
-    versions.update(installed)
+    monkeypatch.setattr(kernels, "_jax_version", lambda: jax)
     assert _resolved(_config(*settings), platform, chip) == "xla"
     with pytest.raises(BadInput, match=f"^{KEY}=kernel: .*{why}.*: leave it at auto$"):
         _resolved(_config(*settings, f"{KEY}=kernel"), platform, chip)

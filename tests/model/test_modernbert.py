@@ -59,14 +59,11 @@ def their_logits(theirs, ids):
 @pytest.mark.parametrize(
     "length, sets",
     [
-        (64, {}),
         (100, {}),  # no multiple of the window
-        (512, {}),
         (512, {"model.local_attention": 32}),
         (96, {"model.local_attention": 16, "model.global_attn_every_n_layers": 2}),
-        (256, {"model.global_attn_every_n_layers": 1}),
         (256, {"model.global_rope_theta": 10_000, "model.local_rope_theta": 160_000}),
-        (4096, {"model.num_layers": 2}),
+        (2048, {"model.num_layers": 2}),
         pytest.param(8192, {"model.num_layers": 2}, marks=pytest.mark.nightly),
     ],
 )
@@ -78,15 +75,12 @@ def test_logits_are_those_of_transformers(length, sets):
         expected = their_logits(reference(config, params), ids).numpy()
     hidden = encode(params, *with_data(config), tf.constant(ids))
     logits = masked_lm_logits(params, config, hidden).numpy()
-    gap = np.abs(logits - expected)[ids != 0].max()
-    print(f"{length} tokens {sets}: {gap:.1e}, transformers {transformers.__version__}")
     np.testing.assert_allclose(logits[ids != 0], expected[ids != 0], atol=1e-4, rtol=1e-4)
     assert np.abs(expected).max() > 1  # there is something to agree on
 
 
-@pytest.mark.parametrize("layers, hidden", [(4, 128), (2, 96)])
-def test_in_subspaces_every_head_sees_the_neighbour_at_its_distance(layers, hidden):
-    sets = {"tokenize.vocab_size": 500, "model.num_layers": layers, "model.hidden_size": hidden}
+def test_in_subspaces_every_head_sees_the_neighbour_at_its_distance():
+    sets = {"tokenize.vocab_size": 500, "model.hidden_size": 128}
     config = modernbert(64, **sets, **{"model.initializer": "subspaces"})
     params = initial_parameters(*with_data(config), seed=3)
     shapes = {name: spec.shape for name, spec in parameter_specs(*with_data(config)).items()}
@@ -99,7 +93,7 @@ def test_in_subspaces_every_head_sees_the_neighbour_at_its_distance(layers, hidd
     weights = np.stack([layer.numpy() for layer in output.attentions])  # [layers, b, 2, S, S]
     shares = [
         np.diagonal(weights[number // 2, :, number % 2], [-1, 1, -2, 2][number % 4], 1, 2).mean()
-        for number in range(2 * layers)
+        for number in range(8)
     ]
     # The constant's share of a normalised token varies more with depth, and the weight with it.
     assert np.mean(shares) > 0.9 and min(shares) > 0.85, shares
@@ -108,10 +102,9 @@ def test_in_subspaces_every_head_sees_the_neighbour_at_its_distance(layers, hidd
     np.testing.assert_allclose(logits, output.logits.numpy(), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("jit", "checkpointing"), [(False, False), (True, True)])
-def test_gradients_are_those_of_transformers(jit, checkpointing):
-    sets = {"model.local_attention": 16, "training.gradient_checkpointing": checkpointing}
-    config = modernbert(128, **sets)
+def test_gradients_are_those_of_transformers():
+    sets = {"model.local_attention": 16, "training.gradient_checkpointing": True}
+    config = modernbert(128, **sets, **{"model.num_layers": 2})
     params = weights_of(config)
     batch = tiny_batch(config, batch_size=2)
     ids, chosen = batch["input_ids"].numpy(), batch["masked_lm_positions"].numpy()
@@ -124,7 +117,7 @@ def test_gradients_are_those_of_transformers(jit, checkpointing):
     (wanted * torch.from_numpy(upstream)).sum().backward()
     expected = {name: value.grad.numpy() for name, value in theirs.named_parameters()}
 
-    @tf.function(jit_compile=jit, autograph=False)
+    @tf.function(autograph=False)
     def gradients(params):
         with tf.GradientTape() as tape:
             tape.watch(params)
@@ -136,17 +129,14 @@ def test_gradients_are_those_of_transformers(jit, checkpointing):
         return tape.gradient(total, params)
 
     given = {name: tf.constant(value) for name, value in params.items()}
-    gap = 0.0
     for name, value in gradients(given).items():
         ours = tf.convert_to_tensor(value).numpy()
         gradient = expected[hugging_face_name(config.model, name)]
         gradient = gradient.T if is_transposed(name) else gradient
         np.testing.assert_allclose(ours, gradient, atol=1e-4, rtol=1e-3, err_msg=name)
-        gap = max(gap, np.abs(ours - gradient).max() / np.abs(gradient).max())
-    print(f"gradients: {gap:.1e} of each one's largest, transformers {transformers.__version__}")
 
 
-@pytest.mark.parametrize("length", [96, 512])
+@pytest.mark.parametrize("length", [96, 256])
 def test_documents_apart_are_as_if_each_stood_alone(length):
     sets = {"model.local_attention": 32, "model.attend_across_documents": False}
     config = modernbert(length, **sets)

@@ -73,13 +73,3 @@ def test_rolled_shifts_exist_for_every_length_that_is_not_full(num_random_blocks
     shortest = -(-pattern.shortest_sparse(config.model) // 16) * 16
     plan = pattern.random_plan(config, shortest)[0]
     assert plan.shape == (2, pattern.num_shifts(config.model))
-
-
-def test_the_dense_mask_is_the_block_mask_by_tokens():
-    config = _config(96)
-    blocks = pattern.block_mask(config, 1, 96)
-    tokens = pattern.dense_mask(config, 1, 96)
-    assert tokens.shape == (2, 96, 96)
-    np.testing.assert_array_equal(tokens[:, 5::8, 3::8], blocks)
-    assert pattern.dense_mask(config, 0, 13).shape == (2, 13, 13)
-    assert pattern.dense_mask(config, 0, 13).all()

@@ -20,7 +20,7 @@ def test_nested_loops_multiply():
     assert (result["once"].trips, result["once"].estimated) == (7, 70.0)
     assert all(cost.trips_known for cost in result.values())
     later_trips = (34 + 6) * 8 * 128 * 4
-    assert costs.looped_work(hlo.parse(NESTED), result.values()) == (0, later_trips)
+    assert costs.looped_work(result.values()) == (0, later_trips)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_matmuls_that_the_compiler_writes_as_convolutions(window, labels, kernel
     product = f"convolution(%a, %k), window={{{window}}}, dim_labels={labels}"
     ops = {"a": "f32[16,8] parameter(0)", "k": f"f32[{kernel}] parameter(1)"}
     ops["c"] = f"f32[{output}] {product}"
-    beside = {name: hlo.parse_instruction(f"  %{name} = {text}") for name, text in ops.items()}
+    *_, convolution = hlo.parse_lines([f"  %{name} = {text}" for name, text in ops.items()], {})
     expected = 2.0 * math.prod(map(int, output.split(","))) * summed
-    assert costs.instruction_flops(hlo.Module("", {}), beside["c"], beside) == expected
+    assert costs.instruction_flops(convolution) == expected
 
 
 FUSION = (
@@ -108,15 +108,15 @@ FUSION = (
 
 
 def test_an_instruction_with_a_tuple_layouts_and_comments():
-    op = hlo.parse_instruction(FUSION)
+    (op,) = hlo.parse_lines([FUSION], {"fused.20": hlo.Computation("fused.20", [])})
     assert (op.name, op.opcode) == ("fusion.20", "fusion")
     assert [shape.dimensions for shape in op.shapes] == [(1024,), (1024, 768)]
     assert op.shapes[1].minor_to_major == (0, 1)
-    assert op.operands == ("a", "b")
-    assert op.called == ("fused.20",)
+    assert [operand.name for operand in op.operands] == ["a", "b"]
+    assert [computation.name for computation in op.called] == ["fused.20"]
     assert op.estimated_cycles == 11953
     unknown = FUSION.replace("11953", "9223372036854775807")  # the compiler's mark for it
-    assert hlo.parse_instruction(unknown).estimated_cycles is None
+    assert hlo.parse_lines([unknown], {})[0].estimated_cycles is None
     assert op.op_name == "layer_0/mlp/MatMul"
 
 
@@ -132,4 +132,5 @@ def test_an_instruction_with_a_tuple_layouts_and_comments():
     ],
 )
 def test_padded_bytes(shape, expected):
-    assert hlo.parse_instruction(f"  %x = {shape} custom-call(%y)").padded_bytes == expected
+    (op,) = hlo.parse_lines([f"  %x = {shape} custom-call(%y)"], {})
+    assert op.padded_bytes == expected

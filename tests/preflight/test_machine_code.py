@@ -20,29 +20,31 @@ def test_fullness_goes_by_how_often_bundles_run():
     assert machine_code.fullness("", []) == {}
 
 
+def _collected(tmp_path, lines):
+    (tmp_path / "17-op.1-02-final_bundles.txt").write_text("\n".join(lines))
+    return machine_code.collect(str(tmp_path))["op.1"]
+
+
 def test_products_count_as_often_as_their_bundles_run(tmp_path):
     """A register holds 16 rows of bfloat16, and 8 of float32."""
     lines = _loop(PHI, 12)
     bf16 = "  ;;  %1 = vmatmul.bf16.gmra.mxu0 %v1_v1  ;;  %2 = vmatmul.mubr.bf16.gmra.mxu1 %v2_v2 }"
     lines[2] = lines[2].replace(" }", bf16)
     lines[4] = "   0x4   :  { %3 = vmatmul.f32.gmra.mxu0 %v3_v3 }"
-    (tmp_path / "17-op.1-02-final_bundles.txt").write_text("\n".join(lines))
-    assert machine_code.collect(str(tmp_path))["op.1"].matmuls == 2 * 10 + 0.5
+    assert _collected(tmp_path, lines).matmuls == 2 * 10 + 0.5
 
 
 def test_a_loop_too_long_to_count_one_by_one_is_solved_for():
-    assert _runs(_loop(PHI, 262144))[0][2] == _runs(_loop(PHI, 1000))[0][2] + 262144 - 1000
+    assert _runs(_loop(PHI, 262144))[0][2] == 262144 - 2
 
 
 def test_a_grid_has_as_many_steps_as_its_copies_from_hbm_are_started(tmp_path):
     lines = _loop(PHI, 12)
     start = "%2 = dma.hbm_to_vmem [thread:$0]  (!%p1_p1), %s1_s1, 1024"
     lines[0] = lines[0].replace(" }", f"  ;;  {start} }}")  # of the first block
-    (tmp_path / "17-op.1-02-final_bundles.txt").write_text("\n".join(lines))
-    assert machine_code.collect(str(tmp_path))["op.1"].steps == 1
+    assert _collected(tmp_path, lines).steps == 1
     lines[2] = lines[2].replace(" }", f"  ;;  {start} }}")
-    (tmp_path / "17-op.1-02-final_bundles.txt").write_text("\n".join(lines))
-    assert machine_code.collect(str(tmp_path))["op.1"].steps == 10
+    assert _collected(tmp_path, lines).steps == 10
 
 
 def test_loops_of_a_kernel_that_depend_on_data_run_as_often_as_is_stated():

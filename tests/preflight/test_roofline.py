@@ -5,15 +5,12 @@ from collections import Counter
 
 import pytest
 
-from bigbird_ja import accelerators, plan
 from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.preflight.roofline import StepTime, step_time
-from testkit.configs import fitted, with_data
 from tests.preflight import HLO
 
-BASE = with_data(fitted("base-4096"))
 V5E = CHIPS["v5e"]
 MB2 = 1024 * 1024 * 2
 CODE = {"f.1": Code(20_000.0, {"MATMUL": 0.8, "VLOAD": 0.1}), "g": Code(100.0, {"VLOAD": 0.5})}
@@ -22,7 +19,7 @@ MODULE = hlo.parse(HLO["alike"])
 
 def _by_name(code):
     result = roofline.code_costs(MODULE, costs.costs(MODULE), code, V5E)
-    return {each.cost.instruction.name: each for each in result}
+    return {each.instruction.name: each for each in result}
 
 
 def test_bytes_in_hbm():
@@ -38,12 +35,12 @@ def test_ops_that_are_alike_have_the_same_code_and_others_do_not():
     result = _by_name(CODE)
     assert result["f.1"].bundle_cycles == result["f.2"].bundle_cycles == 20_000
     assert result["e"].bundle_cycles is None  # its operand lies elsewhere
-    assert result["e"].cycles == result["e"].cost.cycles > 0
+    assert result["e"].cycles == result["e"].estimated + result["e"].priced > 0
     at_peak = 2 * 1024**3 / V5E.peak_flops * V5E.clock_hz
     assert result["f.1"].matrix_cycles == pytest.approx(at_peak)
     assert result["g"].cycles == 100  # 15 cycles of HBM
-    assert roofline.CodeCost(result["g"].cost, 100.0, 300.0, 200.0, "HBM").cycles == 300
-    assert roofline.CodeCost(result["g"].cost, None, 0.0, 1e9, None).cycles == 1e9
+    assert dataclasses.replace(result["g"], hbm_cycles=300.0).cycles == 300
+    assert dataclasses.replace(result["g"], bundle_cycles=None, matrix_cycles=1e9).cycles == 1e9
     # Code of unknown length does not count.
     result = _by_name({"g": Code(100.0, {}, 0.5), "h": Code(100.0, {}, unknown_share=0.01)})
     assert (result["g"].bundle_cycles, result["g"].bound_by) == (None, None)
@@ -66,7 +63,7 @@ def test_a_kernels_products_count_and_without_its_code_nothing_does():
     """Of a kernel that the program's text gives several lines, as it gives JAX's own."""
     module = hlo.parse(HLO["kernel"])
     found = costs.costs(module)
-    assert [(op.name, op.op_name) for op in module.computations["main"][1:]] == [
+    assert [(op.name, op.op_name) for op in module.entry.instructions[1:]] == [
         ("kernel", "splash"),
         ("after", ""),
     ]
@@ -91,7 +88,6 @@ def test_a_kernels_products_count_and_without_its_code_nothing_does():
     [
         ({"MATMUL": 0.9, "VALU": 0.5}, 100, 0, "matrix unit"),
         ({"MATMUL": 0.1}, 100, 800, "matrix unit"),
-        ({"VALU": 0.6, "VLOAD": 0.4}, 500, 0, "vector unit"),
         ({"VALU": 0.3, "VSTORE": 0.9}, 0, 0, "loads"),
         ({"VALU": 0.9}, 2000, 0, "HBM"),
         ({"VALU": 0.1}, 100, 0, "latency"),
@@ -170,7 +166,7 @@ def test_what_does_not_fit_between_start_and_end(words, ops, waiting):
 
 def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
     text = f'  %{name} = f32[8]{{0}} {opcode}(%x), metadata={{op_name="{op_name}"}}'
-    return costs.Cost(hlo.parse_instruction(text), 1, cycles, 0.0)
+    return costs.Cost(hlo.parse_lines([text], {})[0], 1, cycles, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -179,13 +175,9 @@ def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
         ("layer_3/attention/scores/einsum/Einsum", "attention scores"),
         ("layer_3/attention/softmax/Exp", "softmax"),
         ("gradient_tape/layer_3/attention/context/Einsum", "attention context"),
-        ("layer_3/attention/output/MatMul", "projections"),
         ("layer_3/attention/output/dropout/SelectV2", "dropout"),
-        ("layer_3/mlp/MatMul_1", "MLP"),
-        ("embedding/GatherV2", "embedding"),
         ("mlm_head/layer_norm/Mean", "layer norm"),
         ("optimizer/SelectV2_3", "optimiser"),
-        ("pooler/MatMul", "NSP head"),
         ("", "other"),
     ],
 )
@@ -196,8 +188,6 @@ def test_kinds(op_name, kind):
 def test_copies_and_what_goes_between_devices_are_kinds_wherever_they_come_from():
     assert figures.kind_of(_cost("layer_1/mlp/MatMul", "copy")) == "copies"
     assert figures.kind_of(_cost("layer_1/mlp/MatMul", name="copy_bitcast_fusion.3")) == "copies"
-    cost = dataclasses.replace(_cost("optimizer/psum", "all-reduce"), collective="all-reduce")
-    assert figures.kind_of(cost) == "between devices"
 
 
 def test_the_same_op_of_all_layers_is_one_line():
@@ -207,32 +197,8 @@ def test_the_same_op_of_all_layers_is_one_line():
 
 
 def test_a_long_name_is_shortened_in_its_middle_at_a_scope():
-    scopes = [
-        "jit(replica_step)",
-        *(f"while/body/scope_{n}" for n in range(9)),
-        "scores/dot_general",
-    ]
-    short = figures.short_name("/".join(scopes))
-    assert len(short) <= 72
-    assert short.startswith("jit(replica_step)/…/") and short.endswith(
-        "/scope_8/scores/dot_general"
-    )
-    for name in ("layer_*/mlp/MatMul", "(copy)", "x" * 100):
-        assert figures.short_name(name) == name
-
-
-@pytest.mark.parametrize(
-    ("coverage", "taken"), [(0.98, "these"), (0.5, "the estimated and priced ones above")]
-)
-def test_the_report_says_which_cycles_plan_takes(coverage, taken):
-    """As `plan` decides."""
-    result = {
-        **{"code_cycles": 4e5, "code_coverage": coverage, "code_waiting_cycles": 0},
-        **{"key_tiles_share": None, "code_bound_by": {"HBM": 4e5}, "code_roofline_cycles": 3e5},
-    }
-    first, _ = figures._by_code(result, V5E)
-    assert first.endswith(f"`plan` takes {taken}")
-    step = {"priced_cycles": 19e5, "code_cycles": 4e5, "code_coverage": coverage, "chip": "v5e"}
-    results = plan.Results([{**step, "tokens_per_second_per_core": 1e4}])
-    rate = plan.rate_of(accelerators.find("v5e-8"), plan.Plan(*BASE, results))
-    assert ("machine code" in rate.source) == (taken == "these")
+    scopes = "/".join(f"scope_{n}" for n in range(9))
+    short = figures.short_name(f"jit(replica_step)/while/body/{scopes}/scores/dot_general")
+    assert len(short) <= 72 and short.startswith("jit(replica_step)/…/")
+    assert short.endswith("/scope_8/scores/dot_general")
+    assert figures.short_name("layer_*/mlp/MatMul") == "layer_*/mlp/MatMul"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.report import charts, collect, distinct, page
+from bigbird_ja.report import RunLogs, charts, name_apart, page
 from tests.report import fake_run
 
 matplotlib = pytest.importorskip("matplotlib.image", reason="draws the charts")
@@ -18,7 +18,7 @@ def runs(tmp_path_factory):
     first = fake_run.write(root / "first")
     second = fake_run.write(root / "<u> & $x$ 日本", steps=8000, seed=1)
     now = fake_run.end_of(first) + 10
-    return [collect(str(folder), now) for folder in (first, second)], now
+    return [RunLogs(str(folder), now) for folder in (first, second)], now
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_everything_is_there(text):
 def test_a_run_that_has_only_begun_has_a_page(tmp_path):
     (tmp_path / "heartbeat.json").write_text('{"state": "starting", "time": 100, "global_step": 0}')
     (tmp_path / "events.jsonl").write_text('{"event": "started", "time": 100.0}\n')
-    text = page([collect(str(tmp_path), 110.0)], 110.0)
+    text = page([RunLogs(str(tmp_path), 110.0)], 110.0)
     assert "nothing logged yet" in text and "not evaluated yet" in text and "starting" in text
 
 
@@ -54,14 +54,14 @@ def test_a_damaged_measurement_is_bad_input(tmp_path):
     folder = fake_run.write(tmp_path / "run")
     (folder / "measured.json").write_text("{")
     with pytest.raises(BadInput, match=r"measured\.json"):
-        collect(str(folder), 0.0)
+        RunLogs(str(folder), 0.0)
 
 
 def test_counts_cost_and_eta_are_those_of_the_model_card(tmp_path):
     run_dir = fake_run.write(tmp_path / "base")
     now = fake_run.end_of(run_dir) + 10
-    run = collect(str(run_dir), now)
-    assert run.is_running and not collect(str(run_dir), now + 3600).is_running
+    run = RunLogs(str(run_dir), now)
+    assert run.is_running and not RunLogs(str(run_dir), now + 3600).is_running
     # As the model card has them: time in steps, ends other than `finished`.
     assert run.train_seconds == 6000 * fake_run.STEP_SECONDS and run.interruptions == 3
     assert run.count("preempted") == 1 and run.count("saved") == 12
@@ -69,18 +69,19 @@ def test_counts_cost_and_eta_are_those_of_the_model_card(tmp_path):
     assert run.cost_usd is None
     with open(run_dir / "events.jsonl", "a", encoding="utf-8") as file:
         file.write('{"event": "deleted", "time": 1.9e9, "cost_usd": 12.5}\n{half')
-    assert collect(str(run_dir), now).cost_usd == 12.5
+    assert RunLogs(str(run_dir), now).cost_usd == 12.5
 
 
 def test_runs_are_named_by_where_they_differ(tmp_path):
     dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
-    a, b = (collect(f"{place}/", 0.0) for place in dirs)
+    a, b = (RunLogs(f"{place}/", 0.0) for place in dirs)
     for runs, names in (
         ([a, b], ["a/model", "b/model"]),
         ([a], ["model"]),
         ([a, a], ["model"] * 2),
     ):
-        assert [run.name for run in distinct(runs)] == names
+        name_apart(runs)
+        assert [run.name for run in runs] == names
 
 
 def test_thinning_keeps_the_last_point_and_drops_what_is_not_finite():

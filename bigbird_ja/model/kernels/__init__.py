@@ -26,7 +26,6 @@ _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 _CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
 _LANES = 128  # a tile's rows are a multiple of these
 _OLDEST_JAX = (0, 7)
-_OLDEST_TENSORFLOW = (2, 20)  # that reads what jax writes for a CPU
 _KEY = "model.attention_implementation"
 # Words of a compiler that cannot take a kernel: it reads no such Mosaic, or has too little vector
 # memory for it.
@@ -55,19 +54,8 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
     return varied(config, {_KEY: "xla" if why_not else "kernel"})
 
 
-def lacking(config: Config, data: Data, platform: str, chip: str | None) -> str | None:
-    """Name the version that this machine lacks of what that chip's step is compiled with.
-
-    None where the step is the same here.
-    """
-    if config.model.attention_implementation != "auto" or chip not in _CHEAPER_ON:
-        return None
-    why_not = _why_not(config, data.seq_length, platform, chip) or ""
-    return why_not if why_not.startswith("it needs jax") else None
-
-
 def without_kernels(requested: Config, taken: Config, error: Exception) -> Config:
-    """Fall back to XLA after a kernel failed to compile; says so in one line.
+    """Fall back to XLA after a kernel failed to compile; log it.
 
     Args:
         requested: of which `taken` was resolved.
@@ -124,48 +112,39 @@ def _why_not(config: Config, length: int, platform: str, chip: str | None) -> st
         tiles = [tile_rows(length, None), tile_rows(length, reach)]
     elif pattern.is_full(config, length):
         tiles = [tile_rows(length, None)]
-    elif model.attention_type != "block_sparse":
-        return f"model.attention_type={model.attention_type} has none"
-    elif model.random_pattern != "rolled":
-        return f"model.random_pattern={model.random_pattern} has none"
+    elif (model.attention_type, model.random_pattern) != ("block_sparse", "rolled"):
+        return f"{model.attention_type} attention with {model.random_pattern} blocks has none"
     else:
         tiles = [2 * model.block_size]
     if not all(tiles):
         if model.architecture == "modernbert" and model.local_attention > 2 * _LANES:
             return f"model.local_attention={model.local_attention} is more than {2 * _LANES}"
         return f"sequences of {length} tokens are no multiple of its tiles, of 128 or 256"
-    version = _version("jax")
-    if version is None:
+    if (version := _jax_version()) is None:
         return "it needs jax, which is not installed"
-    if platform == "cpu":
-        tensorflow = _version("tensorflow") or _version("tensorflow-cpu") or _OLDEST_TENSORFLOW
-        is_old = tensorflow < _OLDEST_TENSORFLOW
-        return "on a CPU it needs TensorFlow 2.20 or later" if is_old else None
     if version < _OLDEST_JAX:
         return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
+    if platform == "cpu":  # interpreted
+        return None
     if platform != "tpu" or chip not in _VMEM_MIB:
         return f"it is for TPUs {', '.join(_VMEM_MIB)}"
 
     heads = model.num_attention_heads
     size, documents = model.hidden_size // heads, not model.attend_across_documents
+    dtype = config.training.dtype
     for rows in tiles:
-        shape = LayerShape(
-            1, length // rows, heads, size, rows, None, documents, config.training.dtype
-        )
+        shape = LayerShape(1, length // rows, heads, size, rows, None, documents, dtype)
         if shape.rows % _LANES or shape.group * shape.size % _LANES:
-            return (
-                "it needs two blocks of a multiple of 128 tokens, and heads that fill 128 numbers"
-                " together"
-            )
+            return "it needs two blocks of a multiple of 128 tokens, and heads that fill 128 lanes"
         if shape.vmem_bytes() > _VMEM_MIB[chip] << 20:
             return f"sequences of {length} tokens do not fit the vector memory of a TPU {chip}"
     return None
 
 
-def _version(package: str) -> tuple[int, ...] | None:
-    """Return major and minor number of an installed package."""
+def _jax_version() -> tuple[int, ...] | None:
+    """Return the major and minor number of the installed jax."""
     try:
-        version = importlib.metadata.version(package)
+        version = importlib.metadata.version("jax")
     except importlib.metadata.PackageNotFoundError:
         return None
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -156,6 +156,7 @@ def _sparse(tiles: _Tiles) -> None:
     """
     shape, heads, shifts = tiles.shape, range(tiles.shape.group), t.shifts_here(tiles.shape)
     is_rolled = shape.shifts is not None
+    global_ = [0] if is_rolled else []
     first = [tiles.queries(0, head) for head in heads] if is_rolled else []
 
     def step(these: list[Any], d_first: list[jax.Array]) -> list[jax.Array]:
@@ -164,7 +165,11 @@ def _sparse(tiles: _Tiles) -> None:
         parts: list[list[list[jax.Array]]] = []
         for j in these:
             parts.append([[] for _ in heads])
-            pieces += _one_tile(tiles, t.Neighbours(shape, shifts, j), j, parts[-1])
+            near = t.Neighbours(shape, shifts, j)
+            for head in heads:
+                chosen = [j, *global_, *(there[head] for there in near.random)]
+                queries = tiles.queries(j, head)
+                pieces.append(_products(tiles, queries, j, chosen, head, near, parts[-1][head]))
             pieces += [
                 _products(tiles, q, 0, [j], head, None, added[head]) for head, q in enumerate(first)
             ]
@@ -231,22 +236,3 @@ def _products(
             nothing = jnp.zeros_like(parts[-1])
             array[after, own] += t.joined_lanes(parts[-1], nothing)
             array[before, own] += t.joined_lanes(nothing, parts[-1])
-
-
-def _one_tile(
-    tiles: _Tiles, near: t.Neighbours, j: Any, d_queries: list[list[jax.Array]]
-) -> list[Iterator[None]]:
-    """Take each head of tile j through all that it sees: `d_queries` gets each head's part."""
-    global_ = [] if tiles.shape.shifts is None else [0]
-    return [
-        _products(
-            tiles,
-            tiles.queries(j, head),
-            j,
-            [j, *global_, *(there[head] for there in near.random)],
-            head,
-            near,
-            d_queries[head],
-        )
-        for head in range(tiles.shape.group)
-    ]

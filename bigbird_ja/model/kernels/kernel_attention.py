@@ -40,7 +40,8 @@ def kernel_attention(
     key: tf.Tensor,
     value: tf.Tensor,
     tokens: Tokens,
-    seen: np.ndarray | int | None,
+    shifts: np.ndarray | None = None,
+    reach: int | None = None,
 ) -> tf.Tensor:
     """Compute the attention of one layer by the kernels.
 
@@ -49,20 +50,17 @@ def kernel_attention(
         key: the same shape; not scaled.
         value: the same shape.
         tokens: in tiles, [b, T, rows].
-        seen: the layer's shifts (`pattern.random_plan`), of sequences rotated by one block; or how
-            many tokens away a key may be, at most half a tile; None: any.
+        shifts: int [heads, m], of the layer (`pattern.random_plan`), for sequences rotated by one
+            block; None: not rolled.
+        reach: if not rolled, how many tokens away a key may be, at most half a tile; None: any.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
     """
     batch, tiles, heads, size, rows = (int(n) for n in query.shape)
-    shifts, reach = None, None
-    if isinstance(seen, np.ndarray):
-        shifts = tuple(tuple(int(shift) for shift in head) for head in seen)
-    else:
-        reach = seen
+    rolled = None if shifts is None else tuple(map(tuple, shifts.tolist()))
     has_documents, dtype = tokens.documents is not None, query.dtype.name
-    shape = LayerShape(batch, tiles, heads, size, rows, shifts, has_documents, dtype, reach)
+    shape = LayerShape(batch, tiles, heads, size, rows, rolled, has_documents, dtype, reach)
     with tf.name_scope("attention") as scope:
         marks = marks_of(shape, tokens)
 

@@ -62,7 +62,7 @@ def test_sums_on_a_gpu_come_in_one_order(monkeypatch):
 
 def test_auto_continues_without_kernels_that_the_compiler_refuses(monkeypatch, capsys):
     """For a v5e whose compiler takes XLA's way only."""
-    monkeypatch.setattr(kernels, "_version", lambda package: (99, 0))
+    monkeypatch.setattr(kernels, "_jax_version", lambda: (99, 0))
     monkeypatch.setattr(Devices, "chip", "v5e")
     for name in ("Mesh", "NamedSharding"):  # asking jax for devices would look for a TPU
         monkeypatch.setattr(pjrt, name, lambda *_: None)
