@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -66,7 +65,6 @@ class Service:
         self.http_script = []  # statuses for what machines ask of themselves
         self.unread = {}  # lists of what is offered that are refused, by name: a key of REFUSALS
         self.requests = []
-        self.image_python = ""  # such as 3.10.12: what `python3` of the image says it is
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
@@ -133,14 +131,6 @@ class Service:
         Path(directory, "startup-script").write_text(script, "utf-8")
         disk = os.path.join(self.work_dir if self._keep_disk else directory, "disk")
         folders = {"BIGBIRD_JA_VM_DIR": disk, "BIGBIRD_JA_VM_RUN_DIR": directory}
-        if self.image_python:
-            image = Path(directory, "image")
-            image.mkdir()
-            answer = f"[[ $1 == -V || $1 == --version ]] && exec echo Python {self.image_python}"
-            text = f'#!/bin/bash\n{answer}\nexec {sys.executable} "$@"\n'
-            Path(image, "python3").write_text(text, "utf-8")
-            Path(image, "python3").chmod(0o755)
-            folders["PATH"] = f"{image}:{self._environ.get('PATH', os.defpath)}"
         with open(f"{directory}/console.log", "wb") as output:
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
             how = {"env": {**self._environ, **folders}, "start_new_session": True, **streams}

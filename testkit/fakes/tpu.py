@@ -4,7 +4,6 @@ The text of a stock-out is the one that people have reported of the real service
 NOT_FOUND texts are assumed.
 """
 
-import threading
 from urllib.parse import parse_qs
 
 from testkit.fakes.service import ZONES, FakeMachine, Service, error, kill, lookup, now
@@ -12,10 +11,6 @@ from testkit.fakes.service import ZONES, FakeMachine, Service, error, kill, look
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
     " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x0123456789abcdef]"
-)
-SERVING = (
-    "Quota limit 'TPUV5sLitepodServingPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded."
-    " Limit: 0 in zone {zone}."
 )
 TYPES = (
     *("v2-8", "v3-8", "v4-8", "v5litepod-1", "v5litepod-8", "v5litepod-16", "v5litepod-32"),
@@ -122,19 +117,7 @@ class FakeTpu(Service):
         answer = self._create(node, spec["node"], queued)
         if answer[0] == 200 and "maxRunDuration" in body:
             self.durations.append(float(body["maxRunDuration"].rstrip("s")))
-            timer = threading.Timer(self.durations[-1], self.suspend, [name, node])
-            timer.daemon = True
-            timer.start()
         return answer
-
-    def suspend(self, name, node):
-        """Ends a queued resource as the service does at the end of its run time."""
-        machine = self._machines.get(node)
-        kill(machine.process if machine else None, 0.2)
-        with self._lock:
-            self._machines.pop(node, None)
-            if name in self.queued:
-                self.queued[name]["state"] = {"state": "SUSPENDED"}
 
     def _create(self, name, node, queued):
         refused = self.refusal(self.script)
@@ -146,10 +129,6 @@ class FakeTpu(Service):
         if word == "stockout":
             message = STOCKOUT.format(zone=name.split("/")[3])
             return self.operation(error={"code": 8, "message": message})
-        if word == "serving_quota":
-            return self.operation(
-                error={"code": 8, "message": SERVING.format(zone=name.split("/")[3])}
-            )
         if word == "internal":
             return self.operation(error={"code": 13, "message": "an internal error occurred"})
         if queued is not None:

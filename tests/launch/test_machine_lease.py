@@ -11,13 +11,12 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
-from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.state import Ending, Phase
+from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.storage.lease import LeaseLost
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch.test_supervisor import RECORD, TRAINER, names, run, times
+from tests.launch.test_supervisor import RECORD, TRAINER, run, times
 
 HOUR = 3600.0
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
@@ -97,19 +96,6 @@ def test_clocks_that_differ_change_neither_hours_nor_money(limits, hours):
     assert cloud.rented_seconds / HOUR > 0.9 * most  # and ends no run before
 
 
-def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
-    cloud = SimulatedCloud(DAYS)
-    breaking(cloud, "delete", HOUR, 3 * HOUR, ServiceFault(Kind.UNAVAILABLE, "no answer"))
-    record = replace(LONG, max_usd=2.4 * 20)
-    state = run(cloud, record, stop=stopped_at(cloud, HOUR))
-    assert state.ending_reason == "io_error" and len(cloud.nodes) == 1
-    cloud.advance(cloud.now + 100 * HOUR)  # its lease has deleted it meanwhile
-    cloud.fast = True
-    state = run(cloud, record)
-    assert state.cost_usd >= 2.4 * cloud.rented_seconds / HOUR * 0.99
-    assert cloud.rented_seconds < 20.2 * HOUR
-
-
 @pytest.mark.parametrize("act", ["beat", "list"])
 def test_what_comes_and_goes_while_its_supervisor_sleeps_within_a_look_is_counted(act):
     cloud = SimulatedCloud(DAYS, lambda ready: 5 * HOUR)
@@ -139,15 +125,6 @@ def test_a_name_taken_by_another_ends_the_run_and_is_left_alone(zone):
     assert (cloud.creations, cloud.foreign_touched) == (0, 0)
 
 
-def test_one_empty_listing_does_not_prove_a_deletion():
-    """It used to say that the TPU is deleted, which trained on for twelve hours."""
-    cloud = SimulatedCloud(DAYS, fast=True, wake=(HOUR,))
-    cloud.blinks = lambda zone, now: HOUR <= now < HOUR + 120
-    state = run(cloud, stop=stopped_at(cloud, HOUR))
-    assert (state.phase, state.ending) == (Phase.ENDED, Ending.INTERRUPTED)
-    assert cloud.nodes == [] and "deleted" in names(cloud)
-
-
 @pytest.mark.parametrize(
     ("seconds", "hides_names"), [(20.0, False), (600.0, False), (2 * HOUR, False), (20.0, True)]
 )
@@ -161,16 +138,6 @@ def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(seco
     state = run(cloud)
     assert (state.ending, state.preemptions) == (Ending.FINISHED, 0)
     assert (cloud.creations, cloud.most_at_once) == (1, 1)
-
-
-def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted():
-    cloud = SimulatedCloud(TRAINER)
-    for zone in ("zone-b", "zone-c"):
-        cloud.create(RECORD, zone, 4, {}, math.inf)
-    state = run(cloud, stop=stopped_at(cloud, HOUR))
-    assert (state.ending, state.attempt) == (Ending.INTERRUPTED, 4)
-    assert "adopted" in names(cloud)
-    assert sorted(node.ends_at > HOUR for node in cloud.past_nodes) == [False, True]
 
 
 def test_a_second_machine_that_appears_while_one_trains_is_deleted():
