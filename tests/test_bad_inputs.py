@@ -71,7 +71,9 @@ CASES = (
     ("status --bucket=my-bucket", "--bucket my-bucket: no such folder"),
     ("status --bucket={w} --name=x", "no run 'x'"),
     (_EXPORT + " --step=99", "no checkpoint of step 99; there are 2, 4, 6"),
-    (_EXPORT + " --license=mit\ntags:[x]", "--license "),
+    (_EXPORT + " --license=apache2.0", "use apache-2.0, or another of"),
+    (_EXPORT + " --license=mit\ntags:[x]", "not an identifier of the Hub; use other"),
+    (_EXPORT + " --language=Japanese", "--language Japanese: use language codes, such as ja"),
     (_EXPORT + " --output_dir={w}/data", "made (data set)"),
 )
 

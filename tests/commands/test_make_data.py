@@ -40,23 +40,6 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     assert making.tree(f"{tmp_path}/data") == before
 
 
-def test_an_epoch_of_mixed_corpora_counts_documents_by_weight(tmp_path, sample_corpus, make_data):
-    lines = Path(sample_corpus).read_text(encoding="utf-8").splitlines(keepends=True)
-    for name, part in (("news", lines[:20]), ("books", lines[20:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(part), encoding="utf-8")
-    inputs = (f"--input={tmp_path}/news.jsonl=2", f"--input={tmp_path}/books.jsonl")
-    made = make_data(*inputs, f"--output_dir={tmp_path}/data")
-    assert made.status == 0, made.stderr
-    # Held out are 2 and 4, once; trained on 18 twice and 36 once.
-    assert made.json["documents"] == 2 + 4 + 2 * 18 + 36
-
-
-def test_mecab_boundaries(tmp_path, make_data, sample_corpus):
-    pytest.importorskip("fugashi")
-    places = (f"--input={sample_corpus}", f"--output_dir={tmp_path}/data")
-    assert make_data(*places, "--word_boundaries=mecab", "--nsp").status == 0
-
-
 def test_a_field_and_a_tokenizer_of_ones_own(tmp_path, sample_corpus, make_data):
     tokenizer, corpus = tmp_path / "own.model", tmp_path / "corpus.jsonl"
     tokenizer.write_bytes(train(sample_corpus, pad_id=3))  # <unk>, <s>, </s>, <pad>, no mask

@@ -23,7 +23,6 @@ from bigbird_ja.launch import (
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.tpu_api import TpuNodes
-from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.service import in_background
 from testkit.fakes.tpu import FakeTpu
@@ -163,19 +162,16 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
     fake_tpu.script.append("queued_waiting")
     tpus.create(QUEUED, ZONE, 1, {}, 3600.0)
     (queued,) = fake_tpu.queued.values()
-    for state, presence in (
-        ("WAITING_FOR_RESOURCES", Presence.WAITING),
-        ("ACCEPTED", Presence.WAITING),
-        ("CREATING", Presence.WAITING),
+    for states, presence in (
+        ("WAITING_FOR_RESOURCES ACCEPTED CREATING", Presence.WAITING),
         ("PROVISIONING", Presence.PENDING),
-        ("ACTIVE", Presence.GONE),  # and its node is not there any more
-        ("SUSPENDING", Presence.GONE),
-        ("SUSPENDED", Presence.GONE),
         ("DELETING", Presence.DELETING),
-        ("WHAT_IS_NEW", Presence.GONE),
+        # ACTIVE, and its node is not there any more.
+        ("ACTIVE SUSPENDING SUSPENDED WHAT_IS_NEW", Presence.GONE),
     ):
-        queued["state"] = {"state": state}
-        assert [tpu.presence for tpu in tpus.list(ZONE)] == [presence], state
+        for state in states.split():
+            queued["state"] = {"state": state}
+            assert [tpu.presence for tpu in tpus.list(ZONE)] == [presence], state
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list(ZONE)
@@ -270,9 +266,3 @@ def test_advice_has_what_to_do():
     message = "The caller does not have permission actAs on service account x"
     text = advise(rest.fault_of_status(7, message), NODE, ZONE)
     assert "serviceAccountUser" in text and message in text and "\n" not in text
-
-
-def test_an_open_connection_stays_on_this_machine(monkeypatch):
-    monkeypatch.setenv(tpu_api.EMULATOR_VARIABLE, "tpu.example.com:443")
-    with pytest.raises(BadInput, match="this machine"):
-        tpu_api.connect("p")

@@ -8,15 +8,7 @@ import pytest
 from bigbird_ja.launch import ID_LABEL, LaunchedRun, Presence, Tpu
 from bigbird_ja.launch.account import accrue
 from bigbird_ja.launch.decide import decide
-from bigbird_ja.launch.state import (
-    Decision,
-    Ending,
-    Event,
-    Observation,
-    Phase,
-    RunState,
-    TrainerBeat,
-)
+from bigbird_ja.launch.state import Ending, Observation, Phase, RunState, TrainerBeat
 from bigbird_ja.launch.supervise import World, supervise
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
@@ -61,16 +53,19 @@ def test_neither_clocks_that_jump_nor_a_laptop_that_sleeps_count_as_a_stall():
     assert state.cost_usd == pytest.approx(2.4 * cloud.rented_seconds / 3600, rel=0.01)
 
 
-def test_a_machine_that_is_repaired_after_hours_has_the_time_of_a_new_one():
+@pytest.mark.parametrize(("minutes", "machines"), [(19, 1), (25, 2)])
+def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(minutes, machines):
+    """After hours of training it has the time that a new one has to come up."""
     cloud = SimulatedCloud(TRAINER)
 
     def sleep(seconds):
         cloud.sleep(seconds)
-        if 5 * 3600 < cloud.now < 5 * 3600 + 600:
-            cloud.nodes[0].ready_at = 5 * 3600 + 600.0
+        if 5 * 3600 < cloud.now < 5 * 3600 + 300:
+            cloud.nodes[0].ready_at = 5 * 3600 + minutes * 60.0
 
-    assert run(cloud, sleep=sleep).ending is Ending.FINISHED
-    assert cloud.creations == 1
+    state = run(cloud, sleep=sleep)
+    assert (state.ending, state.preemptions) == (Ending.FINISHED, machines - 1)
+    assert cloud.creations == machines
 
 
 def test_an_ended_run_continues_without_what_ended_it():
@@ -88,22 +83,6 @@ def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(quiet,
     beat = TrainerBeat(4, 1.0, "stopped", "out_of_memory")
     decision = decide(state, Observation(5.0, 5.0, 0.0, tpus=[tpu], heartbeat=beat), RECORD)
     assert decision.state.last_failure == failure
-
-
-@pytest.mark.parametrize(("seconds", "phase"), [(1200.0, Phase.RUNNING), (1201.0, Phase.REMOVING)])
-def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(seconds, phase):
-    tpu = Tpu(
-        "run", "zone-a", Presence.PENDING, "REPAIRING", labels={ID_LABEL: "id-1"}, created=9.0
-    )
-    state = RunState(Phase.RUNNING, zone="zone-a", attempt=1, incarnation=9.0)
-    state = replace(state, phase_seconds=seconds, last_step=4, best_step=4)
-    decision = decide(state, Observation(5.0, 5.0, 0.0, tpus=[tpu]), RECORD)
-    if phase is Phase.RUNNING:
-        assert decision == Decision(state, pause=30.0)
-    else:
-        where = {"zone": "zone-a", "attempt": 1, "step": 4, "state": "REPAIRING", "preemptions": 1}
-        assert decision.state.phase is phase
-        assert decision.events == (Event("preempted", where),)
 
 
 @pytest.mark.parametrize(
