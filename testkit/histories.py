@@ -207,7 +207,8 @@ def verdict(cloud, record, began=0.0, unending=False):
         if end > start:
             lease = max(start, node.renewed_at) + record.lease
             outlived += end > min(start + node.limit, lease) + slack
-            is_over_budget |= end > latest
+            # Unwatched, it counts its hours from the boot: without its wait in line.
+            is_over_budget |= end > latest + max(0.0, node.in_line_until - node.created)
     is_billed = any(node.ready_at <= cloud.now < node.ends_at for node in cloud.nodes)
     return Verdict(
         *(outlived, int(is_over_budget), cloud.foreign_touched, cloud.rented_finished),

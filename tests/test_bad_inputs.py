@@ -33,6 +33,7 @@ CASES = (
     ("plan --config=base-4096 --preflight={w}/preflight.json", "sequences of 256 tokens"),
     ("plan --preflight={t}/no-rate.json", "tokens_per_second_per_core is missing"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
+    ("plan --init_from={t}/none", "no such folder or checkpoint"),
     (_PLAN_TWO + " --data_dir={w}/data", "give one for each, in the same order"),
     (_PLAN_TWO + " --num_train_steps=100", "each config has its own steps"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "it uses tokenize.*"),

@@ -5,8 +5,6 @@ import os
 
 import pytest
 
-from bigbird_ja.text import read_tokenizer
-
 
 @pytest.fixture
 def fill_mask(small_run, run):
@@ -39,22 +37,3 @@ def test_a_terminal_obeys_nothing_in_the_text(fill_mask):
     ended = fill_mask("--text=\x1b[31m\x07\x9b2J漢字[MASK]")
     assert ended.status == 0 and "\\x1b[31m\\x07\\x9b2J漢字【" in ended.stdout
     assert not {"\x1b", "\x07", "\x9b"} & set(ended.stdout + ended.stderr)
-
-
-def test_masks_stand_where_tokens_stood(tokenizer_path):
-    tokenizer = read_tokenizer(tokenizer_path)
-
-    def pieces(text):
-        return [tokenizer.pieces[i] for i in tokenizer.encode_with_masks(text)]
-
-    plain = "_START_ARTICLE_ 題_NEWLINE_ 二行目 です"
-    assert tokenizer.encode_with_masks(plain) == tokenizer.encode(plain)
-    inside = pieces("日本の[MASK]は東京です。")
-    assert not inside[inside.index("[MASK]") + 1].startswith("▁"), "no space after a mask"
-    beside_markers = pieces("_NEWLINE_[MASK]_NEWLINE_[MASK][MASK]")
-    expected = ["_NEWLINE_", "[MASK]", "_NEWLINE_", "[MASK]", "[MASK]"]
-    assert [piece for piece in beside_markers if piece != "▁"] == expected
-    for text in ("[MASK]で始まる", "  [MASK] x", "終わり[MASK]", "[MASK]"):
-        at_an_end = pieces(text)
-        assert at_an_end.count("[MASK]") == 1
-        assert (at_an_end[0] == "[MASK]") == text.strip().startswith("[MASK]")

@@ -103,11 +103,6 @@ def test_the_encoder_that_is_given_is_priced_without_its_weights(plan, tmp_path)
     given = flops_per_token(f"--init_from={folder}")
     assert given == pytest.approx(flops_per_token(*sets))
     assert given < flops_per_token() / 2
-    (folder / "config.json").write_text(json.dumps(ENCODER | {"model_type": "gpt2"}))
-    ended = plan("--config=continue-8192", f"--init_from={folder}")
-    assert ended.status == 2 and "a gpt2 model; a run can start from" in ended.stderr
-    ended = plan("--config=continue-8192", f"--init_from={folder}/none")
-    assert ended.status == 2 and "no such folder or checkpoint" in ended.stderr
 
 
 def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan):

@@ -319,7 +319,7 @@ def test_what_cannot_be_read_is_not_called_missing(serve, fake_tpu, fake_compute
     fake_compute.unread["images"] = "permission"
     rows, faults = offers.make_rows("p", TABLE)
     zones = {one["accelerator_type"]: one["zones"] for one in rows if one["service"] == "compute"}
-    assert [fault.kind for fault in faults] == [Kind.PERMISSION]
+    assert {fault.kind for fault in faults} == {Kind.PERMISSION}
     assert zones["v7x-8"]["us-central1-c"] == zones["v6e-8"]["us-east1-d"] == ""
     fake_tpu.unread["locations"] = fake_compute.unread["machineTypes"] = "permission"
     _, faults = offers.make_rows("p", TABLE)

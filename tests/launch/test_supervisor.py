@@ -89,11 +89,8 @@ def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(quiet,
     ("beat_at", "limit", "billed"),
     [
         (None, 0.0, 5400.0),  # no sign of life: as long as it may be silent
-        (1_000.0, 0.0, 5400.0),  # its last sign is older than ours
         (11_800.0, 0.0, 1800.0 + 5400.0),
         (11_800.0, 4600.0, 1000.0),  # it had 1,000 seconds left to live
-        (11_800.0, 3000.0, 0.0),
-        (None, 1e6, 5400.0),
     ],
 )
 def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_been_there(
