@@ -192,5 +192,4 @@ def zygote(fake_gcs, tmp_path_factory):
     # The compiler for the CPU need not take its time over models of two layers.
     flags = "--xla_llvm_disable_expensive_passes=true"
     environ = fake_gcs.environ(PYTHONUNBUFFERED="1", XLA_FLAGS=flags)
-    with Zygote(tmp_path_factory.mktemp("commands"), environ) as running:
-        yield running
+    return Zygote(tmp_path_factory.mktemp("commands"), environ)

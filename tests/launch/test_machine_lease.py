@@ -5,15 +5,17 @@ Each of these cost money once; the numbers are those of docs/design/launch.md.
 
 import contextlib
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 
 from bigbird_ja.launch import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
 from bigbird_ja.launch.state import Ending
-from bigbird_ja.launch.supervise import Stop
-from testkit.simulated_cloud import SimulatedCloud
-from tests.launch.test_supervisor import RECORD, TRAINER, run
+from bigbird_ja.launch.supervise import Detached, Stop
+from bigbird_ja.process.errors import StorageError
+from testkit.simulated_cloud import START, SimulatedCloud
+from tests.launch.test_supervisor import RECORD, TRAINER, run, times
 
 HOUR = 3600.0
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
@@ -38,7 +40,45 @@ def stopped_at(cloud, moment, stop=Stop.DELETE):
 # --- a bucket that fails --------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("act", "start"), [("beat", HOUR), ("write", HOUR), ("write", 0.0)])
+def test_nothing_is_rented_unless_the_lock_is_held_and_the_decision_stored(act, start):
+    cloud = SimulatedCloud(TRAINER, lambda ready: 2 * HOUR)
+    breaking(cloud, act, start, 5 * HOUR, StorageError("the bucket fails"))
+    fails = cloud.interfere
+
+    def interfere(done, zone):
+        fails(done, zone)
+        if done == "create":
+            assert cloud.state is not None and cloud.state["phase"] == "creating"
+
+    cloud.interfere = interfere
+    assert run(cloud).ending is Ending.FINISHED
+    created = [moment - START for moment in times(cloud, "creating")]
+    assert created and not [moment for moment in created if start <= moment < 5 * HOUR]
+
+
 # --- limits and leases ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hours", [-9.0, 12.0])
+@pytest.mark.parametrize("limits", [{"max_usd": 40.0}, {"max_seconds": 30 * HOUR}])
+def test_clocks_that_differ_change_neither_hours_nor_money(limits, hours):
+    """Two supervisors, the second ten hours later on another machine with a wrong clock."""
+    cloud = SimulatedCloud(DAYS)
+    record = replace(LONG, **limits)  # type: ignore[arg-type]
+    with pytest.raises(Detached):
+        run(cloud, record, stop=stopped_at(cloud, 5 * HOUR, Stop.DETACH))
+    cloud.advance(cloud.now + 10 * HOUR)
+    cloud.wall_offset = hours * HOUR
+    state = run(cloud, record)
+    assert (state.ending, state.ending_reason) == (Ending.BUDGET, "interrupted")
+    assert (cloud.creations, cloud.nodes) == (1, [])
+    spent, most_usd = 2.4 * cloud.rented_seconds / HOUR, limits.get("max_usd", math.inf)
+    assert spent <= most_usd + 0.5
+    assert cloud.now <= limits.get("max_seconds", math.inf) + 0.2 * HOUR
+    assert state.cost_usd == pytest.approx(spent, rel=0.05)
+    most = min(most_usd / 2.4, limits.get("max_seconds", math.inf) / HOUR)
+    assert cloud.rented_seconds / HOUR > 0.9 * most  # and ends no run before
 
 
 @pytest.mark.parametrize("act", ["beat", "list"])
