@@ -203,7 +203,7 @@ def test_a_model_dir_of_another_run_is_refused_with_the_flag_that_serves(runs, t
         (["--set=training.seed=7"], ["training.seed: 12345 -> 7"]),
         (["--set=training.optimizer=muon"], ["optimizer: adamw -> muon", f"--init_from {model}"]),
         (["--set=data.seed=7"], [f"--init_from {model}"]),
-        (["--set=model.num_layers=3"], ["model.num_layers: 2 -> 3", f"--init_from {model}"]),
+        (["--set=model.num_layers=3"], ["model.num_layers: 1 -> 3", f"--init_from {model}"]),
         ([f"--config={other}"], ["clip_norm: 1.0 -> 2.0", "--set training.clip_norm=2.0"]),
         ([f"--data_dir={tmp_path / 'other'}"], ["other data"]),
     ):

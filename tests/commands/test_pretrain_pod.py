@@ -26,7 +26,7 @@ def flags(tmp_path_factory):
     return f"""
         pretrain --config {config} --data_dir {data} --json --num_train_steps {STEPS}
         --mode train_and_eval --engine pjrt --set training.eval_every_steps=8
-        --set model.hidden_dropout_prob=0 --set model.num_layers=1
+        --set model.hidden_dropout_prob=0
         --set training.optimizer=muon --set training.global_batch_size=8
     """.split()
 
