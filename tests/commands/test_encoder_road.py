@@ -5,9 +5,7 @@
 vocabularies are small, and weights are drawn here.
 """
 
-import dataclasses
 import hashlib
-import importlib.util
 import json
 import shutil
 import sys
@@ -15,10 +13,10 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja.data import build, check, pipeline
+from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles, folder_tokenizer
+from bigbird_ja.text import articles
 from bigbird_ja.train import hf_folder
 from testkit import ROOT, command_line, runs
 from tests.data import making
@@ -115,21 +113,6 @@ def test_embeddings_that_are_too_few_are_refused(roberta_data, tmp_path):
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 9000}))
     adopted = hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     assert ("model.vocab_size", 9000) in [(o.key, o.value) for o in adopted]
-
-
-def test_data_of_an_earlier_version_is_accepted(roberta_data, tmp_path, monkeypatch):
-    """Its archive is the folder's files, with nothing about the vocabulary."""
-    tokenizer, data = roberta_data[0], shutil.copytree(roberta_data[1], tmp_path / "data")
-    names = ("tokenizer.json", "tokenizer_config.json")
-    archive = folder_tokenizer.pack({name: (tokenizer / name).read_bytes() for name in names})
-    made = manifest_lib.load(str(data))
-    sha256 = hashlib.sha256(archive).hexdigest()
-    (data / "tokenizer.model").write_bytes(archive)
-    made = dataclasses.replace(made, tokenizer_sha256=sha256)
-    (data / "manifest.json").write_text(manifest_lib.to_json(made), encoding="utf-8")
-    assert check.fast_check(str(data))[0] == made
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert check.fast_check(str(data))[0] == made, "without transformers, too"
 
 
 def test_data_of_another_tokenizer_is_refused(roberta_data, small_run, tmp_path):

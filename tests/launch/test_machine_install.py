@@ -118,7 +118,10 @@ def has_reported(run, status):
     return storage.exists(path) and json.loads(storage.read_bytes(path))["status"] == status
 
 
-def test_a_machine_installs_trains_is_preempted_and_finishes(installed, fake_gcs):
+def test_a_machine_installs_trains_is_preempted_and_finishes(
+    installed, place, zygote, fake_gcs, tmp_path
+):
+    """With the weights of a run that was left alone."""
     run, machine = installed
     machine.boot(**fake_gcs.env, **pods.environ(1))
     wait_until(lambda: steps(run) or machine.has_ended(), PATIENCE)
@@ -135,6 +138,11 @@ def test_a_machine_installs_trains_is_preempted_and_finishes(installed, fake_gcs
     kinds = [event["event"] for event in run_log.read_events(run.model_dir)]
     ends = ["started", "interrupted", "resumed", "finished"]
     assert [kind for kind in kinds if kind != "saved"] == ends
+    flags = [f"--config={place}", "--data_dir=gs://rented/data", f"--model_dir={tmp_path}/alone"]
+    flags += [f"--num_train_steps={STEPS}", "--set=checkpoints.save_every_steps=20"]
+    ended = zygote.run("pretrain", *flags, "--engine=pjrt", environ=pods.environ(1))
+    assert ended.status == 0, ended.err
+    assert killing.digest(run.model_dir) == killing.digest(f"{tmp_path}/alone")
 
 
 def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
