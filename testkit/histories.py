@@ -3,7 +3,7 @@
 Listing, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
 listings blink, clocks are wrong by hours, others' machines have the run's name; machines are
 preempted, hang, crash and go mute; the supervisor is killed or detached, and comes back after
-minutes or days, or never. `verdict` says what a history has cost that it must not. Two supervisors
+minutes or days, or never. `broken` says which invariants a history has broken. Two supervisors
 at once, and lost files, are `explore`'s.
 """
 
@@ -47,17 +47,6 @@ class Trouble:
     end: float
     p: float
     kind: Kind
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What must not be: all of it 0."""
-
-    machines_outliving_their_lease: int = 0  # or their limit
-    over_budget: int = 0  # of hours or of money
-    foreign_machines_touched: int = 0  # deletions asked for others' machines
-    finished_runs_rented_again: int = 0
-    unending: int = 0  # or machines that are billed at the end of all time
 
 
 class _Killed(BaseException):
@@ -156,7 +145,7 @@ class History:
                 self._paused += gap  # an ended run's hours stand still
             cloud.advance(cloud.now + gap)
         cloud.advance(cloud.now + LONGEST + self.record.lease + DAY)
-        return verdict(cloud, self.record, self._began + self._paused, unending)
+        return broken(cloud, self.record, self._began + self._paused, unending)
 
     def _session(self):
         """One supervisor, to its end, or until it is killed or detached; None then."""
@@ -188,8 +177,8 @@ class History:
             return None
 
 
-def verdict(cloud, record, began=0.0, unending=False):
-    """What a history must not have cost.
+def broken(cloud, record, began=0.0, unending=False):
+    """Name the invariants that a history has broken.
 
     Args:
         began: virtual time from which its hours count.
@@ -201,16 +190,20 @@ def verdict(cloud, record, began=0.0, unending=False):
     latest = began + (record.max_seconds or math.inf) + late
     dearest = (record.max_usd or math.inf) + len(nodes) * late / HOUR * USD_PER_HOUR
     is_over_budget = cloud.rented_seconds / HOUR * USD_PER_HOUR > dearest
-    outlived = 0
+    outlives = False
     for node in nodes:
         start, end = node.billed(cloud.now)
         if end > start:
             lease = max(start, node.renewed_at) + record.lease
-            outlived += end > min(start + node.limit, lease) + slack
+            outlives |= end > min(start + node.limit, lease) + slack
             # Unwatched, it counts its hours from the boot: without its wait in line.
             is_over_budget |= end > latest + max(0.0, node.in_line_until - node.created)
     is_billed = any(node.ready_at <= cloud.now < node.ends_at for node in cloud.nodes)
-    return Verdict(
-        *(outlived, int(is_over_budget), cloud.foreign_touched, cloud.rented_finished),
-        int(unending or is_billed),
-    )
+    checks = {
+        "a machine outlives its lease or limit": outlives,
+        "hours or money are over budget": is_over_budget,
+        "a foreign machine is touched": cloud.foreign_touched,
+        "a finished run rents again": cloud.rented_finished,
+        "it never ends, or a machine is billed at the end of all time": unending or is_billed,
+    }
+    return [name for name, is_broken in checks.items() if is_broken]

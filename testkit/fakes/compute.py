@@ -18,8 +18,6 @@ ERRORS = {
 
 TYPES = ("ct5p-hightpu-4t", "ct6e-standard-8t", "tpu7x-standard-4t", "ct5lp-hightpu-8t")
 
-Key = tuple[str, str]  # zone, name
-
 
 class FakeCompute(Service):
     """The service; see `Service`."""
