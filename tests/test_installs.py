@@ -32,11 +32,7 @@ LOCKS = {
 OVER = "requirements/extra.lock"  # laid over the first
 # What `launch` installs on a machine; image.lock lies beside an image's own TensorFlow 2.15.
 MACHINES = "bigbird_ja/launch/locks"
-IMAGES_PYTHONS = ("3.10", "3.11")
 IMAGES = ROOT / "tests" / "fixtures" / "images"
-# Of the package's requirements, what training does without.
-NOT_FOR_TRAINING = {"matplotlib", "tensorflow-datasets"}
-OF_IMAGES = {"numpy", "tensorflow", "tensorflow-metadata", "setuptools", "jax", "jaxlib", "libtpu"}
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
 
 
@@ -160,24 +156,6 @@ def test_every_python_gets_one_tensorflow_jax_and_libtpu():
             major, minor, *_ = version.split(".")
             assert required.specifier.contains(version), required
             assert not required.specifier.contains(f"{major}.{int(minor) + 1}.0"), required
-
-
-def test_a_machine_gets_what_training_requires():
-    python = PYTHONS[0]
-    machine = pins(f"{MACHINES}/machine.lock", python)
-    for required in requirements("cpu", "tpu"):
-        name = canonicalize_name(required.name)
-        if name not in NOT_FOR_TRAINING and (
-            required.marker is None or required.marker.evaluate(on_linux(python))
-        ):
-            assert required.specifier.contains(machine[name]), required
-    for python in IMAGES_PYTHONS:
-        beside = pins(f"{MACHINES}/image.lock", python)
-        assert not {"numpy", "protobuf", *filter(LEAVE_ALONE.match, beside)} & {*beside}
-        for required in requirements("estimator"):
-            name = canonicalize_name(required.name)
-            if name not in NOT_FOR_TRAINING | OF_IMAGES:
-                assert required.specifier.contains(beside[name]), required
 
 
 def test_the_cpython_of_a_machine_is_in_the_list_of_the_uv_that_installs_it(uv, tmp_path):
