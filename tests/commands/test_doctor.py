@@ -1,15 +1,16 @@
 """`doctor`: what a machine has, what it lacks, and whether it can train."""
 
+import importlib.util
 import json
 
 import pytest
 import yaml
 
 from bigbird_ja.launch import compute
+from bigbird_ja.train import engines
 from bigbird_ja.train.engines import devices
 from testkit import killing
 from testkit.fakes.compute import FakeCompute
-from testkit.machines import PretendedMachine
 
 
 def named(ended):
@@ -37,7 +38,12 @@ def test_a_machine_that_can_train_and_what_the_cloud_says(tmp_path, run, monkeyp
 def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
     monkeypatch, tmp_path, run
 ):
-    PretendedMachine(monkeypatch, dict.fromkeys(("tensorflow", "tensorflow_cpu"), "2.21"), ())
+    find = importlib.util.find_spec
+    missing = {"jax": None}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: missing.get(name, find(name, *more))
+    )
+    monkeypatch.setattr(engines, "has_estimator", lambda: False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/none.json")
     ended = run("doctor", "--json")
     assert ended.status == 2 and not ended.json["can_train"]
