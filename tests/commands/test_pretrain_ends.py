@@ -63,7 +63,7 @@ def test_a_second_ctrl_c_leaves_at_once(runs, tmp_path):
 
 def test_the_watchdog_ends_a_frozen_run_with_stacks(runs, tmp_path):
     ended = runs.zygote.run(
-        *runs.new(tmp_path), "--set", "training.stall_minutes=0.1", hang_at=["step", 3]
+        *runs.new(tmp_path), "--set", "training.stall_minutes=0.2", hang_at=["step", 3]
     )
     assert ended.status == 76 and ended.result["reason"] == "stalled"
     assert "zygote.py" in ended.err and "most recent call first" in ended.err

@@ -23,6 +23,7 @@ from bigbird_ja.launch import (
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.tpu_api import TpuNodes
+from bigbird_ja.process.errors import BadInput
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.service import in_background
 from testkit.fakes.tpu import FakeTpu
@@ -266,3 +267,9 @@ def test_advice_has_what_to_do():
     message = "The caller does not have permission actAs on service account x"
     text = advise(rest.fault_of_status(7, message), NODE, ZONE)
     assert "serviceAccountUser" in text and message in text and "\n" not in text
+
+
+def test_an_open_connection_stays_on_this_machine(monkeypatch):
+    monkeypatch.setenv(tpu_api.EMULATOR_VARIABLE, "tpu.example.com:443")
+    with pytest.raises(BadInput, match="this machine"):
+        tpu_api.connect("p")
