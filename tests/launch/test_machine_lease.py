@@ -81,6 +81,19 @@ def test_clocks_that_differ_change_neither_hours_nor_money(limits, hours):
     assert cloud.rented_seconds / HOUR > 0.9 * most  # and ends no run before
 
 
+def test_what_could_not_be_deleted_is_counted_when_somebody_comes_back():
+    cloud = SimulatedCloud(DAYS)
+    breaking(cloud, "delete", HOUR, 3 * HOUR, ServiceFault(Kind.UNAVAILABLE, "no answer"))
+    record = replace(LONG, max_usd=2.4 * 20)
+    state = run(cloud, record, stop=stopped_at(cloud, HOUR))
+    assert state.ending_reason == "io_error" and len(cloud.nodes) == 1
+    cloud.advance(cloud.now + 100 * HOUR)  # its lease has deleted it meanwhile
+    cloud.fast = True
+    state = run(cloud, record)
+    assert state.cost_usd >= 2.4 * cloud.rented_seconds / HOUR * 0.99
+    assert cloud.rented_seconds < 20.2 * HOUR
+
+
 @pytest.mark.parametrize("act", ["beat", "list"])
 def test_what_comes_and_goes_while_its_supervisor_sleeps_within_a_look_is_counted(act):
     cloud = SimulatedCloud(DAYS, lambda ready: 5 * HOUR)
@@ -123,6 +136,16 @@ def test_a_listing_that_blinks_is_no_preemption_and_makes_no_second_machine(seco
     state = run(cloud)
     assert (state.ending, state.preemptions) == (Ending.FINISHED, 0)
     assert (cloud.creations, cloud.most_at_once) == (1, 1)
+
+
+def test_of_two_machines_of_a_run_one_is_adopted_and_the_other_deleted():
+    cloud = SimulatedCloud(TRAINER)
+    for zone in ("zone-b", "zone-c"):
+        cloud.create(RECORD, zone, 4, {}, math.inf)
+    state = run(cloud, stop=stopped_at(cloud, HOUR))
+    assert (state.ending, state.attempt) == (Ending.INTERRUPTED, 4)
+    assert "adopted" in names(cloud)
+    assert sorted(node.ends_at > HOUR for node in cloud.past_nodes) == [False, True]
 
 
 # --- killed between any two acts ------------------------------------------------------------------

@@ -68,6 +68,14 @@ def test_a_machine_in_repair_is_waited_for_and_then_was_preempted(minutes, machi
     assert cloud.creations == machines
 
 
+def test_a_dead_tpu_of_the_run_is_removed_first():
+    cloud = SimulatedCloud(TRAINER, lifetimes(0.0))
+    cloud.create(RECORD, "zone-a", 1, {}, math.inf)
+    cloud.sleep(600)
+    assert run(cloud).ending is Ending.FINISHED
+    assert (cloud.most_at_once, cloud.nodes) == (1, [])
+
+
 def test_an_ended_run_continues_without_what_ended_it():
     cloud = SimulatedCloud(TRAINER, script=["quota"] * 3)
     assert run(cloud).ending is Ending.GAVE_UP
