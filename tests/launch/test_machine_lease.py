@@ -11,11 +11,12 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import Detached, Stop
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch.test_supervisor import RECORD, TRAINER, run, times
+from tests.launch.test_supervisor import RECORD, TRAINER, names, run, times
 
 HOUR = 3600.0
 DAYS = replace(TRAINER, target_step=100 * 24 * 3600)
