@@ -1,5 +1,5 @@
 """The lock of a rented machine is executed: the script that `launch` sends installs it and trains,
-on one host and on two."""
+on one host, preempted and resumed, and on two."""
 
 import contextlib
 import json
