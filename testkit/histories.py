@@ -2,9 +2,9 @@
 
 Listing, creating, deleting, reading, storing and the lock's beats fail for a moment or for ever;
 listings blink, clocks are wrong by hours, others' machines have the run's name; machines are
-preempted, hang, crash and go mute; the supervisor is killed, detached, overtaken by another, and
-comes back after minutes or days, or never, and finds its state lost. `verdict` says what a history
-has cost that it must not.
+preempted, hang, crash and go mute; the supervisor is killed or detached, and comes back after
+minutes or days, or never. `broken` says which invariants a history has broken. Two supervisors
+at once, and lost files, are `explore`'s.
 """
 
 import math
@@ -16,7 +16,6 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import LONGEST, Phase
 from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.storage.lease import LeaseLost
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -50,17 +49,6 @@ class Trouble:
     kind: Kind
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What must not be: all of it 0."""
-
-    machines_outliving_their_lease: int = 0  # or their limit
-    over_budget: int = 0  # of hours or of money
-    foreign_machines_touched: int = 0  # deletions asked for others' machines
-    finished_runs_rented_again: int = 0
-    unending: int = 0  # or machines that are billed at the end of all time
-
-
 class _Killed(BaseException):
     """SIGKILL."""
 
@@ -82,10 +70,7 @@ class History:
         mean = rng.uniform(2, 48) * HOUR
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
         self.record = LaunchedRun(
-            "gs://b",
-            "run",
-            "id-1",
-            "p",
+            *("gs://b", "run", "id-1", "p"),
             target_step=target,
             zones=ZONES,
             usd_per_hour=USD_PER_HOUR,
@@ -95,20 +80,18 @@ class History:
             queued=service == "queue",
         )
         word = rng.uniform(0, 0.5)
-        script = [rng.choice(WORDS) if rng.random() < word else "ok" for _ in range(60)]
         self.troubles = [self._trouble() for _ in range(rng.choice([0, 1, 1, 2, 3, 5]))]
         self.cloud = SimulatedCloud(
             TrainerModel(target, 1.0),
             lambda ready: rng.expovariate(1 / mean),
             fast=True,
             service=service.replace("queue", "tpu"),
-            script=script,
+            queue_seconds=rng.choice([0.0, 600.0, rng.expovariate(1 / (4 * HOUR))]),
+            script=[rng.choice(WORDS) if rng.random() < word else "ok" for _ in range(60)],
             interfere=self._interfere,
             run=self.record,
             wake=sorted({t for one in self.troubles for t in (one.start, one.end)}),
         )
-        line = random.Random(f"{service}/{seed}/line")
-        self.cloud.queue_seconds = line.choice([0.0, 600.0, line.expovariate(1 / (4 * HOUR))])
         # A listing that shows nothing, for seconds or for ten minutes, once or now and then.
         first, length = rng.expovariate(1 / DAY), rng.choice([20.0, 600.0, HOUR])
         period = rng.choice([math.inf, rng.uniform(1, 48) * HOUR])
@@ -118,9 +101,7 @@ class History:
         )
         self._foreign_at = rng.choice([0.0, rng.expovariate(1 / (2 * DAY)), math.inf, math.inf])
         self._foreign = (rng.choice(ZONES), rng.choice(FOREIGN))
-        self._turns, self._began, self._is_overtaken = 0, 0.0, False
-        self._paused = 0.0
-        self._loses, self._is_lost = random.Random(f"{service}/{seed}/loss"), False
+        self._turns, self._began, self._paused = 0, 0.0, 0.0
 
     def _trouble(self):
         rng = self._rng
@@ -133,13 +114,12 @@ class History:
         )
 
     def _interfere(self, act, zone):
-        at, (where, labels) = self._foreign_at, self._foreign
-        if self.cloud.now >= at and all(node.zone != where for node in self.cloud.nodes):
+        now, (where, labels) = self.cloud.now, self._foreign
+        if now >= self._foreign_at and all(node.zone != where for node in self.cloud.nodes):
             self.cloud.foreign[where], self._foreign_at = labels, math.inf
-        if act == "beat" and self._is_overtaken:
-            raise LeaseLost("taken over")
-        for one in self._meets(act, zone):
-            if self._rng.random() >= one.p:
+        for one in self.troubles:
+            is_met = act == one.act and one.zone in ("", zone) and one.start <= now < one.end
+            if not is_met or self._rng.random() >= one.p:
                 continue
             if act in SERVICE_ACTS:
                 raise ServiceFault(one.kind, f"no {act}")
@@ -149,7 +129,7 @@ class History:
 
     def run(self):
         """Lives it through, then lets every lease run out."""
-        unending = False
+        unending, cloud = False, self.cloud
         # Minutes or days between supervisors; after the last one nobody comes any more.
         for _ in range(self._rng.choice([1, 1, 2, 3, 5])):
             gap = self._rng.choice([600.0, 5 * HOUR, 4 * DAY])
@@ -160,90 +140,70 @@ class History:
                 break
             if state is not None and state.phase is Phase.ENDED and self._rng.random() < 0.5:
                 break
-            stored = self.cloud.state
+            stored = cloud.state
             if stored and stored["phase"] == "ended" and not stored["billing"]:
                 self._paused += gap  # an ended run's hours stand still
-            self.cloud.advance(self.cloud.now + gap)
-            if self._loses.random() < 0.2:
-                self.cloud.state, self._is_lost = None, True
-        longest = LONGEST + self.record.lease + DAY
-        self.cloud.advance(self.cloud.now + longest)
-        return self.verdict(unending)
+            cloud.advance(cloud.now + gap)
+        cloud.advance(cloud.now + LONGEST + self.record.lease + DAY)
+        return broken(cloud, self.record, self._began + self._paused, unending)
 
-    def _meets(self, act, zone):
-        """The troubles in which an act may fail now."""
-        return [
-            one
-            for one in self.troubles
-            if act == one.act and one.zone in ("", zone) and one.start <= self.cloud.now < one.end
-        ]
-
-    def _session(self, may_sleep=True):
+    def _session(self):
         """One supervisor, to its end, or until it is killed or detached; None then."""
-        rng, self._turns = self._rng, 0
-        if self.cloud.state is None:  # the run begins now
-            if self._is_lost:
-                return None  # as `launch` refuses it
-            self._began = self.cloud.now
-        how = rng.choice(["stays", "killed", "detached", *(["sleeps"] if may_sleep else [])])
-        leaves_at = self.cloud.now + (
-            math.inf if how == "stays" else rng.expovariate(1 / (2 * DAY))
-        )
-        self.cloud.wake = [t for t in self.cloud.wake if t > self.cloud.now] + [leaves_at]
+        rng, cloud, self._turns = self._rng, self.cloud, 0
+        if cloud.state is None:  # the run begins now
+            self._began = cloud.now
+        how = rng.choice(["stays", "killed", "detached"])
+        leaves_at = cloud.now + (math.inf if how == "stays" else rng.expovariate(1 / (2 * DAY)))
+        cloud.wake = [t for t in cloud.wake if t > cloud.now] + [leaves_at]
         # Each supervisor has a clock of its own, which may be wrong by hours.
-        self.cloud.wall_offset = rng.choice([0.0, rng.uniform(-12, 12) * HOUR])
+        cloud.wall_offset = rng.choice([0.0, rng.uniform(-12, 12) * HOUR])
 
         def sleep(seconds):
             self._turns += 1
             if self._turns > TURNS:
                 raise _Unending
-            self.cloud.sleep(seconds)
-            if how == "killed" and self.cloud.now >= leaves_at:
+            cloud.sleep(seconds)
+            if how == "killed" and cloud.now >= leaves_at:
                 raise _Killed
-            if how == "sleeps" and self.cloud.now >= leaves_at and not self._is_overtaken:
-                # Another supervisor takes over while this one sleeps, and is there no more.
-                self._session(may_sleep=False)
-                self._is_overtaken = True
 
         def stop():
-            leaves = how == "detached" and self.cloud.now >= leaves_at
+            leaves = how == "detached" and cloud.now >= leaves_at
             return Stop.DETACH if leaves else Stop.NO
 
-        cloud = self.cloud
         world = World(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
         try:
             return supervise(self.record, world)
-        # The last two: there is nothing to begin with, or it was taken over.
-        except (_Killed, Detached, StorageError, PermissionError):
+        except (_Killed, Detached, StorageError, PermissionError):  # the last: none can begin
             return None
-        finally:
-            self._is_overtaken = False
 
-    def verdict(self, unending):
-        """What it must not have cost."""
-        cloud, record = self.cloud, self.record
-        nodes = [*cloud.past_nodes, *cloud.nodes]
-        # A machine goes at the watcher's next turn, and its deletion takes its time.
-        slack = cloud.watch_poll + cloud.delete_seconds + 1.0
-        late = slack + 2 * POLL
-        latest, dearest = math.inf, math.inf
-        if record.max_seconds is not None:
-            latest = self._began + self._paused + record.max_seconds + late
-        if record.max_usd is not None:
-            dearest = record.max_usd + len(nodes) * late / HOUR * USD_PER_HOUR
-        is_over_budget = cloud.rented_seconds / HOUR * USD_PER_HOUR > dearest
-        outlived = 0
-        for node in nodes:
-            start, end = node.billed(cloud.now)
-            if end > start:
-                lease = max(start, node.renewed_at) + record.lease
-                outlived += end > min(start + node.limit, lease) + slack
-                is_over_budget |= end > latest
-        is_billed = any(node.ready_at <= cloud.now < node.ends_at for node in cloud.nodes)
-        return Verdict(
-            outlived,
-            int(is_over_budget),
-            cloud.foreign_touched,
-            cloud.rented_finished,
-            int(unending or is_billed),
-        )
+
+def broken(cloud, record, began=0.0, unending=False):
+    """Name the invariants that a history has broken.
+
+    Args:
+        began: virtual time from which its hours count.
+    """
+    nodes = [*cloud.past_nodes, *cloud.nodes]
+    # A machine goes at the watcher's next turn, and its deletion takes its time.
+    slack = 60.0 + cloud.delete_seconds + 1.0
+    late = slack + 2 * POLL
+    latest = began + (record.max_seconds or math.inf) + late
+    dearest = (record.max_usd or math.inf) + len(nodes) * late / HOUR * USD_PER_HOUR
+    is_over_budget = cloud.rented_seconds / HOUR * USD_PER_HOUR > dearest
+    outlives = False
+    for node in nodes:
+        start, end = node.billed(cloud.now)
+        if end > start:
+            lease = max(start, node.renewed_at) + record.lease
+            outlives |= end > min(start + node.limit, lease) + slack
+            # Unwatched, it counts its hours from the boot: without its wait in line.
+            is_over_budget |= end > latest + max(0.0, node.in_line_until - node.created)
+    is_billed = any(node.ready_at <= cloud.now < node.ends_at for node in cloud.nodes)
+    checks = {
+        "a machine outlives its lease or limit": outlives,
+        "hours or money are over budget": is_over_budget,
+        "a foreign machine is touched": cloud.foreign_touched,
+        "a finished run rents again": cloud.rented_finished,
+        "it never ends, or a machine is billed at the end of all time": unending or is_billed,
+    }
+    return [name for name, is_broken in checks.items() if is_broken]

@@ -10,7 +10,7 @@ from testkit import synthetic
 
 CONFIG: dict[str, dict[str, Any]] = {
     "model": {
-        **{"hidden_size": 32, "num_layers": 2, "num_attention_heads": 2},
+        **{"hidden_size": 32, "num_layers": 1, "num_attention_heads": 2},
         **{"intermediate_size": 64, "block_size": 16, "num_random_blocks": 1},
     },
     "data": {"shuffle_window": 2},

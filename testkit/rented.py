@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import re
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import zipfile
 from pathlib import Path
 
 from bigbird_ja.launch import startup
@@ -79,37 +77,9 @@ def archive_python(folder):
     (entry,) = json.loads((LOCKS / "cpython.json").read_text(encoding="utf-8")).values()
     entry |= {"url": packed.as_uri(), "patch": sys.version_info[2]}
     entry["sha256"] = hashlib.sha256(packed.read_bytes()).hexdigest()
-    return write_list(folder / "cpython.json", entry)
-
-
-def write_list(path, entry):
-    """Write a list of one CPython for uv."""
-    version = f"{entry['major']}.{entry['minor']}.{entry['patch']}"
+    version, path = ".".join(map(str, sys.version_info[:3])), folder / "cpython.json"
     path.write_text(json.dumps({f"cpython-{version}-linux-x86_64-gnu": entry}), encoding="utf-8")
     return path
-
-
-def with_lock(package, pins):
-    """Return a package whose machine.lock has other versions and checksums.
-
-    Args:
-        package: as `startup.build_package` makes it.
-        pins: name -> version and checksums.
-    """
-    changed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(package)) as old, zipfile.ZipFile(changed, "w") as new:
-        for entry in old.infolist():
-            content = old.read(entry)
-            if entry.filename.endswith("locks/machine.lock"):
-                text = content.decode()
-                for name, (version, *sums) in pins.items():
-                    lines = [f"{name}=={version}", *(f"    --hash=sha256:{one}" for one in sums)]
-                    block = " \\\\\n".join(lines) + "\n"
-                    text, count = re.subn(rf"(?m)^{name}==.*\n(    --hash=.*\n)+", block, text)
-                    assert count == 1, name
-                content = text.encode()
-            new.writestr(entry, content)
-    return changed.getvalue()
 
 
 def uv_cache():

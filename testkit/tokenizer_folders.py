@@ -11,6 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 _BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
 _ROBERTA = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>"}
 _ROBERTA |= {"unk_token": "<unk>", "mask_token": "<mask>"}
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 _VOCABULARY = 3000
 
 
@@ -25,6 +26,15 @@ def _template(backend, first, last):
 
 def _save(backend, folder, kind="PreTrainedTokenizerFast", **parts):
     getattr(transformers, kind)(tokenizer_object=backend, **parts).save_pretrained(folder)
+
+
+def _train_unigram(backend, texts, special):
+    """Train a Unigram model on sentences."""
+    trainer = trainers.UnigramTrainer(
+        vocab_size=_VOCABULARY, unk_token="<unk>", special_tokens=special
+    )
+    split = [line for text in texts for line in re.split("(?<=[。\n])", text) if line]
+    backend.train_from_iterator(split, trainer)
 
 
 def byte_level_bpe(folder, texts):
@@ -83,8 +93,7 @@ def gemma_bpe(folder, texts):
     backend.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     )
-    special = [*parts.values(), *(f"<0x{byte:02X}>" for byte in range(256))]
-    trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, special_tokens=special)
+    trainer = trainers.BpeTrainer(vocab_size=_VOCABULARY, special_tokens=[*parts.values(), *_BYTES])
     backend.train_from_iterator(texts, trainer)
     backend = _without_added_bytes(backend)
     backend.post_processor = _template(backend, "<bos>", "<eos>")
@@ -108,13 +117,7 @@ def unigram_with_bytes(folder, texts):
     backend = tokenizers.Tokenizer(models.Unigram())
     backend.normalizer = normalizers.NFKC()
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
-    split = [line for text in texts for line in re.split("(?<=[。\n])", text) if line]
-    trainer = trainers.UnigramTrainer(
-        vocab_size=_VOCABULARY,
-        unk_token="<unk>",
-        special_tokens=[*parts.values(), *(f"<0x{byte:02X}>" for byte in range(256))],
-    )
-    backend.train_from_iterator(split, trainer)
+    _train_unigram(backend, texts, [*parts.values(), *_BYTES])
     backend = _without_added_bytes(backend)
     backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
     backend.post_processor = _template(backend, "<s>", "</s>")
@@ -129,12 +132,7 @@ def xlm_roberta(folder, texts):
     backend.normalizer = normalizers.NFKC()
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
     backend.decoder = decoders.Metaspace()
-    special = ["<s>", "<pad>", "</s>", "<unk>"]
-    trainer = trainers.UnigramTrainer(
-        vocab_size=_VOCABULARY, unk_token="<unk>", special_tokens=[*special, "<mask>"]
-    )
-    split = [line for text in texts for line in re.split("(?<=[。\n])", text) if line]
-    backend.train_from_iterator(split, trainer)
+    _train_unigram(backend, texts, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     backend.post_processor = _template(backend, "<s>", "</s>")
     _save(backend, folder, **parts)
     path = folder / "tokenizer_config.json"

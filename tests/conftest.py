@@ -4,6 +4,7 @@ import collections
 import fcntl
 import importlib.util
 import json
+import multiprocessing
 import os
 import uuid
 from pathlib import Path
@@ -192,5 +193,6 @@ def zygote(fake_gcs, tmp_path_factory):
     # The compiler for the CPU need not take its time over models of two layers.
     flags = "--xla_llvm_disable_expensive_passes=true"
     environ = fake_gcs.environ(PYTHONUNBUFFERED="1", XLA_FLAGS=flags)
-    with Zygote(tmp_path_factory.mktemp("commands"), environ) as running:
-        yield running
+    yield Zygote(tmp_path_factory.mktemp("commands"), environ)
+    for left in multiprocessing.active_children():  # of a test that failed, or pytest waits for it
+        left.kill()

@@ -33,6 +33,7 @@ CASES = (
     ("plan --config=base-4096 --preflight={w}/preflight.json", "sequences of 256 tokens"),
     ("plan --preflight={t}/no-rate.json", "required field `tokens_per_second_per_core`"),
     ("plan --accelerator_type=v3-9", "no TPU of that size"),
+    ("plan --init_from={t}/none", "no such folder or checkpoint"),
     (_PLAN_TWO + " --data_dir={w}/data", "give one for each, in the same order"),
     (_PLAN_TWO + " --num_train_steps=100", "each config has its own steps"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "does not use it"),
@@ -71,7 +72,9 @@ CASES = (
     ("status --bucket=my-bucket", "--bucket my-bucket: no such folder"),
     ("status --bucket={w} --name=x", "no run 'x'"),
     (_EXPORT + " --step=99", "no checkpoint of step 99; there are 2, 4, 6"),
-    (_EXPORT + " --license=mit\ntags:[x]", "--license "),
+    (_EXPORT + " --license=apache2.0", "use apache-2.0, or another of"),
+    (_EXPORT + " --license=mit\ntags:[x]", "not an identifier of the Hub; use other"),
+    (_EXPORT + " --language=Japanese", "--language Japanese: use language codes, such as ja"),
     (_EXPORT + " --output_dir={w}/data", "made (data set)"),
 )
 

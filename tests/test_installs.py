@@ -1,5 +1,6 @@
 """Dependencies, locks and virtual environments, without installing anything."""
 
+import functools
 import itertools
 import json
 import os
@@ -31,11 +32,7 @@ LOCKS = {
 OVER = "requirements/extra.lock"  # laid over the first
 # What `launch` installs on a machine; image.lock lies beside an image's own TensorFlow 2.15.
 MACHINES = "bigbird_ja/launch/locks"
-IMAGES_PYTHONS = ("3.10", "3.11")
 IMAGES = ROOT / "tests" / "fixtures" / "images"
-# Of the package's requirements, what training does without.
-NOT_FOR_TRAINING = {"matplotlib", "tensorflow-datasets"}
-OF_IMAGES = {"numpy", "tensorflow", "tensorflow-metadata", "setuptools", "jax", "jaxlib", "libtpu"}
 LEAVE_ALONE = re.compile(r"tensorflow([-_](cpu|gpu|tpu|intel|macos))?$|jax(lib)?$|libtpu$|keras$")
 
 
@@ -76,15 +73,13 @@ def requirements(*extras):
     return collected
 
 
-def with_index(*words):
-    """`uv` where it is and reaches a package index; skips elsewhere."""
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if uv is None:
+@pytest.fixture
+def uv():
+    """`uv("pip", ...)`, where it is installed."""
+    path = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if path is None:
         pytest.skip("uv is not installed here")
-    done = command_line.run(uv, *words)
-    if "request" in done.stderr and "No solution" not in done.stderr:
-        pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
-    return done
+    return functools.partial(command_line.run, path)
 
 
 @pytest.mark.parametrize(
@@ -163,35 +158,13 @@ def test_every_python_gets_one_tensorflow_jax_and_libtpu():
             assert not required.specifier.contains(f"{major}.{int(minor) + 1}.0"), required
 
 
-def test_a_machine_gets_what_training_requires():
-    python = PYTHONS[0]
-    machine = pins(f"{MACHINES}/machine.lock", python)
-    for required in requirements("cpu", "tpu"):
-        name = canonicalize_name(required.name)
-        if name not in NOT_FOR_TRAINING and (
-            required.marker is None or required.marker.evaluate(on_linux(python))
-        ):
-            assert required.specifier.contains(machine[name]), required
-    for python in IMAGES_PYTHONS:
-        beside = pins(f"{MACHINES}/image.lock", python)
-        assert not {"numpy", "protobuf", *filter(LEAVE_ALONE.match, beside)} & {*beside}
-        for required in requirements("estimator"):
-            name = canonicalize_name(required.name)
-            if name not in NOT_FOR_TRAINING | OF_IMAGES:
-                assert required.specifier.contains(beside[name]), required
-
-
-def test_the_cpython_of_a_machine_is_in_the_list_of_the_uv_that_installs_it(tmp_path):
+def test_the_cpython_of_a_machine_is_in_the_list_of_the_uv_that_installs_it(uv, tmp_path):
     """Version, address and checksum: uv says what it expects when it gets another archive."""
     (listed,) = json.loads((ROOT / MACHINES / "cpython.json").read_text("utf-8")).values()
     version = f"3.{listed['minor']}.{listed['patch']}"
     assert f"3.{listed['minor']}" == PYTHONS[0]
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if uv is None:
-        pytest.skip("uv is not installed here")
-    assert f"uv=={command_line.run(uv, '--version').stdout.split()[1]} " in (
-        ROOT / MACHINES / "uv.lock"
-    ).read_text("utf-8")
+    lock = (ROOT / MACHINES / "uv.lock").read_text("utf-8")
+    assert f"uv=={uv('--version').stdout.split()[1]} " in lock
     name = urllib.parse.unquote(listed["url"].partition("/releases/download/")[2])
     (tmp_path / name).parent.mkdir()
     (tmp_path / "python").write_text("another")
@@ -199,22 +172,13 @@ def test_the_cpython_of_a_machine_is_in_the_list_of_the_uv_that_installs_it(tmp_
         archive.add(tmp_path / "python", "python/bin/python3")
     environ = {"UV_PYTHON_INSTALL_MIRROR": tmp_path.as_uri(), "UV_CACHE_DIR": str(tmp_path / "c")}
     words = ("python", "install", version, "--no-bin", "--install-dir", tmp_path / "pythons")
-    done = command_line.run(uv, *words, env=environ)
+    done = uv(*words, env=environ)
     assert done.status != 0
     assert re.search(r"Expected:\s*(\w+)", done.stderr)[1] == listed["sha256"], done.stderr
 
 
-@pytest.mark.parametrize(("lock", "python"), [("machine", "3.11"), ("image", "3.10")])
-def test_what_a_machine_installs_resolves_by_hash(lock, python, tmp_path):
-    where = ("--python-version", python, "--python-platform", "x86_64-manylinux_2_31")
-    how = ("--dry-run", "--require-hashes", "--only-binary=:all:", "--target", tmp_path, "--quiet")
-    how += ("--no-deps",) if lock == "image" else ()  # protobuf is the image's
-    done = with_index("pip", "install", "-r", f"{ROOT}/{MACHINES}/{lock}.lock", *where, *how)
-    assert done.status == 0, done.stderr
-
-
 @pytest.mark.parametrize("image", ["kaggle-tpu.txt", "colab-tpu.txt"])
-def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, tmp_path):
+def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, uv, tmp_path):
     """Resolved by uv with the image's versions as constraints, as the notebooks ask pip to."""
     frozen = (IMAGES / image).read_text(encoding="utf-8")
     python = re.search(r"# Python (\S+)", frozen)
@@ -223,7 +187,9 @@ def test_it_installs_beside_what_the_images_of_free_tpus_pin(image, tmp_path):
     wanted.write_text("\n".join([*names, "tensorflow-cpu"]), encoding="utf-8")
     where = ("--python-version", python[1], "--python-platform", "x86_64-manylinux_2_31")
     how = ("--constraint", IMAGES / image, "--quiet", "--no-header", *where)
-    done = with_index("pip", "compile", wanted, *how)
+    done = uv("pip", "compile", wanted, *how)
+    if "request" in done.stderr and "No solution" not in done.stderr:
+        pytest.skip(f"no package index can be reached: {done.stderr.strip().splitlines()[-1]}")
     assert done.status == 0, done.stderr
     lines = [line.split("==") for line in frozen.splitlines() if "==" in line]
     pinned = {canonicalize_name(name): version for name, version in lines}

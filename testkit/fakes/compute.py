@@ -4,7 +4,7 @@ Assumed, from Google's pages: texts of errors.
 That the service ends a VM by itself at its limit is simulated in `testkit.simulated_cloud`.
 """
 
-from testkit.fakes.service import ZONES, FakeMachine, Service, error, kill, lookup, now
+from testkit.fakes.service import ZONES, Service, error, kill, lookup, now
 
 ERRORS = {
     "stockout": ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources."),
@@ -18,17 +18,15 @@ ERRORS = {
 
 TYPES = ("ct5p-hightpu-4t", "ct6e-standard-8t", "tpu7x-standard-4t", "ct5lp-hightpu-8t")
 
-Key = tuple[str, str]  # zone, name
-
 
 class FakeCompute(Service):
     """The service; see `Service`."""
 
     operation_prefix, running, over = "operation-", {"status": "RUNNING"}, {"status": "DONE"}
+    ready = ("status", "RUNNING")
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
-        self.vms = {}
         self.created = []  # what was asked for
         self.types = {zone: [*TYPES] for zone in ZONES}  # what is offered
         self.images = [
@@ -39,20 +37,9 @@ class FakeCompute(Service):
 
     # --- what tests do and ask ---------------------------------------------------------------
 
-    def node_names(self):
-        """List zone/name of all VMs."""
-        with self._lock:
-            return sorted("/".join(key) for key in self.vms)
-
-    def is_ready(self, name):
-        """Tell whether a VM is running."""
-        with self._lock:
-            states = {key[1]: vm.resource["status"] for key, vm in self.vms.items()}
-            return states.get(name) == "RUNNING"
-
     def preempt(self, name, grace=0.0):
         """Takes a VM away: TERM, a grace, KILL, and deletes it, as its termination action says."""
-        (key,) = [key for key in self.vms if key[1] == name]
+        (key,) = [key for key in self.machines if key.endswith(f"/{name}")]
         self._end(key, grace)
 
     # --- lives of VMs ------------------------------------------------------------------------
@@ -62,19 +49,18 @@ class FakeCompute(Service):
         resource |= {"status": "RUNNING", "creationTimestamp": now(), "zone": self._link(zone)}
         metadata = {item["key"]: item["value"] for item in resource["metadata"]["items"]}
         process = self.boot(metadata.get("startup-script", ""))
-        self.vms[zone, resource["name"]] = FakeMachine(resource, process)
-        self.most_at_once = max(self.most_at_once, len(self.vms))
+        self.add(f"{zone}/{resource['name']}", resource, process)
 
     def _end(self, key, grace):
         """Ends a VM, and forgets it; another of its name stays."""
-        vm = self.vms.get(key)
+        vm = self.machines.get(key)
         if vm is None:
             return
         vm.resource["status"] = "STOPPING"
         kill(vm.process, grace)
         with self._lock:
-            if self.vms.get(key) is vm:
-                del self.vms[key]
+            if self.machines.get(key) is vm:
+                del self.machines[key]
 
     # --- the API -----------------------------------------------------------------------------
 
@@ -104,25 +90,26 @@ class FakeCompute(Service):
                 case _, [*_, "operations", name]:
                     return lookup(self._operations.get(name), name)
                 case "GET", ["aggregated", "instances"]:
-                    scopes = {}
-                    for (zone, _), vm in self.vms.items():
-                        scopes.setdefault(zone, {"instances": []})["instances"].append(vm.resource)
+                    scopes = {zone: {"instances": self._inside(zone)} for zone in ZONES}
                     return self.refusal(self.list_script) or (200, {"items": scopes})
                 case "GET", ["zones", zone, "instances"]:
-                    items = [vm.resource for key, vm in self.vms.items() if key[0] == zone]
+                    items = self._inside(zone)
                     return self.refusal(self.list_script) or (200, {"items": items})
                 case "POST", ["zones", zone, "instances"]:
                     return self._create(zone, body)
                 case _, ["zones", zone, "instances", name]:
-                    vm = self.vms.get((zone, name))
+                    vm = self.machines.get(f"{zone}/{name}")
                     if vm is None or method == "GET":
                         return lookup(vm and vm.resource, name)
                     vm.resource["status"] = "STOPPING"
-                    return self.operation(lambda: self._end((zone, name), 0.2))
+                    return self.operation(lambda: self._end(f"{zone}/{name}", 0.2))
             return lookup(None, path)
 
+    def _inside(self, zone):
+        return [vm.resource for key, vm in self.machines.items() if key.startswith(f"{zone}/")]
+
     def _create(self, zone, body):
-        if (zone, body["name"]) in self.vms:
+        if f"{zone}/{body['name']}" in self.machines:
             return 409, error(409, f"The resource {body['name']} already exists")
         if self.script:
             code, message = ERRORS[self.script.pop(0)]

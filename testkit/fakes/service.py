@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -54,6 +53,7 @@ class Service:
     operation_prefix: str
     running: dict[str, Any]
     over: dict[str, Any]
+    ready: tuple[str, str]  # in the resource of a machine that runs
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         self.work_dir, self._environ, self._keep_disk = work_dir, environ, keep_disk
@@ -66,7 +66,7 @@ class Service:
         self.http_script = []  # statuses for what machines ask of themselves
         self.unread = {}  # lists of what is offered that are refused, by name: a key of REFUSALS
         self.requests = []
-        self.image_python = ""  # such as 3.10.12: what `python3` of the image says it is
+        self.machines = {}  # by full name, dead ones too
         self.most_at_once = 0
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _door(self))
         self.address = f"127.0.0.1:{self._http.server_address[1]}"
@@ -81,6 +81,27 @@ class Service:
             kill(process, 0.0)
         self._http.shutdown()
         self._http.server_close()
+
+    def add(self, name, resource, process):
+        """Add a machine that has booted."""
+        self.machines[name] = FakeMachine(resource, process)
+        self.most_at_once = max(self.most_at_once, len(self.machines))
+
+    def node_names(self):
+        """List the names of all machines."""
+        with self._lock:
+            return sorted(self.machines)
+
+    def machine(self, name):
+        """Return the newest machine of this name, in whatever zone."""
+        with self._lock:
+            named = [one for key, one in self.machines.items() if key.endswith(f"/{name}")]
+            return named[-1] if named else None
+
+    def is_ready(self, name):
+        """Tell whether a machine is running."""
+        machine = self.machine(name)
+        return machine is not None and self.ready in machine.resource.items()
 
     def answer(self, method, path, body):
         """One request to the service."""
@@ -133,14 +154,6 @@ class Service:
         Path(directory, "startup-script").write_text(script, "utf-8")
         disk = os.path.join(self.work_dir if self._keep_disk else directory, "disk")
         folders = {"BIGBIRD_JA_VM_DIR": disk, "BIGBIRD_JA_VM_RUN_DIR": directory}
-        if self.image_python:
-            image = Path(directory, "image")
-            image.mkdir()
-            answer = f"[[ $1 == -V || $1 == --version ]] && exec echo Python {self.image_python}"
-            text = f'#!/bin/bash\n{answer}\nexec {sys.executable} "$@"\n'
-            Path(image, "python3").write_text(text, "utf-8")
-            Path(image, "python3").chmod(0o755)
-            folders["PATH"] = f"{image}:{self._environ.get('PATH', os.defpath)}"
         with open(f"{directory}/console.log", "wb") as output:
             streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
             how = {"env": {**self._environ, **folders}, "start_new_session": True, **streams}

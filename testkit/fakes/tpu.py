@@ -4,18 +4,13 @@ The text of a stock-out is the one that people have reported of the real service
 NOT_FOUND texts are assumed.
 """
 
-import threading
 from urllib.parse import parse_qs
 
-from testkit.fakes.service import ZONES, FakeMachine, Service, error, kill, lookup, now
+from testkit.fakes.service import ZONES, Service, error, kill, lookup, now
 
 STOCKOUT = (
     'There is no more capacity in the zone "{zone}"; you can try in another zone where Cloud TPU'
     " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x0123456789abcdef]"
-)
-SERVING = (
-    "Quota limit 'TPUV5sLitepodServingPreemptiblePerProjectPerZoneForTPUAPI' has been exceeded."
-    " Limit: 0 in zone {zone}."
 )
 TYPES = (
     *("v2-8", "v3-8", "v4-8", "v5litepod-1", "v5litepod-8", "v5litepod-16", "v5litepod-32"),
@@ -31,10 +26,10 @@ class FakeTpu(Service):
     """The service; see `Service`."""
 
     operation_prefix, running, over = "operations/", {"done": False}, {"done": True}
+    ready = ("state", "READY")
 
     def __init__(self, work_dir, environ=None, keep_disk=False):
         super().__init__(work_dir, environ, keep_disk)
-        self._machines = {}
         self.queued = {}
         self.unreachable = []  # locations that a listing leaves out
         self.created = []
@@ -45,24 +40,9 @@ class FakeTpu(Service):
 
     # --- what tests do and ask ---------------------------------------------------------------
 
-    def node_names(self):
-        """Full names of all nodes, dead ones too."""
-        with self._lock:
-            return sorted(self._machines)
-
     def queued_names(self):
         with self._lock:
             return sorted(self.queued)
-
-    def machine(self, node_id):
-        """The newest machine of this id, in whatever zone."""
-        with self._lock:
-            machines = [m for name, m in self._machines.items() if name.endswith(f"/{node_id}")]
-            return machines[-1] if machines else None
-
-    def is_ready(self, node_id):
-        machine = self.machine(node_id)
-        return machine is not None and machine.resource["state"] == "READY"
 
     def preempt(self, node_id, grace=0.0, state="PREEMPTED"):
         """Takes a machine away: TERM, a grace, KILL; it stays listed."""
@@ -80,7 +60,7 @@ class FakeTpu(Service):
         self.requests.append(f"{method} {parts[-1] if method == 'POST' else parts[-2]}")
         self.paths.append(path)
         with self._lock:
-            nodes = {name: machine.resource for name, machine in self._machines.items()}
+            nodes = {name: machine.resource for name, machine in self.machines.items()}
             match method, parts:
                 case "GET", [*_, "nodes"]:
                     listing = {"nodes": _inside(path, nodes), "unreachable": self.unreachable}
@@ -122,34 +102,18 @@ class FakeTpu(Service):
         answer = self._create(node, spec["node"], queued)
         if answer[0] == 200 and "maxRunDuration" in body:
             self.durations.append(float(body["maxRunDuration"].rstrip("s")))
-            timer = threading.Timer(self.durations[-1], self.suspend, [name, node])
-            timer.daemon = True
-            timer.start()
         return answer
-
-    def suspend(self, name, node):
-        """Ends a queued resource as the service does at the end of its run time."""
-        machine = self._machines.get(node)
-        kill(machine.process if machine else None, 0.2)
-        with self._lock:
-            self._machines.pop(node, None)
-            if name in self.queued:
-                self.queued[name]["state"] = {"state": "SUSPENDED"}
 
     def _create(self, name, node, queued):
         refused = self.refusal(self.script)
         if refused:
             return refused
-        if name in self._machines:
+        if name in self.machines:
             return 409, error(409, f"{name} already exists", "ALREADY_EXISTS")
         word = self.script.pop(0) if self.script else "ok"
         if word == "stockout":
             message = STOCKOUT.format(zone=name.split("/")[3])
             return self.operation(error={"code": 8, "message": message})
-        if word == "serving_quota":
-            return self.operation(
-                error={"code": 8, "message": SERVING.format(zone=name.split("/")[3])}
-            )
         if word == "internal":
             return self.operation(error={"code": 13, "message": "an internal error occurred"})
         if queued is not None:
@@ -159,9 +123,8 @@ class FakeTpu(Service):
             return self.operation()
         resource = {**node, "name": name, "createTime": now(), "state": "READY"}
         process = self.boot(node["metadata"].get("startup-script", ""))
-        self._machines[name] = FakeMachine(resource, process)
+        self.add(name, resource, process)
         self.created.append(name)
-        self.most_at_once = max(self.most_at_once, len(self._machines))
         if word == "reply_lost":
             return 503, error(503, "the reply was lost")
         return self.operation()
@@ -170,16 +133,16 @@ class FakeTpu(Service):
         refused = self.refusal(self.delete_script)
         if refused:
             return refused
-        if (queued or node) not in {*self._machines, *self.queued}:
+        if (queued or node) not in {*self.machines, *self.queued}:
             return lookup(None, queued or node)
-        machine = self._machines.get(node)
+        machine = self.machines.get(node)
         if machine is not None:
             machine.resource["state"] = "DELETING"
 
         def end():
             kill(machine.process if machine else None, 0.2)
             with self._lock:
-                self._machines.pop(node, None)
+                self.machines.pop(node, None)
                 self.queued.pop(queued, None)
 
         return self.operation(end)

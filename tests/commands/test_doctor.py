@@ -10,7 +10,6 @@ from bigbird_ja.launch import compute
 from bigbird_ja.train import engines
 from bigbird_ja.train.engines import devices
 from testkit import killing
-from testkit.command_line import run_cli
 from testkit.fakes.compute import FakeCompute
 
 
@@ -18,11 +17,11 @@ def named(ended):
     return {check["name"]: check for check in ended.json["checks"]}
 
 
-def test_a_machine_that_can_train_and_what_the_cloud_says(tmp_path):
+def test_a_machine_that_can_train_and_what_the_cloud_says(tmp_path, run, monkeypatch):
     with FakeCompute(str(tmp_path)) as service:
         service.types["us-central1-a"] = []
-        emulator = {compute.EMULATOR_VARIABLE: service.address}
-        ended = run_cli("doctor", "--project=my-project", "--json", env=emulator)
+        monkeypatch.setenv(compute.EMULATOR_VARIABLE, service.address)
+        ended = run("doctor", "--project=my-project", "--json")
     checks = named(ended)
     assert ended.status == 0 and ended.json["can_train"]
     assert "cpu" in checks["engine pjrt"]["observed"].lower() and checks["tensorflow"]["is_well"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.commands import down
-from bigbird_ja.launch import RUN_DIR_KEY, RUN_LABEL
+from bigbird_ja.launch import RUN_DIR_KEY
 from bigbird_ja.launch.files import supervisor_lease
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
@@ -51,13 +51,6 @@ def test_one_run_only(fake):
     assert support.run([*DOWN, *flags], fake)[1]["deleted"] == [NODE_A]
     status, result = support.run([*DOWN, "--name=a"], fake)  # of what could it be one?
     assert (status, result["left"]) == (0, [])
-
-
-def test_a_name_is_that_of_a_run_and_not_of_a_machine(fake):
-    fake.machine("a").resource["labels"][RUN_LABEL] = "other"
-    assert support.run([*DOWN, "--name=a"], fake)[0] == 2
-    assert NODE_A in fake.node_names()
-    assert support.run([*DOWN, "--name=other"], fake)[1]["deleted"] == [NODE_A]
 
 
 def test_what_was_shown_is_deleted_and_nothing_of_its_name_elsewhere(tmp_path):

@@ -52,9 +52,6 @@ def test_dry_run_needs_nothing_and_shows_everything(monkeypatch):
     assert result["cost"]["usd_per_hour"] > 0
     (warning,) = [text for text in result["warnings"] if "--service_account" in text]
     assert "roles/storage.objectUser" in warning and "roles/tpu.admin" in warning
-    account = "--service_account=a@p.iam.gserviceaccount.com"
-    (warning,) = dry_run(account, "--accelerator_type=v3-8")[0]["warnings"]
-    assert "no run of ours has used a rented TPU" in warning
     _, requests = dry_run("--queued", "--accelerator_type=v3-8")
     assert requests.keys() == {"CreateQueuedResource", "DeleteQueuedResource"}
     queued = requests["CreateQueuedResource"]["body"]
@@ -92,10 +89,7 @@ def test_dry_run_of_a_slice_is_one_node_whose_hosts_wait_for_each_other():
         (["--accelerator_type=v4-8", "--zones=us-central1-a"], "nearest: us-central2-b"),
         # What is stored and sent has no free text, and is not shown.
         (["--data_dir=gs://b/d?access_token=ya29.secret"], "belong there"),
-        (["--data_dir=gs://me:secret@b/d"], "belong there"),
-        (["--bucket=gs://b?x=secret"], "belong there"),
         (["--project=my secret"], "belong there"),
-        (["--data_dir=gs://b/my\nsecret"], "belong there"),
         (["--network=$(secret)"], "belong there"),
         (["--vm_python=python3; secret"], "belong there"),
     ],
@@ -113,11 +107,6 @@ def test_refusals_are_one_line_before_anything(flags, words, capsys):
         (["--accelerator_type=v3-8", "--engine=pjrt"], "--engine=pjrt", "machine"),
         (["--accelerator_type=v4-8"], "", "machine"),
         (["--accelerator_type=v4-8", "--engine=estimator"], "--engine=estimator", "image"),
-        (
-            ["--accelerator_type=v5litepod-8", "--zones=us-west4-a", "--runtime_version=other"],
-            "",
-            "machine",
-        ),
     ],
 )
 def test_the_vm_gets_the_engine_and_its_environment(flags, engine, lock):
@@ -144,7 +133,6 @@ def test_a_machine_without_a_price_needs_a_limit_in_hours(capsys):
     assert result["needs"]["hours"] > 0 and result["needs"]["cost_usd"] is None
 
 
-@pytest.mark.parametrize("dry", [["--dry_run"], []])
 @pytest.mark.parametrize(
     ("flags", "missing"),
     [
@@ -153,29 +141,26 @@ def test_a_machine_without_a_price_needs_a_limit_in_hours(capsys):
         (["--max_cost=5"], "needed: --config"),
     ],
 )
-def test_a_run_without_a_config_or_a_limit_is_asked_for_them(dry, flags, missing, capsys):
-    places = [] if dry else ["--name=a", "--project=p", "--bucket=gs://b", "--data_dir=gs://b/d"]
-    assert support.run(["launch", *dry, *places, *flags])[0] == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert missing in line
+def test_a_run_without_a_config_or_a_limit_is_asked_for_them(flags, missing, capsys):
+    places = ["--name=a", "--project=p", "--bucket=gs://b", "--data_dir=gs://b/d"]
+    for where in (places, ["--dry_run"]):
+        assert support.run(["launch", *where, *flags])[0] == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert missing in line
 
 
 def test_a_limit_below_what_plan_computes_is_told(capsys):
-    status, planned = support.run(["plan", "--config=base-4096"])
-    assert status == 0
-    row = planned["cheapest"]
+    row = support.run(["plan", "--config=base-4096"])[1]["cheapest"]
+    assert (row["accelerator"], row["pricing"]) == ("v5e-8", "spot"), "the default of `launch`"
     capsys.readouterr()
     result, _ = dry_run("--config=base-4096", "--max_hours=100", "--max_cost=5")
-    needs = result["needs"]
-    assert (row["accelerator"], row["pricing"]) == ("v5e-8", "spot"), "the default of `launch`"
+    needs, share = result["needs"], 5 / row["cost_usd"]
     assert (needs["hours"], needs["cost_usd"]) == (row["hours"], row["cost_usd"])
-    assert needs["covered"] == pytest.approx(5 / row["cost_usd"])
+    assert needs["covered"] == pytest.approx(share)
     shown = capsys.readouterr().err
-    assert f"{row['cost_usd']:.2f} (" in shown and f"cover {5 / row['cost_usd']:.0%}\n" in shown
-    assert [request["request"]["zone"] for request in result["requests"][:-1]] == row["zones"]
-    assert (
-        "the limits cover all of it" in (dry_run("--config=base-4096"), capsys.readouterr())[1].err
-    )
+    assert f"{row['cost_usd']:.2f} (" in shown and f"cover {share:.0%}\n" in shown
+    dry_run("--config=base-4096")
+    assert "the limits cover all of it" in capsys.readouterr().err
 
 
 # --- refused before renting -----------------------------------------------------------------------

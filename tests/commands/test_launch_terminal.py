@@ -31,21 +31,14 @@ def quiet(text):
 
 
 @pytest.mark.parametrize(
-    ("answer", "meaning"),
-    [
-        ("d", Stop.DELETE),
-        ("t", Stop.DETACH),
-        ("detach", Stop.DETACH),
-        ("c", Stop.NO),
-        ("", Stop.DELETE),
-    ],
+    ("answer", "meaning"), [("d", "delete"), ("t", "detach"), ("c", "no"), ("", "delete")]
 )
 def test_a_person_is_asked_once(answer, meaning):
     answers = iter([answer])
     with Interrupts("ask", True, lambda question: next(answers), quiet) as interrupts:
         assert interrupts.stop() is Stop.NO
         press(interrupts)
-        assert interrupts.stop() is meaning
+        assert interrupts.stop() is Stop(meaning)
         interrupts.stop()  # asks no second time
 
 
@@ -84,7 +77,7 @@ def test_signals_wake_the_sleeper_and_handlers_are_put_back():
 LINES = [f"step {n:,} of 9,999   loss {1 / n:.4f}" for n in range(1, 2_000)]
 
 
-@pytest.mark.parametrize("step", [1, 3, 50, 700])
+@pytest.mark.parametrize("step", [3, 700])
 def test_every_line_of_the_log_comes_once_and_in_order(step):
     seen, results, log = "", [], ""
     for start in range(0, len(LINES), step):

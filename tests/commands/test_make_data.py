@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.data import manifest as manifest_lib
-from bigbird_ja.text import articles, without_markers
+from bigbird_ja.text import articles
 from tests.data import making
 from tests.text.test_model_proto import train
 
@@ -38,23 +38,6 @@ def test_results_repetition_and_other_settings(tmp_path, make_data, sample_corpu
     other = make_data(*places, "--seed=9")
     assert other.status == 2 and "--seed (12345 there, 9 requested)" in other.stderr
     assert making.tree(f"{tmp_path}/data") == before
-
-
-def test_an_epoch_of_mixed_corpora_counts_documents_by_weight(tmp_path, sample_corpus, make_data):
-    lines = Path(sample_corpus).read_text(encoding="utf-8").splitlines(keepends=True)
-    for name, part in (("news", lines[:20]), ("books", lines[20:])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(part), encoding="utf-8")
-    inputs = (f"--input={tmp_path}/news.jsonl=2", f"--input={tmp_path}/books.jsonl")
-    made = make_data(*inputs, f"--output_dir={tmp_path}/data")
-    assert made.status == 0, made.stderr
-    # Held out are 2 and 4, once; trained on 18 twice and 36 once.
-    assert made.json["documents"] == 2 + 4 + 2 * 18 + 36
-
-
-def test_mecab_boundaries(tmp_path, make_data, sample_corpus):
-    pytest.importorskip("fugashi")
-    places = (f"--input={sample_corpus}", f"--output_dir={tmp_path}/data")
-    assert make_data(*places, "--word_boundaries=mecab", "--nsp").status == 0
 
 
 def test_a_field_and_a_tokenizer_of_ones_own(tmp_path, sample_corpus, make_data):
@@ -106,24 +89,16 @@ def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, ma
     texts = list(articles.documents(20, seed=5))
     tokenizer_folders.byte_level_bpe(tmp_path / "tok", texts)
     marked = making.write_corpus(tmp_path / "marked.jsonl", texts)
-    plain = making.write_corpus(tmp_path / "plain.jsonl", map(without_markers, texts))
-    assert "_NEWLINE_" in "".join(texts) and "_" not in Path(plain).read_text()
+    assert "_NEWLINE_" in "".join(texts)
     tokenizer = f"--tokenizer={tmp_path}/tok"
     results = [
         make_data(f"--input={path}", tokenizer, f"--output_dir={tmp_path}/{name}", *flags)
-        for name, path, *flags in (
-            ("default", marked),
-            ("plain", plain, "--nostrip_markers"),
-            ("kept", marked, "--nostrip_markers"),
-        )
+        for name, path, *flags in (("default", marked), ("kept", marked, "--nostrip_markers"))
     ]
-    assert [ended.status for ended in results] == [0, 0, 0], [ended.stderr for ended in results]
+    assert [ended.status for ended in results] == [0, 0], [ended.stderr for ended in results]
     assert "no pieces for Wiki40b's markers" in results[0].stderr
-    made, plain, kept = (
-        manifest_lib.load(f"{tmp_path}/{name}") for name in ("default", "plain", "kept")
-    )
-    assert (made.strip_markers, plain.strip_markers, kept.strip_markers) == (True, False, False)
-    assert made.tokens == plain.tokens < kept.tokens
+    made, kept = (manifest_lib.load(f"{tmp_path}/{name}") for name in ("default", "kept"))
+    assert made.strip_markers and not kept.strip_markers and made.tokens < kept.tokens
 
 
 def test_unknown_tokens_are_counted_and_many_are_warned_of(tmp_path, make_data, run, sample_corpus):

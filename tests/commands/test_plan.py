@@ -21,22 +21,13 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     assert ended.status == 0
     assert ended.json["tokens_per_step"] == 65_536 and ended.json["steps_per_epoch"] > 1000
     assert "Wiki40b" in ended.json["assumption"] and "Wiki40b" in ended.stderr
-    assert "days old" in ended.stderr
     rows = {(row["accelerator"], row["pricing"]): row for row in ended.json["rows"]}
-    assert {name for name, _ in rows} == {
-        *("v2-8", "v3-8", "v4-8", "v5e-1", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
-    }
-    assert all(row["hours"] > 0 for row in rows.values())
-    assert rows["v3-8", "spot"]["cost_usd"] > 0 and rows["v3-8", "spot"]["zone"]
+    assert {"v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8"} <= {one for one, _ in rows}
     assert ended.json["cheapest"] == rows["v5e-8", "spot"]
     free, cheapest = re.split("(?m)^cheapest to rent: ", ended.stderr, maxsplit=1)
     assert free.startswith("for nothing, session by session: v5e-8 of Kaggle, ")
     assert cheapest.startswith("v5e-8 spot, ") and "103.5 epochs" in cheapest
-    names = [line.split()[0] for line in cheapest.splitlines() if re.match(r"v\d", line)]
-    assert names[1:3] == ["v5e-8", "v5e-1"], "free machines stand first"
-    assert "v5litepod" not in ended.stderr, "names are those that one types"
-    # A machine has one line: its rate, when it is done, what it costs by both pricings and where,
-    # each with its interval.
+    # A machine has one line: when it is done, what it costs by both pricings, each an interval.
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v3-8 ")]
     for pricing in ("spot", "on_demand"):
         low, high = rows["v3-8", pricing]["cost_usd_range"]
@@ -45,9 +36,6 @@ def test_without_data_the_verdict_the_assumption_and_a_table_that_fits_80_column
     low, high = rows["v3-8", "spot"]["wall_hours_range"]
     assert f"  {low:.0f}-{high:.0f} h  " in line
     assert [line for line in ended.stderr.splitlines() if len(line) > 79] == []
-    notes = " ".join(ended.stderr.split())
-    assert notes.count("limits: kaggle.com/docs/tpu") == 1, "a note stands once"
-    assert len(ended.stderr.rpartition("\n\n")[2].splitlines()) <= 7
 
 
 def test_the_compiler_of_the_rates_is_named_and_another_than_rented_machines_have_warned_of(
@@ -57,16 +45,12 @@ def test_the_compiler_of_the_rates_is_named_and_another_than_rented_machines_hav
     ended = plan("--config=base-4096")
     assert ended.json["compiler"] == ours and f"compiled with {ours}" in ended.stderr
     assert "warning" not in ended.stderr
-    for versions, said in (
-        ({"jax": "0.10.2", "libtpu": "0.0.52"}, "jax 0.10.2, libtpu 0.0.52"),
-        ({}, "jax unknown, libtpu unknown"),
-    ):
-        path = tmp_path / "preflight.json"
-        path.write_text(json.dumps({"chips": [], "versions": versions}), encoding="utf-8")
-        ended = plan("--config=base-4096", f"--preflight={path}")
-        assert ended.json["compiler"] == said
-        warning = f"warning: {path}: compiled with {said}; machines that `launch` rents have {ours}"
-        assert warning in ended.stderr
+    path, versions = tmp_path / "preflight.json", {"jax": "0.10.2", "libtpu": "0.0.52"}
+    path.write_text(json.dumps({"chips": [], "versions": versions}), encoding="utf-8")
+    ended = plan("--config=base-4096", f"--preflight={path}")
+    assert ended.json["compiler"] == "jax 0.10.2, libtpu 0.0.52"
+    warning = f"warning: {path}: compiled with jax 0.10.2, libtpu 0.0.52; machines that `launch`"
+    assert warning in ended.stderr
 
 
 def test_with_data(plan, tmp_path):
@@ -86,8 +70,6 @@ def test_a_budget_buys_steps_tokens_and_epochs_on_each_machine(plan):
     best, *others = ended.json["max_cost_buys"]
     assert (best["accelerator"], best["pricing"]) == ("v5e-8", "spot")
     assert best["steps"] == pytest.approx(500_000 * best["share"])
-    assert best["tokens"] == pytest.approx(best["steps"] * 65_536)
-    assert best["epochs"] == pytest.approx(best["steps"] / ended.json["steps_per_epoch"])
     assert all(best["share"] >= each["share"] for each in others)
     (line,) = re.findall("(?m)^v5e-8 +spot .*%$", ended.stderr)
     assert line.endswith(f"  {best['share']:.0%}")
@@ -121,11 +103,6 @@ def test_the_encoder_that_is_given_is_priced_without_its_weights(plan, tmp_path)
     given = flops_per_token(f"--init_from={folder}")
     assert given == pytest.approx(flops_per_token(*sets))
     assert given < flops_per_token() / 2
-    (folder / "config.json").write_text(json.dumps(ENCODER | {"model_type": "gpt2"}))
-    ended = plan("--config=continue-8192", f"--init_from={folder}")
-    assert ended.status == 2 and "a gpt2 model; a run can start from" in ended.stderr
-    ended = plan("--config=continue-8192", f"--init_from={folder}/none")
-    assert ended.status == 2 and "no such folder or checkpoint" in ended.stderr
 
 
 def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan):
@@ -134,20 +111,13 @@ def test_runs_that_follow_each_other_are_planned_one_by_one_and_added_up(plan):
     assert [part["config"] for part in whole["runs"]] == ["modernbert-1024", "modernbert-8192"]
     for key in ("steps", "tokens"):
         assert whole[key] == sum(part[key] for part in parts)
-    of_spot = [
-        next(
-            row for row in one["rows"] if (row["accelerator"], row["pricing"]) == ("v6e-8", "spot")
-        )
+    spots = [
+        {(row["accelerator"], row["pricing"]): row for row in one["rows"]}["v6e-8", "spot"]
         for one in (whole, *parts)
     ]
     for key in ("training_hours", "hours", "wall_hours", "preemptions", "cost_usd"):
-        summed, *each = [row[key] for row in of_spot]
+        summed, *each = [row[key] for row in spots]
         assert summed == pytest.approx(sum(each)), key
-    rate = whole["tokens"] / of_spot[0]["training_hours"] / 3600
-    assert of_spot[0]["tokens_per_second"] == pytest.approx(rate)
-    assert whole["cheapest"]["cost_usd"] == min(
-        r["cost_usd"] or 1e9 for r in whole["rows"] if r["wall_hours"]
-    )
     assert "modernbert-8192: " in plan(*pair).stderr
 
 
@@ -156,9 +126,3 @@ def test_a_machine_that_never_ends_is_shown_as_such(plan):
     (line,) = [line for line in ended.stderr.splitlines() if line.startswith("v2-8 ")]
     assert "  never  " in line and ended.json["cheapest"]["pricing"] == "on_demand"
     assert "launch --accelerator_type v2-8 --pricing on_demand \\\n      --zones" in ended.stderr
-
-
-def test_an_old_table_warns(plan, tmp_path):
-    path = tmp_path / "prices.yaml"
-    path.write_text("as_of: 2020-01-01\n")
-    assert "warning: more than a year" in plan("--config=tiny-cpu", f"--price_file={path}").stderr

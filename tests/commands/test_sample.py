@@ -11,8 +11,6 @@ from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
 
-MINE = b"my own text, years of work"
-
 
 @pytest.fixture
 def sample(run):

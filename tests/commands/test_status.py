@@ -38,10 +38,3 @@ def test_runs_and_their_tpus(tmp_path, fake_tpu):
     assert first["tpus"] == ["v3-8 READY in us-central1-a"]
     assert (second["name"], second["state"], second["tpus"]) == ("b", "gave_up", [])
     assert {tpu["run"] for tpu in result["tpus"]} == {"a", "stray"}
-
-
-def test_api_that_is_off(fake_tpu):
-    fake_tpu.list_script.append("disabled")
-    status, result = support.run(["status", "--project=p"], fake_tpu)
-    assert status == 2
-    assert "gcloud services enable" in result["error"]

@@ -24,9 +24,6 @@ from bigbird_ja.launch.tpu_api import TpuNodes
 from testkit import ROOT, synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
-from testkit.fakes.tpu import FakeTpu
-
-Fake = FakeTpu | FakeCompute
 
 ZONES = "us-central1-a,us-central1-b"
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.launch import ID_LABEL, Presence, Tpu
-from bigbird_ja.launch.backends import delete_all, engine_on, list_ours
+from bigbird_ja.launch.backends import delete_all, list_ours
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.process.errors import BadInput, StorageError
 
@@ -81,9 +81,3 @@ def test_a_service_that_does_not_answer_hides_nothing_of_the_other(capsys):
     assert list_ours({"tpu": Scripted(OFF), "compute": Scripted([TPU])}, "p") == ([TPU], 7.0)
     with pytest.raises(BadInput, match="gcloud services enable"):
         list_ours({"tpu": Scripted(OFF)}, "p")
-
-
-def test_the_engine_follows_from_the_machine_unless_it_is_given():
-    chosen = [engine_on(kind, "auto") for kind in ("v2-8", "v3-8", "v4-8", "v6e-8")]
-    assert chosen == ["estimator", "estimator", "pjrt", "pjrt"]
-    assert engine_on("v3-8", "pjrt") == "pjrt"

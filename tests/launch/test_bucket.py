@@ -1,6 +1,5 @@
 """The supervisor's files and the start-up script's copies on gs://."""
 
-import hashlib
 import io
 import json
 import zipfile
@@ -92,19 +91,12 @@ def test_what_0_1_0_launched_is_read(bucket):
     assert RunFiles(run).load_state() == RunState(Phase.RUNNING, zone="z", cost_usd=3.0)
 
 
-def test_the_package_is_reproducible_and_lies_under_its_hash():
-    packed = startup.build_package()
-    assert startup.build_package() == packed  # byte for byte
-    run = startup.with_package(LaunchedRun("gs://b", "run-1"), packed)
-    assert run.package_sha256 == hashlib.sha256(packed).hexdigest()
-    assert run.package == f"gs://b/packages/{run.package_sha256}.zip"
-
-
 def test_who_writes_to_the_bucket_does_not_choose_the_code_of_the_machine(
     bucket, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
+    assert startup.build_package() == startup.build_package()  # byte for byte
     first = startup.store(run, *settings, False)
     monkeypatch.setattr(startup, "build_package", lambda: b"a later version")
     assert startup.store(run, *settings, False) == first  # it was launched from here
@@ -136,8 +128,7 @@ def test_a_package_that_todays_script_cannot_install_is_refused(bucket, tmp_path
 
 
 def test_which_names_a_run_may_have():
-    for name in ("a", "run-1", "x" * 40):
-        assert check_name(name) == name
+    assert check_name("x" * 40) == "x" * 40
     for name in ("", "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"):
         with pytest.raises(BadInput):
             check_name(name)

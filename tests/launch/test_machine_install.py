@@ -1,5 +1,5 @@
 """The lock of a rented machine is executed: the script that `launch` sends installs it and trains,
-on one host and on two."""
+on one host, preempted and resumed, and on two."""
 
 import contextlib
 import json
@@ -54,8 +54,8 @@ def place(tmp_path_factory, fake_gcs):
 def launched(place, fake_gcs, metadata_server):
     """`launched(name, accelerator_type)`: the run and script that `launch` stores and sends."""
 
-    def launched(name, accelerator_type, **more):
-        sets = [f"training.num_train_steps={STEPS}", "checkpoints.save_every_steps=20"]
+    def launched(name, accelerator_type, steps=STEPS, **more):
+        sets = [f"training.num_train_steps={steps}", "checkpoints.save_every_steps=20"]
         config, overrides = resolve_config(place, sets)
         data = manifest_lib.load("gs://rented/data")
         run = LaunchedRun("gs://rented", name, f"id-{name}", "p", "gs://rented/data")
@@ -95,16 +95,14 @@ def installed(launched, machine_of):
     return run, machine
 
 
-@pytest.mark.parametrize("wrong", ["cpython", "package"])
-def test_a_wrong_checksum_ends_the_installation(wrong, launched, machine_of, cpython, monkeypatch):
-    if wrong == "cpython":
-        (entry,) = json.loads(cpython.read_text(encoding="utf-8")).values()
-        cpython = rented.write_list(cpython.parent / "wrong.json", {**entry, "sha256": "0" * 64})
-    else:
-        packed = rented.with_lock(startup.build_package(), {"six": ("1.17.0", "0" * 64)})
-        monkeypatch.setattr(startup, "build_package", lambda: packed)
-    _, script = launched(f"wrong-{wrong}", "v5e-8")
-    machine = machine_of(script, cpython=cpython)
+def test_a_wrong_checksum_ends_the_installation(launched, machine_of, cpython):
+    """That of the CPython; packages are installed by uv with --require-hashes."""
+    listed = json.loads(cpython.read_text(encoding="utf-8"))
+    (entry,) = listed.values()
+    wrong = cpython.parent / "wrong.json"
+    entry["sha256"] = "0" * 64
+    wrong.write_text(json.dumps(listed), encoding="utf-8")
+    machine = machine_of(launched("wrong-checksum", "v5e-8")[1], cpython=wrong)
     done = machine.install()
     assert done.returncode != 0 and "ash mismatch" in done.stderr, done.stderr
     assert not (machine.disk / "package/.sha256").exists()
@@ -120,20 +118,10 @@ def has_reported(run, status):
     return storage.exists(path) and json.loads(storage.read_bytes(path))["status"] == status
 
 
-def check_finished(run):
-    assert steps(run)[-1] == STEPS
-    lines = [line["step"] for line in run_log.read_metrics(run.model_dir)]
-    assert lines == sorted({*lines}) and lines[-1] == STEPS
-    kinds = [event["event"] for event in run_log.read_events(run.model_dir)]
-    assert [kind for kind in kinds if kind != "saved"] == [
-        "started",
-        "interrupted",
-        "resumed",
-        "finished",
-    ]
-
-
-def test_a_machine_installs_trains_is_preempted_and_finishes(installed, fake_gcs):
+def test_a_machine_installs_trains_is_preempted_and_finishes(
+    installed, place, zygote, fake_gcs, tmp_path
+):
+    """With the weights of a run that was left alone."""
     run, machine = installed
     machine.boot(**fake_gcs.env, **pods.environ(1))
     wait_until(lambda: steps(run) or machine.has_ended(), PATIENCE)
@@ -144,30 +132,32 @@ def test_a_machine_installs_trains_is_preempted_and_finishes(installed, fake_gcs
     machine.boot(**fake_gcs.env, **pods.environ(1))
     wait_until(machine.has_ended, PATIENCE)
     wait_until(lambda: has_reported(run, 0), PATIENCE)
-    check_finished(run)
+    assert steps(run)[-1] == STEPS
+    lines = [line["step"] for line in run_log.read_metrics(run.model_dir)]
+    assert lines == sorted({*lines}) and lines[-1] == STEPS
+    kinds = [event["event"] for event in run_log.read_events(run.model_dir)]
+    ends = ["started", "interrupted", "resumed", "finished"]
+    assert [kind for kind in kinds if kind != "saved"] == ends
+    flags = [f"--config={place}", "--data_dir=gs://rented/data", f"--model_dir={tmp_path}/alone"]
+    flags += [f"--num_train_steps={STEPS}", "--set=checkpoints.save_every_steps=20"]
+    ended = zygote.run("pretrain", *flags, "--engine=pjrt", environ=pods.environ(1))
+    assert ended.status == 0, ended.err
+    assert killing.digest(run.model_dir) == killing.digest(f"{tmp_path}/alone")
 
 
-def test_two_hosts_train_as_one_are_preempted_and_finish(installed, launched, machine_of, fake_gcs):
-    run, script = launched("two-hosts", "v4-16")
+def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
+    run, script = launched("two-hosts", "v4-16", steps=FIRST)
     hosts = [machine_of(script, installed[1]) for _ in range(2)]
-
-    def boot():
-        address = pods.free_address()
-        for index, host in enumerate(hosts):
-            host.boot(**fake_gcs.env, **pods.place(address, 2, index))
-
-    boot()
-    wait_until(lambda: steps(run) or any(host.has_ended() for host in hosts), PATIENCE)
-    logs = [host.log() for host in hosts]
-    assert not any(host.has_ended() for host in hosts), logs
-    assert [host.terminate() for host in hosts] == [0, 0]
-    assert FIRST <= steps(run)[-1] < STEPS
-    boot()
+    address = pods.free_address()
+    for index, host in enumerate(hosts):
+        host.boot(**fake_gcs.env, **pods.place(address, 2, index))
     wait_until(lambda: all(host.has_ended() for host in hosts), PATIENCE)
     wait_until(lambda: has_reported(run, 0), PATIENCE)
-    check_finished(run)
+    assert steps(run)[-1] == FIRST, [host.log() for host in hosts]
+    assert run_log.read_events(run.model_dir)[0]["processes"] == 2
 
 
+@pytest.mark.nightly
 def test_the_estimator_trains_with_the_tensorflow_and_python_of_its_image(
     launched, machine_of, tmp_path, fake_gcs
 ):

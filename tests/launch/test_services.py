@@ -163,19 +163,16 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
     fake_tpu.script.append("queued_waiting")
     tpus.create(QUEUED, ZONE, 1, {}, 3600.0)
     (queued,) = fake_tpu.queued.values()
-    for state, presence in (
-        ("WAITING_FOR_RESOURCES", Presence.WAITING),
-        ("ACCEPTED", Presence.WAITING),
-        ("CREATING", Presence.WAITING),
+    for states, presence in (
+        ("WAITING_FOR_RESOURCES ACCEPTED CREATING", Presence.WAITING),
         ("PROVISIONING", Presence.PENDING),
-        ("ACTIVE", Presence.GONE),  # and its node is not there any more
-        ("SUSPENDING", Presence.GONE),
-        ("SUSPENDED", Presence.GONE),
         ("DELETING", Presence.DELETING),
-        ("WHAT_IS_NEW", Presence.GONE),
+        # ACTIVE, and its node is not there any more.
+        ("ACTIVE SUSPENDING SUSPENDED WHAT_IS_NEW", Presence.GONE),
     ):
-        queued["state"] = {"state": state}
-        assert [tpu.presence for tpu in tpus.list(ZONE)] == [presence], state
+        for state in states.split():
+            queued["state"] = {"state": state}
+            assert [tpu.presence for tpu in tpus.list(ZONE)] == [presence], state
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
     queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
     (tpu,) = tpus.list(ZONE)
