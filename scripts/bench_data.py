@@ -7,14 +7,13 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
 `--large_gb 2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
-`--rows=shared` measures that alone. `--rev=COMMIT` times make-data and the input pipeline against
+`--rev=COMMIT` times make-data and the input pipeline against
 that commit's instead, in pairs, and `tokenize` with `--rows=tokenize`.
 """
 
 import collections
 import contextlib
 import functools
-import importlib.util
 import itertools
 import json
 import os
@@ -42,7 +41,7 @@ _WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
 _LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
 _REV = flags.DEFINE_string("rev", None, "An earlier commit to time against.")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Pairs to time, with --rev.")
-_ROWS = flags.DEFINE_list("rows", ["raw", "modes", "shared", "pipeline"], "What to measure.")
+_ROWS = flags.DEFINE_list("rows", ["raw", "modes", "pipeline"], "What to measure.")
 
 
 @dataclass
@@ -171,19 +170,7 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     )
 
 
-def shared_rates(text: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
-    """Make the same data set by two processes of this machine, and by Ray."""
-    common = [f"--input={text}", f"--tokenizer={tokenizer}"]
-    rows = []
-    for runner in ("local", "ray") if importlib.util.find_spec("ray") else ("local",):
-        flags = [f"--output_dir={work}/{runner}", f"--runner={runner}", "--num_workers=2"]
-        done = run("make-data", *common, *flags)
-        rate = size / 1e6 / done.seconds
-        rows.append([flags[1], f"{done.seconds:.1f}", f"{done.cpu_seconds:.1f}", rate])
-    return rows
-
-
-# Half a minute of an idle core: the batches that training reads, on one thread.
+# Half a minute of an idle core: prints the sequences per second that training reads.
 _READ = """
 import inspect, sys, time
 from bigbird_ja.data import manifest, pipeline
@@ -194,9 +181,21 @@ if "seed" in inspect.signature(pipeline.batches).parameters:  # an earlier commi
 else:
     config, _ = resolve_config(sets=["training.global_batch_size=16"])
     batches = pipeline.batches(config, made, where)
+began = time.time()
 for number, _ in zip(range(int(sys.argv[2])), batches): pass
+print(f"{16 * int(sys.argv[2]) / (time.time() - began):,.0f}")
 """
 _BATCHES_READ = 4000
+
+
+def pipeline_rates(work: str) -> list[list[Any]]:
+    """Measure how many sequences a second the input pipeline gives a training step."""
+    rows = []
+    for masking, place in (("dynamic", "mode-0"), ("static", "mode-2")):
+        read = [sys.executable, "-c", _READ, f"{work}/{place}", str(_BATCHES_READ)]
+        done = subprocess.run(read, stdout=subprocess.PIPE, text=True, check=True)
+        rows.append([f"{masking} masks", done.stdout.split()[-1]])
+    return rows
 
 
 def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Iterator[list[Any]]:
@@ -266,16 +265,10 @@ def main(_: list[str]) -> None:
             header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu"]
             header += ["bytes per byte", "x smaller", "memory"]
             _show(make_rates(source, double, size, tokenizer, work), header)
-        if "shared" in _ROWS.value:
-            header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
-            _show(shared_rates(double, size, tokenizer, work), header)
         if _LARGE.value:
             print(f"\n{large(_LARGE.value, tokenizer, work)}")
         if {"modes", "pipeline"} <= set(_ROWS.value):  # reads what the modes made
-            for name in ("mode-0", "mode-2"):
-                print(flush=True)
-                command = [sys.executable, "-m", "scripts.bench_pipeline", f"{work}/{name}"]
-                subprocess.run(command, check=True)
+            _show(pipeline_rates(work), ["input pipeline, one thread of Python", "sequences/s"])
 
 
 def _show(rows: list[list[Any]], header: list[str]) -> None:

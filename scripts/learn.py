@@ -14,8 +14,8 @@ changes, and commit what they write there.
 Prints each seed's held-out loss and the difference from the run that a recipe starts `from` (else
 the first), paired by seed, with confidence intervals by Student's t that hold for all rows together
 (three seeds or more); draws the curves. With `evaluations` these are of held-out records: the steps
-that a recipe takes to the first one's final loss are read off there, and beside them stand the
-losses that counting reaches on the same predictions, the same for all seeds (`counted.py`).
+that a recipe takes to the first one's final loss are read off there, next to the losses of n-gram
+counts on the same predictions, as the repository holds them (commit 485a8350 has their program).
 With --priced each run whose step costs more or less is trained once more for as many steps as the
 first run's money buys: cycles of a step of base-4096 with these settings on v5e (`preflight`,
 machine code if any), kept in WORK_DIR.
@@ -353,7 +353,7 @@ def main() -> None:
     finished = {run: result for run, result in results.items() if result}
     if not finished:
         raise SystemExit(f"{work}: no run of {options.bench} is finished")
-    counted = counted_of(bench, work, path)
+    counted = compare.read_published(path, text_of(bench), "counted") or {}
     print(table(finished, "evaluations" in bench, counted))
     if published is None:
         print(f"{path.relative_to(ROOT)} is of another text and stays as it is")
@@ -367,21 +367,6 @@ def main() -> None:
         how = "written" if text else f"as it was ({TEXT} names no text)"
         print(f"{path.relative_to(ROOT)}: {how}; {path.stem}.png beside it is drawn")
     print("trained at commits", *sorted({result["commit"] for result in finished.values()}))
-
-
-def counted_of(
-    bench: Mapping[str, Any], work: pathlib.Path, path: pathlib.Path
-) -> dict[str, float]:
-    """Return the losses of counting on WORK_DIR's data, else those that the repository holds."""
-    if "evaluations" not in bench:
-        return {}
-    if not (work / "data" / "manifest.json").exists():
-        return dict(compare.read_published(path, text_of(bench), "counted") or {})
-    from scripts import counted
-
-    found = counted.losses(str(work / "data"))
-    print(f"two-sided: w = {found.pop('w')}, s = {found.pop('s')}, chosen on train records")
-    return found
 
 
 def _options(benches: Mapping[str, Any]) -> argparse.Namespace:

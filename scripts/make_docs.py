@@ -1,8 +1,7 @@
 """`make docs`: writes what pages say of the code from the code itself, so that it cannot drift.
 
 docs/commands/*.md follow from the commands' flags, docs/settings.md below its introduction from the
-settings' declarations, the state machine in docs/design/launch.md from `decide.py`
-(scripts/state_machine.py), and the repository's address in both READMEs from pyproject.toml.
+settings' declarations, and the repository's address in both READMEs from pyproject.toml.
 
 With --check nothing is written; the exit status is 1 if a page is out of date.
 """
@@ -19,7 +18,6 @@ from bigbird_ja.settings import DATA_KEYS
 from bigbird_ja.settings.option import Setting
 from bigbird_ja.settings.resolve import preset_names, preset_path
 from bigbird_ja.settings.schema import OPTIONS, Config
-from scripts import state_machine
 from testkit import ROOT
 
 FOLDER, SETTINGS = "docs/commands", "docs/settings.md"
@@ -29,7 +27,7 @@ COMMON = "In most commands"  # flags that the index lists once
 def pages() -> dict[str, str]:
     """Return path -> content of each page that the code decides, or a part of it."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
-    return command_pages() | {SETTINGS: settings_page()} | readmes | state_machine.pages()
+    return command_pages() | {SETTINGS: settings_page()} | readmes
 
 
 def command_pages() -> dict[str, str]:
