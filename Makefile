@@ -18,7 +18,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: help install install-all demo test test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly locks lint types audit mutants docs site clean \
 	probe soak size \
-	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults \
+	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
 	bench-bad-input bench-leaks bench-clock bench-blind bench-restart bench-startup $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
@@ -103,24 +103,21 @@ bench-blind: $(ALL) ## predict the steps of docs/lab/clock_blind.json that have 
 	@$(BIN)/python -m scripts.clock --blind --only "$(ONLY)"
 
 bench-restart: $(STAMP) ## from a killed process to its first new step, with cached programs and without
-	@$(BIN)/python -m scripts.bench_train restart
+	@$(BIN)/python -m scripts.bench_startup
 
 bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (a commit)
-	@$(BIN)/python -m scripts.bench_train startup --rev $(REV)
+	@$(BIN)/python -m scripts.bench_startup --rev $(REV)
 
-bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens and equal price (many hours; goes on from WORK_DIR and docs/images, ANEW=--anew repeats these)
+bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens (many hours; goes on from WORK_DIR and docs/images, ANEW=--anew repeats these)
 	@$(BIN)/python -m scripts.learn recipe-rates --work_dir $(or $(WORK_DIR),out/recipe)
-	@$(BIN)/python -m scripts.learn recipe-parts --priced $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
-	@$(BIN)/python -m scripts.learn recipe --priced $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe-parts $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
 
 $(addprefix bench-,$(LEARN)): bench-%: $(ALL)
 	@$(BIN)/python -m scripts.learn $*
 
 probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
 	@$(BIN)/python -m scripts.learn probe
-
-bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
-	@$(BIN)/python -m scripts.bench_train save
 
 bench-faults: $(STAMP) ## every fault of a bucket against every operation: ridden out or ended cleanly
 	@$(BIN)/python -m pytest -m "" $(WORKERS) tests/storage/test_faults.py

@@ -1,39 +1,29 @@
-"""Measure what training costs around the step: restarts, checkpoints, start-up.
+"""Measure how soon `pretrain` trains again after a kill, and how soon commands start.
 
-    python -m scripts.bench_train restart           # make bench-restart
-    python -m scripts.bench_train save              # make bench-checkpoint
-    python -m scripts.bench_train startup --rev COMMIT  # make bench-startup REV=COMMIT
+    python -m scripts.bench_startup               # make bench-restart
+    python -m scripts.bench_startup --rev COMMIT  # make bench-startup REV=COMMIT
 
-On a CPU, by `pretrain` itself in processes of its own:
-
-- restart: from the start of the process to its first new step after a SIGKILL, with the compiled
-  programs kept with the run and without (jax 0.7 or later; older ones keep no CPU programs).
-- save: parameters and both Adam slots of the default config, saved as `pretrain` saves them: how
-  long the step waits and how long the background thread takes.
-- startup: `--help`, and `pretrain` of the preset tiny-cpu to its first step, in pairs against the
-  same commands of an earlier commit, each on data that its own commands made.
+The first kills `pretrain` on a CPU and measures from the start of the next process to its first new
+step, with the compiled programs kept with the run and without (jax 0.7 or later; older ones keep no
+CPU programs). The second times `--help`, and `pretrain` of the preset tiny-cpu to its first step,
+in pairs against the same commands of an earlier commit, each on data that its own commands made.
 """
 
 import argparse
-import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from bigbird_ja.cli import prepare_tensorflow
-from bigbird_ja.process import console
 from bigbird_ja.process.console import table
 from bigbird_ja.run.log import read_metrics
 from scripts import revisions
 from testkit import ROOT, synthetic
-from testkit.configs import fitted, with_data
 
 PROGRAM = (sys.executable, "-m", "bigbird_ja")
 PRESET = "small-1024"
@@ -89,43 +79,6 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
         running.wait()
 
 
-def measure_save(work: Path, saves: int) -> str:
-    """Measure how long saving BERT-base's whole state takes: 4 GB of memory and of disk."""
-    prepare_tensorflow(os.environ)
-    from bigbird_ja.model.params import initial_parameters
-    from bigbird_ja.run.checkpoints import CheckpointStore, Meta
-    from bigbird_ja.storage.ownership import Owned
-    from bigbird_ja.train import Dependencies, SingleProcess
-    from bigbird_ja.train.beside import CheckpointSaver
-
-    config, params = fitted(), initial_parameters(*with_data(fitted()), seed=0)
-    slots = ("", "/adam_m", "/adam_v")
-    state = {name + slot: value for slot in slots for name, value in params.items()}
-
-    def snapshot() -> Callable[[], dict[str, Any]]:
-        values = {name: value.copy() for name, value in state.items()}
-        return lambda: values
-
-    waits, works = [], []
-    scratch = tempfile.mkdtemp(dir=work)
-    store = CheckpointStore(str(work), owned=Owned.create(str(work), "run"))
-    job: Any = SimpleNamespace(config=config, deps=Dependencies(), pod=SingleProcess())
-    saver = CheckpointSaver(job, store, scratch, lambda: None, lambda _, took: works.append(took))
-    for step in range(1, saves + 1):
-        meta = Meta(step, "", "", 0.0, 0, 0, time.time(), next_batch=step, global_batch_size=1)
-        start = time.monotonic()
-        saver.save(meta, snapshot)
-        waits.append(time.monotonic() - start)
-        saver.wait()
-    size = sum(file.bytes for file in store.read_meta(saves).files.values())
-    wait, took = statistics.median(waits), statistics.median(works)
-    return (
-        f"save: {console.human_bytes(size)}: the step waits {wait:.3f} s per checkpoint, the"
-        f" background takes {took:.2f} s ({console.human_bytes(size / took)}/s);"
-        f" share of time lost at one checkpoint a minute: {wait / 60:.2%}"
-    )
-
-
 def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
     """Time how long commands take to start, now and at an earlier commit: rows of the table."""
 
@@ -151,22 +104,17 @@ def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
 
 
 def main() -> None:
-    """Measure one part and print it."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("part", choices=("restart", "save", "startup"))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rev", help="earlier commit; for startup")
+    parser.add_argument("--rev", help="earlier commit to compare the start-up with")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        work = Path(name)
-        if options.part == "restart":
-            print(measure_restart(work, options.rounds))
-        elif options.part == "save":
-            print(measure_save(work, options.rounds))
-        elif options.rev:
-            print(table(startup_rows(work, options.rev, options.rounds), revisions.HEADER))
+        if options.rev:
+            rows = startup_rows(Path(name), options.rev, options.rounds)
+            print(table(rows, revisions.HEADER))
         else:
-            parser.error("startup needs --rev COMMIT")
+            print(measure_restart(Path(name), options.rounds))
 
 
 if __name__ == "__main__":
