@@ -1,7 +1,8 @@
 """`make docs`: writes what pages say of the code from the code itself, so that it cannot drift.
 
-docs/commands/*.md follow from the commands' flags, docs/settings.md below its introduction from the
-settings' declarations, and the repository's address in both READMEs from pyproject.toml.
+The list in docs/commands/README.md follows from the commands, docs/settings.md (below its text) from
+the settings, and the repository's address in both READMEs from pyproject.toml.
+The site also has a page for each command (`command_pages`), which holds what its --help prints.
 
 With --check nothing is written; the exit status is 1 if a page is out of date.
 """
@@ -27,14 +28,12 @@ COMMON = "In most commands"  # flags that the index lists once
 def pages() -> dict[str, str]:
     """Return path -> content of each page that the code decides, or a part of it."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
-    return command_pages() | {SETTINGS: settings_page()} | readmes
+    return {f"{FOLDER}/README.md": _index(), SETTINGS: settings_page()} | readmes
 
 
 def command_pages() -> dict[str, str]:
-    """Return path -> content: one page per command, and an index."""
-    return {f"{FOLDER}/README.md": _index()} | {
-        f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS
-    }
+    """Return path -> content: one page per command, for the site."""
+    return {f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS}
 
 
 def _readme(name: str) -> str:
@@ -44,11 +43,11 @@ def _readme(name: str) -> str:
 
 
 def _index() -> str:
-    rows = "\n".join(f"- [`{n}`]({n}.md): {what}" for n, what in cli.COMMANDS.items())
+    rows = "\n".join(f"- `{name}`: {what}" for name, what in cli.COMMANDS.items())
     common = command_flags.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
     return (
-        "# Commands\n\nIn the order of use; a default stands in brackets. `make docs` writes these"
-        " pages from the commands' flags.\n\n"
+        "# Commands\n\nIn the order of use. `bigbird-ja COMMAND --help` explains a command and its"
+        " flags, and `make site` builds a page for each.\n\n"
         f"{rows}\n\n## {COMMON}\n\n{_flag_list(common)}\n\n"
         "Exit statuses are in [troubleshooting](../troubleshooting.md).\n"
     )
