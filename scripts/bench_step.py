@@ -1,4 +1,4 @@
-"""Prices the train step on TPUs against the ancestor's, on slices and by length: `make bench-step`.
+"""Price the train step on TPUs against the ancestor's, on slices and by length: `make bench-step`.
 
     python -m scripts.bench_step                        # 12 layers compiled as they are: hours
     python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12

@@ -1,4 +1,4 @@
-"""Compares the price of public programs with what real chips took: `make bench-clock`.
+"""Compare the price of public programs with what real chips took: `make bench-clock`.
 
     python -m scripts.clock [--only NAME]   # compiles what docs/lab/clock.json lacks
     python -m scripts.clock --blind [--only NAME]  # predicts what docs/lab/clock_blind.json lacks
@@ -415,7 +415,7 @@ def draw(pairs: dict[tuple[str, str], Times]) -> None:
 
 
 def main() -> None:
-    """Predicts, compares, draws."""
+    """Predict, compare, draw."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--blind", action="store_true", help="predict, without times")

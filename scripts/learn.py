@@ -1,4 +1,4 @@
-"""Trains and compares the runs of scripts/recipes.yaml.
+"""Train and compare the runs of scripts/recipes.yaml.
 
     python -m scripts.learn recipe --work_dir DIR          # `make bench-recipe WORK_DIR=DIR`
     python -m scripts.learn recipe --work_dir DIR --kept   # of what there is so far
@@ -85,12 +85,12 @@ class Run:
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    """Runs `bigbird-ja` with --json; returns its results."""
+    """Run `bigbird-ja` with --json and return its results."""
     return run_module("bigbird_ja", *arguments, "--json")
 
 
 def run_module(module: str, *arguments: str) -> dict[str, Any]:
-    """Runs a program whose last line of output is its results as JSON.
+    """Run a program whose last line of output is its results as JSON.
 
     Raises:
         SystemExit: it failed; its log is on standard error.
@@ -104,7 +104,7 @@ def run_module(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
-    """Writes the preset with further settings as a file: commands take of it what they use."""
+    """Write the preset with further settings as a file for --config."""
     words = [sys.executable, "-m", "bigbird_ja", "config", preset, *(f"--set={s}" for s in sets)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(subprocess.run(words, stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout)

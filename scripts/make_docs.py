@@ -1,7 +1,7 @@
-"""`make docs`: writes what pages say of the code from the code itself, so that it cannot drift.
+"""Write the parts of pages that follow from the code: `make docs`.
 
-The list in docs/commands/README.md follows from the commands, docs/settings.md (below its text) from
-the settings, and the repository's address in both READMEs from pyproject.toml.
+The list in docs/commands/README.md follows from the commands, docs/settings.md (below its text)
+from the settings, and the address in both READMEs from pyproject.toml.
 The site also has a page for each command (`command_pages`), which holds what its --help prints.
 
 With --check nothing is written; the exit status is 1 if a page is out of date.
@@ -66,7 +66,7 @@ def _page(name: str) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A docstring as Markdown: what is indented is a command line."""
+    """Convert a docstring to Markdown; indented lines are command lines."""
     result = []
     for block in text.strip("\n").split("\n\n"):
         lines = block.splitlines()
@@ -78,7 +78,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _section(heading: str, listed: list[flags.Flag]) -> str:
-    """A list of flags; those that set a setting are named alone, as docs/settings.md has them."""
+    """Write a list of flags; of settings only the names, since docs/settings.md has the rest."""
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
@@ -156,7 +156,7 @@ def _row(option: Setting, set_by: list[str]) -> str:
 
 
 def _setting_flags() -> dict[str, list[str]]:
-    """Setting -> the flags that set it, in words."""
+    """Return setting -> the flags that set it, in words."""
     result: dict[str, dict[str, list[str]]] = {}
     for name in cli.COMMANDS:
         for flag in command_flags.own_flags(command_flags.flags_of(cli.load_command(name))):
