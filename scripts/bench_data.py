@@ -112,7 +112,6 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
     once = row("dynamic, start-up included")
     row("dynamic, steady state", less=once)
     row("static, ten duplicates", "--masking=static", "--dupe_factor=10")
-    row("dynamic, words by mecab", "--word_boundaries=mecab")
     return rows
 
 

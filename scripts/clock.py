@@ -204,10 +204,6 @@ def fill(programs: list[Spec]) -> None:
 V4 = replace(MEGACORE["v4"], name="v5p")
 
 
-def _counted(step: Spec, layers: int, slice_: str, chip: Chip) -> dict[str, float]:
-    return _count(json.dumps(step), layers, slice_, chip)
-
-
 @cache
 def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, float]:
     """Compile a program for a slice, or one of its devices: milliseconds by code, price, links."""
@@ -278,8 +274,8 @@ def _prediction(step: Spec) -> dict[str, Any]:
     slice_, depth = step["on"], step.get("layers", 1)
     is_v4 = slice_.startswith("v4")
     chip = V4 if is_v4 else CHIPS[slice_.partition(":")[0]]
-    given = {key: value for key, value in step.items() if key != "muon"}
-    first, *more = (_counted(given, n, slice_, chip) for n in step.get("compiled", [depth]))
+    given = json.dumps({key: value for key, value in step.items() if key != "muon"})
+    first, *more = (_count(given, n, slice_, chip) for n in step.get("compiled", [depth]))
     found = [first]
     if more:
         ratio = (depth - step["compiled"][0]) / (step["compiled"][1] - step["compiled"][0])
@@ -342,7 +338,8 @@ def _divided(step: Spec) -> list[dict[str, float]]:
     more = []
     if step.get("muon"):  # takes the layers' share of Adam's work
         held -= step["layers"] * _layer_parameters(step) / chips * ADAM_BYTES
-        more = [_counted(step | {"kind": "muon", "slice": chips}, step["layers"], step["on"], chip)]
+        muon = json.dumps(step | {"kind": "muon", "slice": chips})
+        more = [_count(muon, step["layers"], step["on"], chip)]
     return [{"links_ms": links, "code_ms": held / chip.hbm_bytes_per_second * 1e3}, *more]
 
 

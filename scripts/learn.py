@@ -303,7 +303,7 @@ def main() -> None:
     data = make_data(bench, work) if missing else {}
     for is_later in (False, True):  # those that start from others come after them
         together = [run for run in missing if ("init_from" in run.recipe) == is_later]
-        with concurrent.futures.ThreadPoolExecutor(options.jobs or os.cpu_count()) as pool:
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             done = pool.map(lambda run: train(bench, work, data, run), together)
             results |= zip(together, done, strict=True)
     finished = {run: result for run, result in results.items() if result}
@@ -330,7 +330,6 @@ def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about.replace("%", "%%"))
     parser.add_argument("bench", choices=list(benches))
     parser.add_argument("--work_dir", help="default: out/BENCH")
-    parser.add_argument("--jobs", type=int, help="runs at a time (default: one for each core)")
     parser.add_argument("--anew", action="store_true", help="what the repository holds, too")
     parser.add_argument("--kept", action="store_true", help="trains nothing: what there is so far")
     return parser.parse_args()

@@ -133,14 +133,14 @@ def _changes(section: str, listed: list[Setting]) -> str:
     }
     facts = [f"`{o.name}`" for o in listed if o.key in DATA_KEYS]
     if facts:
-        return f" *In a run, the data set's*: {', '.join(facts)}."
+        return f" *From the data set*: {', '.join(facts)}."
     if section not in ("model", "training", "checkpoints", "tpu"):
         return ""
     if len(names["free"]) == len(listed):
         return " All may change."
     others = [f"`{o.name}`" for o in listed if o.change not in names]
-    anew = f" *May be set anew*: all others but {', '.join(others)}." if names["logged"] else ""
-    return f" *May change*: {', '.join(names['free'])}.{anew}"
+    noted = f" *May change with a note*: all but {', '.join(others)}." if names["logged"] else ""
+    return f" *May change*: {', '.join(names['free'])}.{noted}"
 
 
 def _row(option: Setting, set_by: list[str]) -> str:
