@@ -18,8 +18,8 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: help install install-all demo test test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly locks lint types audit mutants docs site clean \
 	probe soak size \
-	bench-data bench-step bench-code bench-length bench-recipe bench-checkpoint bench-faults \
-	bench-bad-input bench-leaks bench-clock bench-blind bench-engine bench-startup $(addprefix bench-,$(LEARN))
+	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
+	bench-bad-input bench-leaks bench-clock bench-blind bench-restart bench-startup $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -102,26 +102,22 @@ bench-clock: $(ALL) ## public programs priced by machine code against the times 
 bench-blind: $(ALL) ## predict the steps of docs/lab/clock_blind.json that have no prediction (ONLY: part of a name)
 	@$(BIN)/python -m scripts.clock --blind --only "$(ONLY)"
 
-bench-engine: $(ALL) .venv-estimator/.installed ## what an engine costs beside the step, pjrt against estimator, restarts
-	@$(BIN)/python -m scripts.bench_engine --only loop,restart
-	@.venv-estimator/bin/python -m scripts.bench_engine --only engines
+bench-restart: $(STAMP) ## from a killed process to its first new step, with cached programs and without
+	@$(BIN)/python -m scripts.bench_startup
 
 bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (a commit)
-	@$(BIN)/python -m scripts.bench_engine --rev $(REV)
+	@$(BIN)/python -m scripts.bench_startup --rev $(REV)
 
-bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens and equal price (many hours; goes on from WORK_DIR and docs/images, ANEW=--anew repeats these)
+bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens (many hours; goes on from WORK_DIR and docs/images, ANEW=--anew repeats these)
 	@$(BIN)/python -m scripts.learn recipe-rates --work_dir $(or $(WORK_DIR),out/recipe)
-	@$(BIN)/python -m scripts.learn recipe-parts --priced $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
-	@$(BIN)/python -m scripts.learn recipe --priced $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe-parts $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
+	@$(BIN)/python -m scripts.learn recipe $(ANEW) --work_dir $(or $(WORK_DIR),out/recipe)
 
 $(addprefix bench-,$(LEARN)): bench-%: $(ALL)
 	@$(BIN)/python -m scripts.learn $*
 
 probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its curve for the docs
 	@$(BIN)/python -m scripts.learn probe
-
-bench-checkpoint: $(STAMP) ## share of time lost to saving at one checkpoint a minute
-	@$(BIN)/python -m scripts.bench_engine --only save
 
 bench-faults: $(STAMP) ## every fault of a bucket against every operation: ridden out or ended cleanly
 	@$(BIN)/python -m pytest -m "" $(WORKERS) tests/storage/test_faults.py
@@ -138,7 +134,7 @@ soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback
 size: $(STAMP) ## files and lines of code by package, and the totals
 	@$(BIN)/python -m scripts.size
 
-docs: $(STAMP) ## write what pages say of the code: commands, settings, the state machine
+docs: $(STAMP) ## write what pages say of the code: commands and settings
 	@$(BIN)/python -m scripts.make_docs
 
 site: $(STAMP) ## build site/, the pages with a search in both languages; a link that leads nowhere ends it

@@ -1,4 +1,4 @@
-"""Measures `make-data` and the input pipeline against the ancestor and raw SentencePiece.
+"""Measure `make-data` and the input pipeline, as ratios to the ancestor or to an earlier commit.
 
     make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
 
@@ -6,15 +6,12 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 `--tokenizer` one of 32,000 pieces is trained first (minutes). Prints ratios to the ancestor's own
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
-`--large_gb 2` also shows rate, memory and scratch space on a large corpus (a quarter of an hour).
-`--rows=shared` measures that alone. `--rev=COMMIT` times make-data and the input pipeline against
-that commit's instead, in pairs, and `tokenize` with `--rows=tokenize`.
+`--large_gb 2` also shows rate and memory on a large corpus (a quarter of an hour).
+`--rev=COMMIT` compares make-data and the input pipeline with that commit's instead, in pairs.
 """
 
-import collections
 import contextlib
 import functools
-import importlib.util
 import itertools
 import json
 import os
@@ -42,7 +39,6 @@ _WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
 _LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
 _REV = flags.DEFINE_string("rev", None, "An earlier commit to time against.")
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Pairs to time, with --rev.")
-_ROWS = flags.DEFINE_list("rows", ["raw", "modes", "shared", "pipeline"], "What to measure.")
 
 
 @dataclass
@@ -50,14 +46,12 @@ class Finished(revisions.Taken):
     """Describes a finished command: its seconds, peaks and results."""
 
     peak_bytes: int = 0  # of all processes together; what is shared is divided among them
-    peak_disk: int = 0  # bytes in --output_dir
     results: dict[str, Any] = field(default_factory=dict)
 
 
 def run(*arguments: str) -> Finished:
     """Run `bigbird-ja` and watch it."""
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
-    folder = next((a.partition("=")[2] for a in arguments if a.startswith("--output_dir=")), "")
     done = Finished()
     with (
         revisions.clock(done),
@@ -68,9 +62,6 @@ def run(*arguments: str) -> Finished:
                 family = [process, *process.children(recursive=True)]
                 memory = sum(one.memory_full_info().pss for one in family)
                 done.peak_bytes = max(done.peak_bytes, memory)
-            with contextlib.suppress(FileNotFoundError):  # moved meanwhile
-                disk = sum(p.stat().st_size for p in Path(folder).rglob("*.*"))
-                done.peak_disk = max(done.peak_disk, disk)
             time.sleep(0.2)
         output = process.stdout.read().decode()
     if process.returncode:
@@ -85,23 +76,6 @@ def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
     result = work()
     seconds = time.process_time() - began
     return sum(len(text.encode()) for text in texts) / 1e6 / seconds, result
-
-
-def raw_rates(texts: list[str], tokenizer_path: str) -> list[list[Any]]:
-    """Measure SentencePiece alone, one core, one call, whole documents and sentences."""
-    from bigbird_ja.text import read_tokenizer, split_sentences, words
-
-    loaded = read_tokenizer(tokenizer_path)
-    part = texts[: max(1, len(texts) // 4)]
-    split = [s for text in part for s in split_sentences(text)]
-    rate, _ = _rate(part, lambda: loaded.encode_arrays(split))
-    rows = [["raw SentencePiece, sentences", rate]]
-    rate, ids = _rate(part, lambda: loaded.encode_arrays(part))
-    rows.append(["raw SentencePiece, documents", rate])
-    for kind, few in (("script", part), ("mecab", part[: len(part) // 8])):
-        mark = functools.partial(words.word_marker(kind, loaded), few, ids[: len(few)])
-        rows.append([f"word boundaries, {kind}", _rate(few, mark)[0]])
-    return rows
 
 
 def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
@@ -138,14 +112,12 @@ def make_rates(text: str, double: str, size: int, tokenizer: str, work: str) -> 
     once = row("dynamic, start-up included")
     row("dynamic, steady state", less=once)
     row("static, ten duplicates", "--masking=static", "--dupe_factor=10")
-    row("dynamic, words by mecab", "--word_boundaries=mecab")
     return rows
 
 
 def large(gigabytes: float, tokenizer: str, work: str) -> str:
-    """Write rates, peak memory and scratch space on a large corpus of generated articles."""
-    from bigbird_ja.data import blocks
-    from bigbird_ja.text import articles, corpus
+    """Measure rate and peak memory on a large corpus of generated articles."""
+    from bigbird_ja.text import articles
 
     path, written = f"{work}/large.jsonl", 0
     made = articles.documents(500, seed=1)
@@ -156,47 +128,39 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
             written += file.write(record)
             if written > gigabytes * 1e9:
                 break
-    lines = [(corpus.open_corpus([path]).texts(), 1.0)]
-    began = time.process_time()
-    collections.deque(blocks.cut_into_blocks(lines, 4096, 0.01, 1, collections.Counter()), 0)
-    reading = written / 1e6 / (time.process_time() - began)
     common = [f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
     done = run("make-data", f"--input={path}", f"--output_dir={work}/large", *common)
     return (
-        f"{human_bytes(written)} of JSON, read and cut by one process at {reading:.0f} MB/s,"
-        f" {done.results['tokens']:,} tokens: {done.seconds:.0f} s, {done.cpu_seconds:.0f} s of"
+        f"{human_bytes(written)} of JSON: {done.seconds:.0f} s, {done.cpu_seconds:.0f} s of"
         f" processors ({written / 1e6 / done.cpu_seconds:.1f} MB/s per core), at most"
         f" {human_bytes(done.peak_bytes)} of memory in all processes together,"
-        f" {human_bytes(done.results['bytes'])} stored, {human_bytes(done.peak_disk)} on the way"
+        f" {human_bytes(done.results['bytes'])} stored"
     )
 
 
-def shared_rates(text: str, size: int, tokenizer: str, work: str) -> list[list[Any]]:
-    """Make the same data set by two processes of this machine, and by Ray."""
-    common = [f"--input={text}", f"--tokenizer={tokenizer}"]
-    rows = []
-    for runner in ("local", "ray") if importlib.util.find_spec("ray") else ("local",):
-        flags = [f"--output_dir={work}/{runner}", f"--runner={runner}", "--num_workers=2"]
-        done = run("make-data", *common, *flags)
-        rate = size / 1e6 / done.seconds
-        rows.append([flags[1], f"{done.seconds:.1f}", f"{done.cpu_seconds:.1f}", rate])
-    return rows
-
-
-# Half a minute of an idle core: the batches that training reads, on one thread.
+# Half a minute of an idle core: prints the sequences per second that two idle cores would read.
 _READ = """
-import inspect, sys, time
+import sys, time
 from bigbird_ja.data import manifest, pipeline
 from bigbird_ja.settings.resolve import resolve_config
 where, made = sys.argv[1], manifest.load(sys.argv[1])
-if "seed" in inspect.signature(pipeline.batches).parameters:  # an earlier commit
-    batches = pipeline.batches(made, where, seed=1, global_batch_size=16)
-else:
-    config, _ = resolve_config(sets=["training.global_batch_size=16"])
-    batches = pipeline.batches(config, made, where)
+config, _ = resolve_config(sets=["training.global_batch_size=16"])
+batches = pipeline.batches(config, made, where)
+began = time.process_time()
 for number, _ in zip(range(int(sys.argv[2])), batches): pass
+print(f"{2 * 16 * int(sys.argv[2]) / (time.process_time() - began):,.0f}")
 """
 _BATCHES_READ = 4000
+
+
+def pipeline_rates(work: str) -> list[list[Any]]:
+    """Measure the input pipeline by processor time: sequences per second on two idle cores."""
+    rows = []
+    for masking, place in (("dynamic", "mode-0"), ("static", "mode-2")):
+        read = [sys.executable, "-c", _READ, f"{work}/{place}", str(_BATCHES_READ)]
+        done = subprocess.run(read, stdout=subprocess.PIPE, text=True, check=True)
+        rows.append([f"{masking} masks", done.stdout.split()[-1]])
+    return rows
 
 
 def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Iterator[list[Any]]:
@@ -218,12 +182,8 @@ def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Ite
     commands = {
         "make-data, dynamic": make("dynamic"),
         "make-data, static, ten duplicates": make("static", "--masking=static", "--dupe_factor=10"),
+        f"input pipeline, {_BATCHES_READ:,} batches of 16": read,
     }
-    if "pipeline" in _ROWS.value:
-        commands[f"input pipeline, {_BATCHES_READ:,} batches of 16"] = read
-    if "tokenize" in _ROWS.value:
-        trained = [*program, "tokenize", common[0], f"--output_prefix={work}/"]
-        commands["tokenize"] = lambda side: [*trained[:-1], trained[-1] + side]
     with revisions.tree_of(revision) as before:
         for name, command in commands.items():
             yield revisions.compare(name, before, _ROUNDS.value, command)
@@ -257,25 +217,15 @@ def main(_: list[str]) -> None:
             for text in texts:
                 file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         print(f"{source}: {size / 1e6:.1f} MB of text, {len(texts):,} documents")
-        if "raw" in _ROWS.value:
-            _show(raw_rates(texts, tokenizer), ["on one core", "MB/s"])
-            header = ["tokenizers of folders, on one core", "MB/s", "MB/s of word boundaries"]
-            _show(kind_rates(texts, work), header)
+        header = ["tokenizers of folders, on one core", "MB/s", "MB/s of word boundaries"]
+        _show(kind_rates(texts, work), header)
         del texts
-        if "modes" in _ROWS.value:
-            header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu"]
-            header += ["bytes per byte", "x smaller", "memory"]
-            _show(make_rates(source, double, size, tokenizer, work), header)
-        if "shared" in _ROWS.value:
-            header = ["make-data, one data set, start-up included", "s", "s of cpu", "MB/s"]
-            _show(shared_rates(double, size, tokenizer, work), header)
+        header = ["make-data", "MB/s", "x ancestor", "MB/s per core of cpu"]
+        header += ["bytes per byte", "x smaller", "memory"]
+        _show(make_rates(source, double, size, tokenizer, work), header)
         if _LARGE.value:
             print(f"\n{large(_LARGE.value, tokenizer, work)}")
-        if {"modes", "pipeline"} <= set(_ROWS.value):  # reads what the modes made
-            for name in ("mode-0", "mode-2"):
-                print(flush=True)
-                command = [sys.executable, "-m", "scripts.bench_pipeline", f"{work}/{name}"]
-                subprocess.run(command, check=True)
+        _show(pipeline_rates(work), ["input pipeline, batches of 16", "sequences/s"])
 
 
 def _show(rows: list[list[Any]], header: list[str]) -> None:

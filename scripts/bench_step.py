@@ -1,4 +1,4 @@
-"""Prices the train step on TPUs against the ancestor's, on slices and by length: `make bench-step`.
+"""Price the train step on TPUs against the ancestor's, on slices and by length: `make bench-step`.
 
     python -m scripts.bench_step                        # 12 layers compiled as they are: hours
     python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12
@@ -6,10 +6,9 @@
     python -m scripts.bench_step --only tokens          # bench-length: draws cost-by-length.png
 
 BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
-whole step, compiled by `bigbird-ja preflight`. docs/lab/preflight.md explains
-priced cycles. The ancestor is google-research/bigbird's own
-encoder, heads and gradient checkpointing, measured in the same way (commit fdb3999 has how:
-scripts/ancestor_step.py).
+whole step, compiled by `bigbird-ja preflight`. docs/design/preflight.md explains priced cycles. The
+ancestor is google-research/bigbird's own encoder, heads and gradient checkpointing, measured in the
+same way (scripts/ancestor_step.py of commit fdb3999).
 """
 
 import argparse

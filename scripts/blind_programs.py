@@ -1,4 +1,4 @@
-"""Writes the train steps of docs/lab/clock_blind.json, as the code behind each computes them.
+"""Write the train steps of docs/lab/clock_blind.json, as the code behind each computes them.
 
 A writer takes the configuration and a number of layers, and returns a function, its arguments
 (trees of shape and dtype) and how a slice divides them. A train step computes the loss, gradients,

@@ -1,4 +1,4 @@
-"""Compares the price of public programs with what real chips took: `make bench-clock`.
+"""Compare the price of public programs with what real chips took: `make bench-clock`.
 
     python -m scripts.clock [--only NAME]   # compiles what docs/lab/clock.json lacks
     python -m scripts.clock --blind [--only NAME]  # predicts what docs/lab/clock_blind.json lacks
@@ -204,10 +204,6 @@ def fill(programs: list[Spec]) -> None:
 V4 = replace(MEGACORE["v4"], name="v5p")
 
 
-def _counted(step: Spec, layers: int, slice_: str, chip: Chip) -> dict[str, float]:
-    return _count(json.dumps(step), layers, slice_, chip)
-
-
 @cache
 def _count(written: str, layers: int, slice_: str, chip: Chip) -> dict[str, float]:
     """Compile a program for a slice, or one of its devices: milliseconds by code, price, links."""
@@ -278,8 +274,8 @@ def _prediction(step: Spec) -> dict[str, Any]:
     slice_, depth = step["on"], step.get("layers", 1)
     is_v4 = slice_.startswith("v4")
     chip = V4 if is_v4 else CHIPS[slice_.partition(":")[0]]
-    given = {key: value for key, value in step.items() if key != "muon"}
-    first, *more = (_counted(given, n, slice_, chip) for n in step.get("compiled", [depth]))
+    given = json.dumps({key: value for key, value in step.items() if key != "muon"})
+    first, *more = (_count(given, n, slice_, chip) for n in step.get("compiled", [depth]))
     found = [first]
     if more:
         ratio = (depth - step["compiled"][0]) / (step["compiled"][1] - step["compiled"][0])
@@ -342,7 +338,8 @@ def _divided(step: Spec) -> list[dict[str, float]]:
     more = []
     if step.get("muon"):  # takes the layers' share of Adam's work
         held -= step["layers"] * _layer_parameters(step) / chips * ADAM_BYTES
-        more = [_counted(step | {"kind": "muon", "slice": chips}, step["layers"], step["on"], chip)]
+        muon = json.dumps(step | {"kind": "muon", "slice": chips})
+        more = [_count(muon, step["layers"], step["on"], chip)]
     return [{"links_ms": links, "code_ms": held / chip.hbm_bytes_per_second * 1e3}, *more]
 
 
@@ -357,21 +354,17 @@ def kind_of(spec: Spec) -> str:
 
 
 def report(programs: list[Spec], known: dict[str, Any]) -> None:
-    """Write table and errors into the page, draw the picture."""
-    lines: list[str] = []
-    for half in HALVES:
-        lines += [f"Programs that {half}:", ""]
-        lines += ["| program | predicted, ms | published, ms | published / predicted |"]
-        lines += ["|---|---|---|---|"]
-        for spec in (spec for spec in programs if spec["split"] == half):
-            found, measured = known.get(spec["name"], {}), measured_ms(spec)
-            predicted = found.get("predicted_ms")
-            cells = [f"{value:.4g}" if value else "" for value in (predicted, measured)]
-            cells[0] = cells[0] or found.get("error", "not compiled yet")
-            cells += [f"{measured / predicted:.2f}" if measured and predicted else ""]
-            lines.append(f"| [{spec['name']}]({spec['source']}) | {' | '.join(cells)} |")
-        lines.append("")
-    lines += ["| half | kind | programs | median error | worst |", "|---|---|---|---|---|"]
+    """Write the judging programs and all errors into the page, draw the picture."""
+    lines = ["| program | predicted, ms | published, ms | published / predicted |"]
+    lines += ["|---|---|---|---|"]
+    for spec in (spec for spec in programs if spec["split"] == "judge"):
+        found, measured = known.get(spec["name"], {}), measured_ms(spec)
+        predicted = found.get("predicted_ms")
+        cells = [f"{value:.4g}" if value else "" for value in (predicted, measured)]
+        cells[0] = cells[0] or found.get("error", "not compiled yet")
+        cells += [f"{measured / predicted:.2f}" if measured and predicted else ""]
+        lines.append(f"| [{spec['name']}]({spec['source']}) | {' | '.join(cells)} |")
+    lines += ["", "| half | kind | programs | median error | worst |", "|---|---|---|---|---|"]
     pairs = both_times(programs, known)
     for (half, kind), times in pairs.items():
         errors = {name: abs(predicted / ms - 1) for name, (predicted, ms) in times.items()}
@@ -419,7 +412,7 @@ def draw(pairs: dict[tuple[str, str], Times]) -> None:
 
 
 def main() -> None:
-    """Predicts, compares, draws."""
+    """Predict, compare, draw."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--blind", action="store_true", help="predict, without times")

@@ -1,4 +1,4 @@
-"""Writes the public programs of scripts/clock.yaml, as far as their pages describe them."""
+"""Write the public programs of scripts/clock.yaml, as far as their pages describe them."""
 
 import functools
 import types

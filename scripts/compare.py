@@ -1,4 +1,4 @@
-"""Compares, keeps and draws what scripts/learn.py trained: differences, counted losses, curves."""
+"""Compare, keep and draw what scripts/learn.py trained: differences, counted losses, curves."""
 
 import itertools
 import json
@@ -66,7 +66,7 @@ def read_published(path: pathlib.Path, text: str | None, part: str = "runs") -> 
 def publish(
     path: pathlib.Path, text: str, runs: Mapping[str, Any], counted: Mapping[str, float]
 ) -> None:
-    """Writes results for the repository, a line for each run."""
+    """Write results for the repository, a line for each run."""
     lines = ",\n".join(f"{json.dumps(title)}: {json.dumps(run)}" for title, run in runs.items())
     head = f'"text": {json.dumps(text)}, "counted": {json.dumps(counted)}'
     path.write_text(f'{{{head}, "runs": {{\n{lines}\n}}}}\n', "utf-8")
@@ -75,7 +75,7 @@ def publish(
 def draw(
     path: pathlib.Path, title: str, curves: Mapping[str, Curve], counted: Mapping[str, float]
 ) -> None:
-    """Draw every run's loss, one colour for each recipe; many logged losses as a running mean.
+    """Draw every run's loss, one color for each recipe; many logged losses as a running mean.
 
     Losses of counting are level lines.
     """

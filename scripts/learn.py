@@ -1,4 +1,4 @@
-"""Trains and compares the runs of scripts/recipes.yaml.
+"""Train and compare the runs of scripts/recipes.yaml.
 
     python -m scripts.learn recipe --work_dir DIR          # `make bench-recipe WORK_DIR=DIR`
     python -m scripts.learn recipe --work_dir DIR --kept   # of what there is so far
@@ -14,11 +14,8 @@ changes, and commit what they write there.
 Prints each seed's held-out loss and the difference from the run that a recipe starts `from` (else
 the first), paired by seed, with confidence intervals by Student's t that hold for all rows together
 (three seeds or more); draws the curves. With `evaluations` these are of held-out records: the steps
-that a recipe takes to the first one's final loss are read off there, and beside them stand the
-losses that counting reaches on the same predictions, the same for all seeds (`counted.py`).
-With --priced each run whose step costs more or less is trained once more for as many steps as the
-first run's money buys: cycles of a step of base-4096 with these settings on v5e (`preflight`,
-machine code if any), kept in WORK_DIR.
+that a recipe takes to the first one's final loss are read off there, next to the losses of n-gram
+counts on the same predictions, as the repository holds them (commit 485a8350 has their program).
 """
 
 import argparse
@@ -33,7 +30,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -69,14 +66,12 @@ class Run:
         recipe: its entry there, with what it inherits.
         seed: draws weights, connections and the order of the data.
         steps: how long it trains; 0 is as long as the preset says.
-        priced: it has as many steps as the first run's money buys.
     """
 
     name: str
     recipe: Mapping[str, Any] = field(compare=False)
     seed: int
     steps: int
-    priced: bool = False
 
     @property
     def title(self) -> str:
@@ -90,12 +85,12 @@ class Run:
 
 
 def command(*arguments: str) -> dict[str, Any]:
-    """Runs `bigbird-ja` with --json; returns its results."""
+    """Run `bigbird-ja` with --json and return its results."""
     return run_module("bigbird_ja", *arguments, "--json")
 
 
 def run_module(module: str, *arguments: str) -> dict[str, Any]:
-    """Runs a program whose last line of output is its results as JSON.
+    """Run a program whose last line of output is its results as JSON.
 
     Raises:
         SystemExit: it failed; its log is on standard error.
@@ -109,7 +104,7 @@ def run_module(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def settings_file(preset: str, path: pathlib.Path, sets: Iterable[str]) -> str:
-    """Writes the preset with further settings as a file: commands take of it what they use."""
+    """Write the preset with further settings as a file for --config."""
     words = [sys.executable, "-m", "bigbird_ja", "config", preset, *(f"--set={s}" for s in sets)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(subprocess.run(words, stdout=subprocess.PIPE, cwd=ROOT, check=True).stdout)
@@ -148,24 +143,21 @@ def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
     return data
 
 
-def runs_of(bench: Mapping[str, Any], only: Sequence[str] = ()) -> list[Run]:
+def runs_of(bench: Mapping[str, Any]) -> list[Run]:
     """List all runs at equal tokens, those of one seed after the other.
 
-    With `only` those, what they start from, and the first. An entry has the settings and prices of
-    what it starts from, too.
+    An entry has the settings of what it starts from, too.
     """
     entries: dict[str, dict[str, Any]] = {}
     for name, entry in bench["runs"].items():
         own = {"seeds": bench.get("seeds", 1), "steps": bench.get("steps", 0), **(entry or {})}
         base = entries[own["from"]] if "from" in own else {}
-        joined = {key: [*base.get(key, ()), *own.get(key, ())] for key in ("sets", "price")}
-        entries[name] = {**own, **joined}
-    wanted = {next(iter(entries)), *only, *(entries[name].get("from") for name in only)}
+        entries[name] = {**own, "sets": [*base.get("sets", ()), *own.get("sets", ())]}
     return [
         Run(name, entry, seed, entry["steps"])
         for seed in range(max(entry["seeds"] for entry in entries.values()))
         for name, entry in entries.items()
-        if seed < entry["seeds"] and (name in wanted or not only)
+        if seed < entry["seeds"]
     ]
 
 
@@ -258,62 +250,34 @@ def far_recall(rows: Sequence[Mapping[str, Any]], beyond: int) -> float:
     return sum(row["model"] * row["count"] for row in far) / max(1, sum(r["count"] for r in far))
 
 
-def cycles(work: pathlib.Path, price: Sequence[str]) -> float:
-    """Price a step of base-4096 with these settings on v5e, in cycles."""
-    path = work / "prices.json"
-    kept = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    key = " ".join(price)
-    if key not in kept:
-        sets = [f"--set={item}" for item in price]
-        (chip,) = command("preflight", "--config=base-4096", "--chip=v5e", *sets)["chips"]
-        kept[key] = chip.get("code_cycles") or chip["priced_cycles"]
-        path.write_text(json.dumps(kept, indent=1), "utf-8")
-    return float(kept[key])
-
-
-def relative_price(work: pathlib.Path, run: Run, first: Run) -> float:
-    """Price a step of the run as a multiple of the first one's."""
-    if run.recipe["price"] == first.recipe["price"]:
-        return 1.0
-    return cycles(work, run.recipe["price"]) / cycles(work, first.recipe["price"])
-
-
 def table(
     results: Mapping[Run, Mapping[str, Any]], has_goal: bool, counted: Mapping[str, float]
 ) -> str:
-    """Write a row for each recipe at equal tokens and, where it was trained, at equal price.
-
-    Below stand the losses of counting.
+    """Write a row for each recipe; below stand the losses of counting.
 
     The goal is where the first one's curves end, if these are of held-out records.
     """
-    groups: dict[tuple[str, bool], dict[int, Mapping[str, Any]]] = {}
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for run, result in results.items():
-        groups.setdefault((run.name, run.priced), {})[run.seed] = result
-    losses = {key: {seed: r["loss"] for seed, r in ours.items()} for key, ours in groups.items()}
+        groups.setdefault(run.name, {})[run.seed] = result
+    losses = {name: {seed: r["loss"] for seed, r in ours.items()} for name, ours in groups.items()}
     first = next(iter(groups))
-    bases = {run.name: run.recipe.get("from", first[0]) for run in results}
+    bases = {run.name: run.recipe.get("from", first) for run in results}
     ends = [r["curve"][-1] for r in groups[first].values()] if has_goal else []
     goal = statistics.mean(loss for _, loss in ends) if ends else 0.0
-    compared = {
-        (name, priced): (
-            losses[name, priced],
-            losses.get((bases[name], priced)) or losses.get((bases[name], False), {}),
-        )
-        for name, priced in groups
-        if (name, priced) != first
-    }
-    differences = compare.differences(compared)
+    differences = compare.differences(
+        {name: (losses[name], losses.get(bases[name], {})) for name in groups if name != first}
+    )
     rows = []
-    for (name, priced), ours in groups.items():
+    for name, ours in groups.items():
         reached = [compare.steps_to(r["curve"], goal) for r in ours.values()] if has_goal else []
         known = [step for step in reached if step is not None]
         rows.append(
             (
                 name,
                 f"{next(iter(ours.values()))['steps']:,}",
-                " ".join(f"{losses[name, priced][seed]:.4f}" for seed in sorted(ours)),
-                differences.get((name, priced), ""),
+                " ".join(f"{losses[name][seed]:.4f}" for seed in sorted(ours)),
+                differences.get(name, ""),
                 f"{statistics.mean(known) / ends[0][0]:.0%}" if len(known) == len(ours) else "",
                 " ".join(f"{r['recall']:.1%}" for r in ours.values() if r["recall"] is not None),
             )
@@ -327,18 +291,10 @@ def main() -> None:
     """Trains what is not there yet, prints the table, draws the curves."""
     benches = yaml.safe_load((ROOT / "scripts" / "recipes.yaml").read_text("utf-8"))
     options = _options(benches)
-    bench = {**benches[options.bench], **({"steps": options.steps} if options.steps else {})}
+    bench = benches[options.bench]
     work = pathlib.Path(options.work_dir or f"out/{options.bench}").resolve()
     os.environ.update(ONE_CORE)
-    runs = runs_of(bench, options.only)
-    if options.priced:
-        prices = {run.name: relative_price(work, run, runs[0]) for run in runs}
-        print(", ".join(f"{name} costs {price:.3f}" for name, price in prices.items()))
-        runs += [
-            replace(run, steps=round(run.steps / prices[run.name]), priced=True)
-            for run in runs
-            if prices[run.name] != 1
-        ]
+    runs = runs_of(bench)
     path = ROOT / "docs" / "images" / f"{bench.get('picture', options.bench)}.json"
     published = compare.read_published(path, text_of(bench))
     known = {} if options.anew else published or {}
@@ -347,17 +303,17 @@ def main() -> None:
     data = make_data(bench, work) if missing else {}
     for is_later in (False, True):  # those that start from others come after them
         together = [run for run in missing if ("init_from" in run.recipe) == is_later]
-        with concurrent.futures.ThreadPoolExecutor(options.jobs or os.cpu_count()) as pool:
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
             done = pool.map(lambda run: train(bench, work, data, run), together)
             results |= zip(together, done, strict=True)
     finished = {run: result for run, result in results.items() if result}
     if not finished:
         raise SystemExit(f"{work}: no run of {options.bench} is finished")
-    counted = counted_of(bench, work, path)
+    counted = compare.read_published(path, text_of(bench), "counted") or {}
     print(table(finished, "evaluations" in bench, counted))
     if published is None:
         print(f"{path.relative_to(ROOT)} is of another text and stays as it is")
-    elif "picture" in bench and not options.steps:
+    elif "picture" in bench:
         merged = {**published, **{run.title: result for run, result in finished.items()}}
         merged = {t: r for t, r in merged.items() if compare.recipe_of(t) in bench["runs"]}
         if text := text_of(bench):
@@ -369,30 +325,11 @@ def main() -> None:
     print("trained at commits", *sorted({result["commit"] for result in finished.values()}))
 
 
-def counted_of(
-    bench: Mapping[str, Any], work: pathlib.Path, path: pathlib.Path
-) -> dict[str, float]:
-    """Return the losses of counting on WORK_DIR's data, else those that the repository holds."""
-    if "evaluations" not in bench:
-        return {}
-    if not (work / "data" / "manifest.json").exists():
-        return dict(compare.read_published(path, text_of(bench), "counted") or {})
-    from scripts import counted
-
-    found = counted.losses(str(work / "data"))
-    print(f"two-sided: w = {found.pop('w')}, s = {found.pop('s')}, chosen on train records")
-    return found
-
-
 def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
     about = "; ".join(f"{name}: {bench['about']}" for name, bench in benches.items())
     parser = argparse.ArgumentParser(description=about.replace("%", "%%"))
     parser.add_argument("bench", choices=list(benches))
     parser.add_argument("--work_dir", help="default: out/BENCH")
-    parser.add_argument("--only", action="append", default=[], help="runs beside the first")
-    parser.add_argument("--steps", type=int, help="other than the bench's: draws no picture")
-    parser.add_argument("--jobs", type=int, help="runs at a time (default: one for each core)")
-    parser.add_argument("--priced", action="store_true", help="at equal price, too")
     parser.add_argument("--anew", action="store_true", help="what the repository holds, too")
     parser.add_argument("--kept", action="store_true", help="trains nothing: what there is so far")
     return parser.parse_args()

@@ -1,8 +1,8 @@
-"""`make docs`: writes what pages say of the code from the code itself, so that it cannot drift.
+"""Write the parts of pages that follow from the code: `make docs`.
 
-docs/commands/*.md follow from the commands' flags, docs/settings.md below its introduction from the
-settings' declarations, the state machine in docs/design/launch.md from `decide.py`
-(scripts/state_machine.py), and the repository's address in both READMEs from pyproject.toml.
+The list in docs/commands/README.md follows from the commands, docs/settings.md (below its text)
+from the settings, and the address in both READMEs from pyproject.toml.
+The site also has a page for each command (`command_pages`), which holds what its --help prints.
 
 With --check nothing is written; the exit status is 1 if a page is out of date.
 """
@@ -19,7 +19,6 @@ from bigbird_ja.settings import DATA_KEYS
 from bigbird_ja.settings.option import Setting
 from bigbird_ja.settings.resolve import preset_names, preset_path
 from bigbird_ja.settings.schema import OPTIONS, Config
-from scripts import state_machine
 from testkit import ROOT
 
 FOLDER, SETTINGS = "docs/commands", "docs/settings.md"
@@ -29,14 +28,12 @@ COMMON = "In most commands"  # flags that the index lists once
 def pages() -> dict[str, str]:
     """Return path -> content of each page that the code decides, or a part of it."""
     readmes = {name: _readme(name) for name in ("README.md", "README.ja.md")}
-    return command_pages() | {SETTINGS: settings_page()} | readmes | state_machine.pages()
+    return {f"{FOLDER}/README.md": _index(), SETTINGS: settings_page()} | readmes
 
 
 def command_pages() -> dict[str, str]:
-    """Return path -> content: one page per command, and an index."""
-    return {f"{FOLDER}/README.md": _index()} | {
-        f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS
-    }
+    """Return path -> content: one page per command, for the site."""
+    return {f"{FOLDER}/{name}.md": _page(name) for name in cli.COMMANDS}
 
 
 def _readme(name: str) -> str:
@@ -46,11 +43,11 @@ def _readme(name: str) -> str:
 
 
 def _index() -> str:
-    rows = "\n".join(f"- [`{n}`]({n}.md): {what}" for n, what in cli.COMMANDS.items())
+    rows = "\n".join(f"- `{name}`: {what}" for name, what in cli.COMMANDS.items())
     common = command_flags.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
     return (
-        "# Commands\n\nIn the order of use; a default stands in brackets. `make docs` writes these"
-        " pages from the commands' flags.\n\n"
+        "# Commands\n\nIn the order of use. `bigbird-ja COMMAND --help` explains a command and its"
+        " flags, and `make site` builds a page for each.\n\n"
         f"{rows}\n\n## {COMMON}\n\n{_flag_list(common)}\n\n"
         "Exit statuses are in [troubleshooting](../troubleshooting.md).\n"
     )
@@ -69,7 +66,7 @@ def _page(name: str) -> str:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """A docstring as Markdown: what is indented is a command line."""
+    """Convert a docstring to Markdown; indented lines are command lines."""
     result = []
     for block in text.strip("\n").split("\n\n"):
         lines = block.splitlines()
@@ -81,7 +78,7 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _section(heading: str, listed: list[flags.Flag]) -> str:
-    """A list of flags; those that set a setting are named alone, as docs/settings.md has them."""
+    """Write a list of flags; of settings only the names, since docs/settings.md has the rest."""
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
@@ -136,14 +133,14 @@ def _changes(section: str, listed: list[Setting]) -> str:
     }
     facts = [f"`{o.name}`" for o in listed if o.key in DATA_KEYS]
     if facts:
-        return f" *In a run, the data set's*: {', '.join(facts)}."
+        return f" *From the data set*: {', '.join(facts)}."
     if section not in ("model", "training", "checkpoints", "tpu"):
         return ""
     if len(names["free"]) == len(listed):
         return " All may change."
     others = [f"`{o.name}`" for o in listed if o.change not in names]
-    anew = f" *May be set anew*: all others but {', '.join(others)}." if names["logged"] else ""
-    return f" *May change*: {', '.join(names['free'])}.{anew}"
+    noted = f" *May change with a note*: all but {', '.join(others)}." if names["logged"] else ""
+    return f" *May change*: {', '.join(names['free'])}.{noted}"
 
 
 def _row(option: Setting, set_by: list[str]) -> str:
@@ -159,7 +156,7 @@ def _row(option: Setting, set_by: list[str]) -> str:
 
 
 def _setting_flags() -> dict[str, list[str]]:
-    """Setting -> the flags that set it, in words."""
+    """Return setting -> the flags that set it, in words."""
     result: dict[str, dict[str, list[str]]] = {}
     for name in cli.COMMANDS:
         for flag in command_flags.own_flags(command_flags.flags_of(cli.load_command(name))):

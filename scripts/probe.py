@@ -1,4 +1,4 @@
-"""Probes whether the long context helps: masks names that are stated again far later.
+"""Probe whether the long context helps: mask names that are stated again far later.
 
     python -m scripts.probe --model_dir DIR --input TEXT.jsonl [--plot PNG]
 
@@ -53,12 +53,12 @@ class Case:
 
     input_ids: np.ndarray  # int32 [S], the name and its later mentions masked
     positions: np.ndarray  # int32 [k], the name's tokens
-    ids: np.ndarray  # int32 [k], the name's true pieces
+    ids: np.ndarray  # int32 [k], the name's true token ids
     distance: int  # tokens back to the nearest earlier mention
 
 
 def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterator[np.ndarray]:
-    """Cuts documents into sequences `[CLS] ... [SEP]`, padded: int32 [S] each."""
+    """Cut documents into sequences `[CLS] ... [SEP]`, padded: int32 [S] each."""
     special, room = tokenizer.special, length - 2
     for text in texts:
         ids = tokenizer.encode(text)
@@ -67,13 +67,13 @@ def sequences(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> Iterat
 
 
 def framed(ids: Iterable[int], special: Any, length: int) -> np.ndarray:
-    """Puts pieces between `[CLS]` and `[SEP]` and pads them: int32 [length]."""
+    """Put token ids between `[CLS]` and `[SEP]` and pad them: int32 [length]."""
     written = np.array([special.cls, *ids, special.sep], np.int32)
     return np.pad(written, (0, length - len(written)), constant_values=special.pad)
 
 
-def neighbouring_mentions(text: str) -> list[tuple[Mention, Mention]]:
-    """Finds restated facts of the generated corpus: each mention with the one before."""
+def neighboring_mentions(text: str) -> list[tuple[Mention, Mention]]:
+    """Find restated facts of the generated corpus: each mention with the one before."""
     mentions: dict[str, list[Mention]] = defaultdict(list)
     for match in _FACT.finditer(text):
         mentions[match[0]].append(match.span(2))
@@ -81,7 +81,7 @@ def neighbouring_mentions(text: str) -> list[tuple[Mention, Mention]]:
 
 
 def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case]:
-    """Makes a case of each second and later mention that is written with the same pieces.
+    """Make a case of each second and later mention that is written with the same tokens.
 
     Args:
         records: int32 [S] each, unmasked, padded.
@@ -89,7 +89,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
     """
     cases = []
     for record in records:
-        # Special pieces and unknown ones become one character that no name contains.
+        # Special and unknown tokens become one character that no name contains.
         row = [tokenizer.written[i] if tokenizer.is_text_piece[i] else "\n" for i in record]
         text, starts = "".join(row), np.concatenate([[0], np.cumsum([len(piece) for piece in row])])
 
@@ -97,7 +97,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
             first = int(np.searchsorted(starts, mention[0], side="right")) - 1
             return first, int(np.searchsorted(starts, mention[1], side="left"))
 
-        pairs = neighbouring_mentions(text)
+        pairs = neighboring_mentions(text)
         for earlier, later in pairs:
             first, target = tokens(earlier), tokens(later)
             if not np.array_equal(record[slice(*first)], record[slice(*target)]):
@@ -112,7 +112,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
 
 
 def limit(case: Case, special: Any) -> Case:
-    """Cuts a case to `WINDOW` tokens of context, `[CLS]` and `[SEP]` included."""
+    """Cut a case to `WINDOW` tokens of context, `[CLS]` and `[SEP]` included."""
     used = int(np.count_nonzero(case.input_ids != special.pad))
     end = min(used - 1, int(case.positions[-1]) + 1 + TAIL)  # the last token is [SEP]
     window = min(WINDOW, len(case.input_ids))
@@ -122,7 +122,7 @@ def limit(case: Case, special: Any) -> Case:
 
 
 def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarray]:
-    """Returns the best-scored piece at each position of each case: int [k] per case."""
+    """Return the best token id at each position of each case: int [k] per case."""
     width = max(len(case.positions) for case in cases)
     guesses: list[np.ndarray] = []
     for start in range(0, len(cases), batch_size):
@@ -136,7 +136,7 @@ def predict(model: Any, cases: Sequence[Case], batch_size: int) -> list[np.ndarr
 
 
 def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
-    """Guesses the commonest piece at each place of a name: no guess without context does better."""
+    """Guess the commonest token at each place of a name: no guess without context does better."""
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for case in cases:
         for place, piece in enumerate(case.ids.tolist()):
@@ -148,7 +148,7 @@ def constant_guess(cases: Sequence[Case]) -> list[np.ndarray]:
 def measure(
     model: Any, tokenizer: Tokenizer, cases: Sequence[Case], batch_size: int
 ) -> list[dict[str, Any]]:
-    """Returns the share of the names' tokens that each guess gets right, by distance."""
+    """Return the share of the names' tokens that each guess gets right, by distance."""
     guesses = {
         "model": predict(model, cases, batch_size),
         "window": predict(model, [limit(case, tokenizer.special) for case in cases], batch_size),
@@ -164,11 +164,11 @@ def measure(
 
 
 def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
-    """Draws accuracy against distance as a PNG file."""
+    """Draw accuracy against distance as a PNG file."""
     figure = charts.new_figure(7.5, 4.5)
     axes = figure.add_subplot()
-    for key, (label, colour, style) in GUESSES.items():
-        axes.plot([100 * row[key] for row in rows], style, color=colour, label=label, linewidth=2)
+    for key, (label, color, style) in GUESSES.items():
+        axes.plot([100 * row[key] for row in rows], style, color=color, label=label, linewidth=2)
     labels = [f"{row_name(row)}\nn={row['count']}" for row in rows]
     axes.set_xticks(range(len(rows)), labels, fontsize=8)
     axes.set(ylim=(-2, 102), ylabel="masked tokens of the name filled in (%)")
@@ -179,7 +179,7 @@ def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
 
 
 def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
-    """Writes first values with which a small BigBird learns to copy, for `pretrain --init_from`.
+    """Write initial weights with which a small BigBird learns to copy, for `pretrain --init_from`.
 
     After Trockman and Kolter 2023 (arXiv:2305.09828): positions are sines and cosines, which a
     rotation moves by a distance; each head of the first layer looks at one distance (its query
@@ -198,7 +198,7 @@ def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
     random = np.random.Generator(np.random.PCG64(seed))
     waves = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     values = {POSITIONS: np.sqrt(2) * model.initializer_range * waves}
-    # A position is half of the normalised input, so that equal ones give
+    # A position is half of the normalized input, so that equal ones give
     # sqrt(size per head) x deviation^2 x size / 2.
     deviation = np.sqrt(2 * PEAK / (size * np.sqrt(columns)))
     for layer in range(model.num_layers):
@@ -221,7 +221,7 @@ def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
 
 
 def main() -> None:
-    """Probes a model."""
+    """Probe a model."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Times a command of this tree against the same command of an earlier commit, in pairs.
+"""Time a command of this tree against the same command of an earlier commit, in pairs.
 
 The two take turns, and so does which of them is first: what else the machine does meets both alike.
 Processor seconds tell more than the clock on a machine that is busy.

@@ -1,12 +1,13 @@
-"""Hooks of mkdocs (`make site`): the repository's address, and links to files outside docs/.
+"""Hooks of mkdocs (`make site`): the repository's address, pages of commands, links out of docs/.
 
-The address stands in pyproject.toml alone. A page may link what lies elsewhere in the repository;
-the site leads there, and a link that leads nowhere is a warning, which ends a strict build.
+The address is in pyproject.toml. A page may link to a file elsewhere in the repository; the site
+leads there, and a dead link is a warning, which ends a strict build.
 """
 
 import logging
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,28 @@ _log = logging.getLogger("mkdocs.hooks.site_links")
 
 
 def on_config(config: Any) -> Any:
-    """Takes the repository's address from pyproject.toml."""
+    """Take the repository's address from pyproject.toml."""
     project = (_root(config) / "pyproject.toml").read_text("utf-8")
     config.repo_url = re.findall(r'(?m)^Repository = "(.*)"$', project)[0]
     config.repo_name = config.site_name
     return config
 
 
+def on_files(files: Any, config: Any) -> Any:
+    """Add a page for each command, written from its docstring and flags."""
+    from mkdocs.structure.files import File
+
+    sys.path.insert(0, str(_root(config)))
+    from scripts import make_docs
+
+    for name, text in make_docs.command_pages().items():
+        files.append(File.generated(config, name.removeprefix("docs/"), content=text))
+    return files
+
+
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Leads links that leave docs/ to the repository."""
-    folder = Path(page.file.abs_src_path).parent
+    """Lead links that leave docs/ to the repository."""
+    folder = Path(config.docs_dir, page.file.src_uri).parent
 
     def led(link: re.Match[str]) -> str:
         there = Path(os.path.normpath(folder / link[1]))

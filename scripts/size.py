@@ -15,9 +15,8 @@ from collections import defaultdict
 from bigbird_ja.process.console import table
 from testkit import ROOT
 
-# Lines of code, and words of all Markdown with the changelog. Raise one only with a reason. Goals
-# for what is there today: 20,400, 16,500, 2,000 and 28,000.
-CAPS = {"package": 23_200, "tests": 19_050, "scripts": 2_450, "words": 37_200}
+# Lines of code, and words of all Markdown with the changelog. Raise one only with a reason.
+CAPS = {"package": 23_200, "tests": 19_050, "scripts": 2_000, "words": 28_000}
 SLACK = 1.02  # of a cap, before `make lint` fails
 
 _LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

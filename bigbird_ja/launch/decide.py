@@ -6,8 +6,7 @@
 
 No clock, no randomness, no input or output: `supervise.py` observes, saves the decision, then acts.
 In each phase the first `if` that holds decides. The comment above it has a fixed form, "what is
-observed: what is done -> the phases that may follow. Why: the reason": `make docs` prints the
-tables of docs/design/launch.md from it, and a test compares that page with it.
+observed: what is done -> the phases that may follow. Why: the reason".
 Before the phases come the ends that do not depend on them (`check_endings`).
 
 - The cost of a machine is limited and stored before it is requested: `machine_limit` is the most

@@ -63,7 +63,7 @@ def is_japanese(document: Document) -> bool:
 
 
 def filters(removed: Path) -> list[PipelineStep]:
-    """Returns the rules on one document, cheapest first; what they drop goes to `removed`."""
+    """Return the rules on one document, cheapest first; what they drop goes to `removed`."""
     language, repetition, lines, words = (JsonlWriter(str(removed / n)) for n in REMOVED[:4])
     return [
         LambdaFilter(is_japanese, language),
@@ -98,7 +98,7 @@ def filters(removed: Path) -> list[PipelineStep]:
 
 
 def clean(files: list[Path], output: Path, workers: int) -> None:
-    """Runs the pipeline: the rules, then MinHash in its four stages, over files of one folder."""
+    """Run the pipeline: the rules, then MinHash in its four stages, over files of one folder."""
     work, filtered = output / "work", str(output / "work/filtered")
     signatures, buckets, duplicates = (str(work / n) for n in ("signatures", "buckets", "removed"))
     (work / "files").write_text("".join(f"{f.name}\n" for f in files), "utf-8")
@@ -120,13 +120,13 @@ def clean(files: list[Path], output: Path, workers: int) -> None:
 
 
 def lines_of(path: Path) -> int:
-    """Counts the documents of a file of datatrove's writer."""
+    """Count the documents of a file of datatrove's writer."""
     with gzip.open(path, "rb") as file:
         return sum(1 for _ in file)
 
 
 def main() -> None:
-    """Cleans, and prints how many documents each rule removed."""
+    """Clean, and print how many documents each rule removed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--input", type=Path, required=True, help="folder of JSON lines, or a file")
     parser.add_argument("--output", type=Path, required=True, help="folder that is written")

@@ -22,7 +22,7 @@ LAKE, NEARLY, TOFU, DIARY, CHINESE, ENGLISH, SPAM, MENU, KEYWORDS = TEXTS.values
 
 @pytest.fixture
 def web(tmp_path):
-    """A folder of two files, one of them packed."""
+    """Return a folder of two files, one of them compressed."""
     folder = tmp_path / "web"
     folder.mkdir()
     files = {
@@ -37,7 +37,7 @@ def web(tmp_path):
 
 
 def removed(output):
-    """The texts that each rule removed."""
+    """Return the texts that each rule removed."""
     texts = {}
     for rule in clean.REMOVED:
         files = (output / "removed" / rule).glob("*.jsonl.gz")

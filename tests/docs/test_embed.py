@@ -19,7 +19,7 @@ embed = importlib.import_module("embed")
 
 @pytest.fixture
 def folder(tmp_path):
-    """An encoder of random weights."""
+    """Return an encoder of random weights."""
     tokenizer_folders.byte_level_bpe(tmp_path / "encoder", list(articles.documents(40, seed=5)))
     road.save_encoder("ModernBert", tmp_path / "encoder", max_position_embeddings=2048)
     return tmp_path / "encoder"
@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Articles with titles of their own, in Wiki40b's layout."""
+    """Write articles with titles of their own, in Wiki40b's layout."""
     path = tmp_path / "wiki.jsonl"
     making.write_corpus(path, articles.documents(60, seed=8, mean_length=600))
     return path

@@ -22,7 +22,7 @@ finetune, benchmark = map(importlib.import_module, ("finetune", "benchmark"))
 
 @pytest.fixture(scope="module")
 def exported(small_run, tmp_path_factory):
-    """A folder that `export` wrote."""
+    """Return a folder that `export` wrote."""
     folder = str(tmp_path_factory.mktemp("exported") / "hf")
     flags = (f"--model_dir={small_run.model_dir}", f"--output_dir={folder}")
     ended = command_line.run_cli("export", *flags)
@@ -32,7 +32,7 @@ def exported(small_run, tmp_path_factory):
 
 @pytest.fixture
 def example(monkeypatch, capsys):
-    """Runs an example's command line in this process; returns its standard output."""
+    """Run an example's command line in this process and return its standard output."""
 
     def run(module, *arguments):
         monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
@@ -48,7 +48,7 @@ def write_rows(path, rows):
 
 
 def rows(task, corpus):
-    """Of texts of the sample; most are longer than the model's 256 tokens."""
+    """Return rows of the sample's texts; most are longer than the model's 256 tokens."""
     lines = Path(corpus).read_text("utf-8").splitlines()[:20]
     texts = [json.loads(line)["text"] + "\u2028" for line in lines]
     if task == "classification":
@@ -147,7 +147,7 @@ def test_fine_tuning_learns_what_a_mark_decides(exported):
 
 
 def downstream(folder):
-    """A few made-up rows of each task."""
+    """Write a few made-up rows of each task."""
     folder.mkdir()
     for task in benchmark.TASKS.values():
         for file in (task.train, *task.tests.values()):
@@ -211,7 +211,7 @@ def test_overlap_finds_texts_that_differ_in_width_and_spaces_alone(tmp_path, exa
 
 
 def published(folder):
-    """The tasks' files as their repositories hold them, with columns that are not needed."""
+    """Write the tasks' files as their repositories have them, with unused columns."""
     glue, acceptability, inference = (folder / name for name in ("JGLUE", "JCoLA", "JSICK"))
     pair = {"sentence1": "犬が走る", "sentence2": "猫", "label": 1.5, "yjcaptions_id": "1"}
     choices = {f"choice{i}": text for i, text in enumerate("一二三四五")}

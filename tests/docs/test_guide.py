@@ -33,7 +33,7 @@ def test_each_block_says_that_it_runs_here():
 
 @pytest.fixture
 def encoders(tmp_path, monkeypatch):
-    """The folders that the guide calls `encoder` and `bert`, in the working directory."""
+    """Make the folders that the guide calls `encoder` and `bert`, in the working directory."""
     monkeypatch.chdir(tmp_path)
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
     sizes |= {"vocab_size": 1000, "intermediate_size": 512}

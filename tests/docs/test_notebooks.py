@@ -33,7 +33,7 @@ def cells(name, kind):
 
 
 def parameters(name):
-    """The values of the cell that users change."""
+    """Return the values of the cell that users change."""
     (cell,) = [c for c in read(name)["cells"] if c["metadata"].get("tags") == ["parameters"]]
     values = {}
     exec("".join(cell["source"]), values)

@@ -3,12 +3,11 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from bigbird_ja.settings.resolve import resolve_config
-from scripts import compare, counted, learn
+from scripts import compare, learn
 
 BENCHES = yaml.safe_load(Path(learn.__file__).with_name("recipes.yaml").read_text("utf-8"))
 
@@ -18,7 +17,6 @@ def test_every_recipe_is_made_of_settings_that_there_are(name):
     bench = BENCHES[name]
     for run in learn.runs_of(bench):
         resolve_config(bench["preset"], learn.settings_of(bench, run))
-        resolve_config("base-4096", run.recipe["price"])
 
 
 @pytest.mark.parametrize("name", ["recipe", "recipe-parts", "recipe-tokens"])
@@ -55,28 +53,3 @@ def test_differences_are_of_the_same_seeds_with_intervals_that_hold_together():
     assert words == {"a": "-2.0000 ± 2.4841", "b": "-1.0033 ± 0.0207 better"}
     two = {"c": ({0: 1.0, 1: 1.2}, {0: 2.0, 1: 2.1})}
     assert compare.differences(two) == {"c": "-0.9500"}  # two seeds show nothing
-
-
-def test_counting_both_neighbours_is_normalised_and_takes_hidden_ones_as_unknown():
-    random = np.random.default_rng(0)
-    tokens = random.integers(4, 9, (40, 12))
-    tokens[:, 2::2] = 13 - tokens[:, 1:-1:2] - 1  # each second piece follows from the one before
-    tokens[:, 0], tokens[:, -1] = 1, 2
-    seen, predicted = tokens.copy(), np.zeros(tokens.shape, bool)
-    predicted[:, 4], predicted[::2, 5] = True, True
-    seen[predicted] = 3
-    records = tokens, seen, predicted
-    found = counted.losses_of(records, records, 9, [0, 1, 2, 3])
-    assert found["two-sided"] < found["left bigram"] < found["unigram"]
-    counts, asked = counted.Counts(tokens, 9, [0, 1, 2, 3]), counted.predictions_of(records)
-    np.testing.assert_allclose(counts.given(np.array([3]))[0], counts.unigram)  # [MASK]
-    for piece in range(9):  # one prediction after another, by hand
-        before, after = counts.given(asked.before[:1])[0], counts.followed_by(asked.after[:1])[0]
-        scores = before**0.9 * after**0.9 / counts.unigram**0.8
-        one = counted.Predictions(asked.before[:1], np.array([piece]), asked.after[:1])
-        loss = counts.two_sided(one, [(0.9, 0.8)])[0]
-        assert loss == pytest.approx(-np.log(scores[piece] / scores.sum()), rel=1e-4)
-    seen_after = tokens[:, 1:][tokens[:, :-1] == 5]
-    times = (seen_after == 7).sum()
-    by_hand = (times - 0.75 + 0.75 * len(set(seen_after)) * counts.unigram[7]) / len(seen_after)
-    assert counts.given(np.array([5]))[0, 7] == pytest.approx(by_hand, rel=1e-5)

@@ -152,7 +152,7 @@ def _jax_version() -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class Order:
-    """Says how a kernel's work is written down: `scripts/kernel_code.py` searches for better."""
+    """Order of a kernel's work; `scripts/kernel_code.py` prices it."""
 
     at_once: int  # query tiles of an iteration; where a query tile sees all, key tiles
     lag: int  # of `staggered`
