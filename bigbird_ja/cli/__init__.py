@@ -43,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "demo": "the whole road on a small generated corpus, on this machine's CPU",
     "sample": "write a deterministic, generated Japanese corpus in Wiki40b layout",
     "tokenize": "train a SentencePiece model",
+    "trim": "cut an encoder's vocabulary down to what a corpus needs",
     "make-data": "corpus to sharded TFRecords and manifest.json, on disk or gs://",
     "check-data": "verify a data set and show what is in it",
     "plan": "tokens, steps, hours and money, before anything is rented",

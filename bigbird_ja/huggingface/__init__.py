@@ -1,0 +1,1 @@
+"""What is done to a Hugging Face folder that stays one."""

@@ -1,0 +1,377 @@
+"""Trim the vocabulary of an encoder to what a corpus needs.
+
+A multilingual encoder has embeddings for 250,000 tokens, and Japanese text uses an eighth of them.
+The tokens that a corpus uses most often are kept, with their scores or merges, so that the same
+algorithm finds the same tokens in every text that needs no other. Rows of the embeddings are copied
+unchanged, so hidden states of such a text stay the same.
+
+Why the tokens stay the same, by algorithm:
+
+- Unigram takes the best of all ways to cut a text, and the way that it took is still there. A
+  character that no token covers costs the lowest score of all and a penalty: the token with the
+  lowest score is always kept.
+- BPE joins pairs in the order of the merges. A token is kept with all tokens on the way to it.
+- WordPiece takes the longest token that fits. A word that has tokens keeps them. A word that is
+  unknown because its rest fits no token may become known, in tokens that were kept.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import itertools
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja import storage
+from bigbird_ja.model import state_dict
+from bigbird_ja.process.console import Progress
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.storage import decode
+from bigbird_ja.text import folder_tokenizer
+from bigbird_ja.text.folder_tokenizer import CONFIG, DEFINITION, FolderTokenizer
+from bigbird_ja.train import hf_folder
+
+_BATCH = 1000  # lines that are encoded in one call
+# Every so many documents one is held out, up to this number, to compare the two tokenizers on.
+_HELD_OUT_EVERY, _MOST_HELD_OUT = 20, 2000
+_LEAST_USED = 0.5  # share of the wanted tokens that a corpus has to use
+_TABLE = "vocab.txt"  # of a tokenizer in Python: a token in each line
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+# Weights with a row for each token: embeddings and the masked-LM head's output layer.
+_BY_TOKEN = re.compile(
+    r"(.*\.)?((word|tok)_embeddings\.weight|decoder\.(weight|bias)|(predictions|lm_head)\.bias)"
+)
+_ID = re.compile(r"[a-z]+_token_id")
+# Files beside weights and tokenizer that a trimmed folder has too, with the folders that
+# sentence-transformers' modules.json names.
+_KEPT_FILES = re.compile(
+    r"README\.md|LICENSE.*|modules\.json|sentence_bert_config\.json"
+    r"|config_sentence_transformers\.json"
+)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """An encoder whose vocabulary can be trimmed.
+
+    Attributes:
+        folder: on disk or gs://.
+        config: content of config.json.
+        tokenizer: by transformers.
+        definition: content of tokenizer.json; empty for a tokenizer in Python.
+        weights: by their names in the folder.
+        checksums: SHA-256 of each file of weights.
+    """
+
+    folder: str
+    config: dict[str, Any]
+    tokenizer: FolderTokenizer
+    definition: dict[str, Any]
+    weights: dict[str, np.ndarray]
+    checksums: dict[str, str]
+
+    @functools.cached_property
+    def scores(self) -> list[float]:
+        """List the scores of a Unigram model's tokens by id; empty for other models."""
+        vocabulary = self.definition.get("model", {}).get("vocab")
+        return [score for _, score in vocabulary] if isinstance(vocabulary, list) else []
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """A trimmed encoder.
+
+    Attributes:
+        config: content of config.json.
+        tokenizer: files of its tokenizer.
+        weights: by the source's names.
+        changed: share of the held-out text's tokens that are cut otherwise; None without text.
+    """
+
+    config: dict[str, Any]
+    tokenizer: dict[str, bytes]
+    weights: dict[str, np.ndarray]
+    changed: float | None
+
+
+def read_encoder(folder: str) -> Encoder:
+    """Read an encoder.
+
+    Raises:
+        BadInput: no weights or no tokenizer, or damaged ones; a class that no run can start from; a
+            vocabulary that cannot be trimmed.
+    """
+    hf_folder.read_config(folder)
+    if not set(folder_tokenizer.WITH_TOKENS) & set(storage.list_files(folder)):
+        raise BadInput(f"--encoder {folder}: no tokenizer: copy the whole folder")
+    weights, checksums = state_dict.read(folder)
+    config = decode.read_json(storage.join(folder, "config.json"), dict[str, Any])
+    tokenizer = folder_tokenizer.read(folder)
+    definition = json.loads(tokenizer.files.get(DEFINITION, b"{}"))
+    if problem := _untrimmable(tokenizer.files, definition.get("model")):
+        raise BadInput(
+            f"--encoder {folder}: its vocabulary cannot be trimmed ({problem}): only Unigram,"
+            " WordPiece, and BPE without marks of a word's middle or end"
+        )
+    for name, value in weights.items():
+        if _BY_TOKEN.fullmatch(name) and len(value) < tokenizer.vocab_size:
+            raise BadInput(
+                f"--encoder {folder}: {name} has {len(value):,} rows, and the tokenizer"
+                f" {tokenizer.vocab_size:,} tokens: the folder's files do not belong together"
+            )
+    return Encoder(folder, config, tokenizer, definition, weights, checksums)
+
+
+def _untrimmable(files: Mapping[str, bytes], model: Mapping[str, Any] | None) -> str | None:
+    """Tell why a tokenizer's vocabulary cannot be trimmed; None if it can."""
+    if model is None:
+        others = {name for name in files if not name.endswith(".py")} - {CONFIG, _TABLE}
+        return ", ".join(sorted(others)) or (None if _TABLE in files else f"no {_TABLE}")
+    if model["type"] not in ("Unigram", "WordPiece", "BPE"):
+        return str(model["type"])
+    marks = ("continuing_subword_prefix", "end_of_word_suffix")
+    found = [mark for mark in marks if model.get(mark) and model["type"] == "BPE"]
+    return f"BPE with {found[0]}" if found else None
+
+
+def check_size(encoder: Encoder, size: int) -> None:
+    """Refuse a size of the new vocabulary that cannot be, before the corpus is read.
+
+    Raises:
+        BadInput: the encoder does not have more tokens, or special tokens and bytes alone are more.
+    """
+    most, least = encoder.tokenizer.vocab_size, len(_needed(encoder))
+    if size >= most:
+        raise BadInput(
+            f"--vocab_size {size}: {encoder.folder} has {most:,} tokens: give a smaller number"
+        )
+    if size < least:
+        raise BadInput(
+            f"--vocab_size {size}: {encoder.folder} cannot do without {least:,} special tokens and"
+            " bytes: give a larger number"
+        )
+
+
+def trim(encoder: Encoder, documents: Iterable[str], size: int) -> Trimmed:
+    """Keep the tokens that a corpus uses most often.
+
+    Args:
+        encoder: the source.
+        documents: of the corpus, in order.
+        size: of the new vocabulary, at most, as `check_size` passes.
+
+    Raises:
+        BadInput: the corpus uses less than half as many tokens.
+    """
+    held_out: list[str] = []
+    counts = np.zeros(encoder.tokenizer.vocab_size, np.int64)
+    with Progress(0, "documents") as progress:
+        lines = _lines(documents, held_out, progress)
+        while batch := list(itertools.islice(lines, _BATCH)):
+            ids = np.concatenate(encoder.tokenizer.encode_arrays(batch))
+            counts += np.bincount(ids, minlength=len(counts))
+    kept = _chosen(encoder, counts, size)
+    tokenizer = _trimmed_tokenizer(encoder, kept)
+    places = {old: i for i, old in enumerate(kept)}
+    parts = {k: places[i] for k, i in encoder.config.items() if _ID.fullmatch(k) and i in places}
+    weights: dict[str, np.ndarray] = {
+        name: value[kept] if _BY_TOKEN.fullmatch(name) else value
+        for name, value in encoder.weights.items()
+    }
+    changed = _changed_share(encoder.tokenizer, tokenizer, held_out)
+    return Trimmed(encoder.config | parts | {"vocab_size": len(kept)}, tokenizer, weights, changed)
+
+
+def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
+    """Return the ids of the tokens that are kept, ascending: a token's place is its new id.
+
+    Args:
+        encoder: the source.
+        counts: int64 [tokens of the source]: how often the corpus has each.
+        size: as of `trim`.
+    """
+    kept = _needed(encoder)
+    used = int(np.count_nonzero(counts))
+    if used < _LEAST_USED * (size - len(kept)):
+        raise BadInput(
+            f"--vocab_size {size}: the corpus uses only {used:,} tokens, too few to choose by: give"
+            " a larger corpus or a smaller number"
+        )
+    with_parts = _with_parts(encoder)
+    for token in (*np.argsort(-counts, kind="stable")[:used].tolist(), *_likely(encoder, counts)):
+        more = with_parts(token) - kept
+        if len(kept) + len(more) <= size:
+            kept |= more
+    return sorted(kept)
+
+
+def _likely(encoder: Encoder, counts: np.ndarray) -> list[int]:
+    """Return tokens that a corpus does not use, those first that similar text is likely to use.
+
+    A token is as likely as its characters are in the corpus, each by itself; of a Unigram model,
+    times its own probability. Tokens with a character that the corpus does not have are left out.
+    """
+    written = encoder.tokenizer.written
+    characters: Counter[str] = Counter()
+    for token in np.flatnonzero(counts).tolist():
+        for character in written[token]:
+            characters[character] += int(counts[token])
+    total = characters.total()
+    likelihood = {
+        token: sum(math.log(characters[c] / total) for c in written[token])
+        + (encoder.scores[token] if encoder.scores else 0.0)
+        for token in np.flatnonzero(counts == 0).tolist()
+        if all(c in characters for c in written[token])
+    }
+    return sorted(likelihood, key=lambda token: -likelihood[token])
+
+
+def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) -> Iterator[str]:
+    """Yield the lines of documents; put those of some documents into `held_out` instead."""
+    for number, text in enumerate(documents):
+        progress.update()
+        lines = [line for line in text.split("\n") if line]
+        place = number // _HELD_OUT_EVERY
+        if number % _HELD_OUT_EVERY == _HELD_OUT_EVERY - 1 and place < _MOST_HELD_OUT:
+            held_out += lines
+        else:
+            yield from lines
+
+
+def _needed(encoder: Encoder) -> set[int]:
+    """Return the ids that no vocabulary of this encoder can do without."""
+    tokenizer, config = encoder.tokenizer, encoder.config
+    stated = (value for key, value in config.items() if _ID.fullmatch(key))
+    needed = {i for i in (*stated, *tokenizer.special.by_name().values()) if i is not None}
+    needed |= {token["id"] for token in encoder.definition.get("added_tokens", ())}
+    if config["model_type"] in hf_folder.ROBERTAS:  # counts positions from its padding id on
+        needed |= set(range(tokenizer.special.pad + 1))
+    is_byte_level = '"ByteLevel"' in json.dumps(encoder.definition.get("pre_tokenizer"))
+    for i, name in enumerate(tokenizer.names):
+        if _BYTE.fullmatch(name) or (is_byte_level and len(name) == 1):
+            needed.add(i)
+    if encoder.scores:
+        needed.add(int(np.argmin(encoder.scores)))
+        needed |= {encoder.definition["model"]["unk_id"]} - {None}
+    return {i for i in needed if i < tokenizer.vocab_size}
+
+
+def _with_parts(encoder: Encoder) -> Callable[[int], set[int]]:
+    """Return what gives a token with all tokens on the way to it, by ids."""
+    model = encoder.definition.get("model", {})
+    if model.get("type") != "BPE":
+        return lambda token: {token}
+    names = encoder.tokenizer.names
+    ids = {name: i for i, name in enumerate(names)}
+    ranks = {pair: rank for rank, pair in enumerate(_merges(model))}
+
+    def with_parts(token: int) -> set[int]:
+        symbols = list(names[token])
+        found = {names[token], *symbols}
+        while len(symbols) > 1:
+            pairs = list(itertools.pairwise(symbols))
+            place = min(range(len(pairs)), key=lambda i: ranks.get(pairs[i], math.inf))
+            if pairs[place] not in ranks:
+                break
+            symbols[place : place + 2] = ["".join(pairs[place])]
+            found.add(symbols[place])
+        return {ids[name] for name in found if name in ids}
+
+    return with_parts
+
+
+def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the merges of a BPE model, which older files join by a space."""
+    pairs = (each.split(" ") if isinstance(each, str) else each for each in model["merges"])
+    return [(first, second) for first, second in pairs]
+
+
+def _trimmed_tokenizer(encoder: Encoder, kept: list[int]) -> dict[str, bytes]:
+    """Return the files of the tokenizer with only some tokens."""
+    files = dict(encoder.tokenizer.files)
+    names = encoder.tokenizer.names
+    new = {old: i for i, old in enumerate(kept)}
+    if not encoder.definition:
+        return files | {_TABLE: "".join(f"{names[i]}\n" for i in kept).encode()}
+    definition = json.loads(json.dumps(encoder.definition))
+    model = definition["model"]
+    if model["type"] == "Unigram":
+        model["vocab"] = [model["vocab"][i] for i in kept if i < len(model["vocab"])]
+        model["unk_id"] = new.get(model["unk_id"])
+    else:
+        model["vocab"] = {name: new[i] for name, i in model["vocab"].items() if i in new}
+    if model["type"] == "BPE":
+        known = model["vocab"]
+        model["merges"] = [
+            [a, b] for a, b in _merges(model) if a in known and b in known and a + b in known
+        ]
+    for token in definition["added_tokens"]:
+        token["id"] = new[token["id"]]
+    after = definition.get("post_processor") or {}
+    for processor in after.get("processors", [after]):
+        for special in processor.get("special_tokens", {}).values():
+            special["ids"] = [new[i] for i in special["ids"]]
+        for part in {"sep", "cls"} & set(processor):
+            name, old = processor[part]
+            processor[part] = [name, new[old]]
+    return files | {DEFINITION: json.dumps(definition, ensure_ascii=False).encode()}
+
+
+def _changed_share(
+    theirs: FolderTokenizer, files: Mapping[str, bytes], lines: list[str]
+) -> float | None:
+    """Return the share of a text's tokens that the trimmed tokenizer gives otherwise."""
+    ours = FolderTokenizer(folder_tokenizer.pack(files), "the trimmed tokenizer")
+    changed = total = 0
+    for start in range(0, len(lines), _BATCH):
+        batch = lines[start : start + _BATCH]
+        for old, new in zip(theirs.encode_batch(batch), ours.encode_batch(batch), strict=True):
+            before, after = [theirs.names[i] for i in old], [ours.names[i] for i in new]
+            total += len(before)
+            if before != after:
+                matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+                changed += len(before) - sum(part.size for part in matcher.get_matching_blocks())
+    return changed / total if total else None
+
+
+def fill(directory: str, encoder: Encoder, trimmed: Trimmed, facts: str) -> None:
+    """Write the trimmed encoder's files into an empty local directory.
+
+    Args:
+        directory: to write to.
+        encoder: the source, whose model card and sentence-transformers' files are kept.
+        trimmed: of `trim`.
+        facts: sentences for the model card.
+    """
+    from safetensors.numpy import save_file
+
+    files = trimmed.tokenizer | _copied(encoder.folder)
+    card = f"\n## Trimmed vocabulary\n\n{facts}\n"
+    files["README.md"] = files.get("README.md", b"") + card.encode()
+    files["config.json"] = f"{json.dumps(trimmed.config, ensure_ascii=False, indent=2)}\n".encode()
+    for name, data in files.items():
+        path = os.path.join(directory, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        storage.write_bytes(path, data)
+    weights = {name: np.ascontiguousarray(value) for name, value in trimmed.weights.items()}
+    save_file(weights, os.path.join(directory, "model.safetensors"), metadata={"format": "pt"})
+
+
+def _copied(folder: str) -> dict[str, bytes]:
+    """Read the files that the trimmed folder has unchanged."""
+    tree = storage.list_tree(folder)
+    modules: list[dict[str, Any]] = []
+    if "modules.json" in tree:
+        modules = decode.read_json(storage.join(folder, "modules.json"), list[dict[str, Any]])
+    folders = tuple(f"{module['path']}/" for module in modules if module.get("path"))
+    names = [name for name in tree if _KEPT_FILES.fullmatch(name) or name.startswith(folders)]
+    return {name: storage.read_bytes(storage.join(folder, name), 1 << 30) for name in names}

@@ -1,0 +1,191 @@
+"""Trimmed vocabularies: the same tokens, special ones in their roles, rows of the same weights."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("transformers", reason="needs the huggingface extra")
+
+from safetensors.numpy import load_file, save_file
+
+from bigbird_ja.huggingface import trim
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.text import articles
+from testkit import tokenizer_folders
+
+_CONFIGS = {
+    "byte-level BPE": "modernbert",
+    "RoBERTa's BPE": "roberta",
+    "WordPiece": "bert",
+    "Gemma's BPE with bytes": "modernbert",
+    "Unigram with bytes": "modernbert",
+    "XLM-R's unigram": "xlm-roberta",
+    "MeCab with WordPiece": "bert",
+}
+_SIZE = 1500
+_WIDTH = 8
+_WORDS = {
+    "modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.bias"),
+    "roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"),
+    "xlm-roberta": ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+    "bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+}
+
+
+def tokenizer_in(folder):
+    import transformers
+
+    return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
+
+
+def add_model(folder, model_type, seed=1):
+    """Give a folder with a tokenizer weights with a row for each token, and a config.json."""
+    rows = max(tokenizer_in(folder).get_vocab().values()) + 1
+    draw = np.random.default_rng(seed).standard_normal
+    embeddings, head = _WORDS[model_type]
+    shape = (rows, _WIDTH) if head.endswith("weight") else (rows,)
+    weights = {embeddings: draw((rows, _WIDTH)), head: draw(shape)}
+    weights["encoder.layer.0.attention.output.dense.weight"] = draw((_WIDTH, _WIDTH))
+    weights = {name: value.astype(np.float32) for name, value in weights.items()}
+    save_file(weights, folder / "model.safetensors")
+    ids = {"pad_token_id": tokenizer_in(folder).pad_token_id}
+    config = {"model_type": model_type, "vocab_size": rows, "hidden_size": _WIDTH, **ids}
+    (folder / "config.json").write_text(json.dumps(config))
+    return weights
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return list(articles.documents(60, seed=5))
+
+
+@pytest.fixture
+def made(texts, tmp_path):
+    """Make the folder of an encoder, by the kind of its tokenizer."""
+
+    def make(kind):
+        folder = tmp_path / "encoder"
+        tokenizer_folders.KINDS[kind](folder, texts[:40])
+        return folder, add_model(folder, _CONFIGS[kind])
+
+    return make
+
+
+def trimmed(folder, target, texts, size=_SIZE):
+    encoder = trim.read_encoder(str(folder))
+    trim.check_size(encoder, size)
+    result = trim.trim(encoder, texts, size)
+    target.mkdir()
+    trim.fill(str(target), encoder, result, "Trimmed in a test.")
+    return result
+
+
+@pytest.mark.parametrize("kind", tokenizer_folders.KINDS)
+def test_texts_whose_tokens_were_kept_have_the_same_tokens_and_rows(kind, made, texts, tmp_path):
+    if "MeCab" in kind and importlib.util.find_spec("fugashi") is None:
+        pytest.skip("needs the words extra")
+    folder, weights = made(kind)
+    result = trimmed(folder, tmp_path / "trimmed", texts)
+    old, new = tokenizer_in(folder), tokenizer_in(tmp_path / "trimmed")
+    assert len(new.get_vocab()) <= _SIZE == result.config["vocab_size"]
+    assert new.special_tokens_map == old.special_tokens_map
+    embeddings, head = _WORDS[_CONFIGS[kind]]
+    rows = load_file(tmp_path / "trimmed" / "model.safetensors")
+    known, equal = set(new.get_vocab()), 0
+    for line in (line for text in texts for line in text.split("\n")):
+        before, after = old(line)["input_ids"], new(line)["input_ids"]
+        names = old.convert_ids_to_tokens(before)
+        if known.issuperset(names) and old.unk_token not in names:
+            equal += 1
+            assert new.convert_ids_to_tokens(after) == names
+            for name in (embeddings, head):
+                np.testing.assert_array_equal(rows[name][after], weights[name][before])
+    assert equal > 100
+    assert rows[embeddings].shape == (_SIZE, _WIDTH)
+    other = "encoder.layer.0.attention.output.dense.weight"
+    np.testing.assert_array_equal(rows[other], weights[other])
+
+
+def test_the_share_of_changed_tokens_is_of_documents_that_were_not_counted(made, texts, tmp_path):
+    folder, _ = made("XLM-R's unigram")
+    held_out = "".join(chr(0x4E00 + 7 * i) for i in range(300))
+    documents = [text for i, text in enumerate(texts * 2) if i < 100]
+    documents[19::20] = [held_out] * 5
+    result = trimmed(folder, tmp_path / "a", documents)
+    assert result.changed > 0.1
+    documents[19::20] = [documents[0][:500]] * 5
+    assert trimmed(folder, tmp_path / "b", documents, 2900).changed == 0
+
+
+def test_hidden_states_stay_the_same(texts, tmp_path):
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    import transformers
+
+    folder, target = tmp_path / "encoder", tmp_path / "trimmed"
+    tokenizer_folders.xlm_roberta(folder, texts[:40])
+    size = max(tokenizer_in(folder).get_vocab().values()) + 1
+    config = transformers.XLMRobertaConfig(
+        vocab_size=size,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=130,
+        pad_token_id=1,
+    )
+    transformers.XLMRobertaForMaskedLM(config).save_pretrained(folder)
+    trimmed(folder, target, texts)
+    old, new = tokenizer_in(folder), tokenizer_in(target)
+    lines = [line[:100] for line in texts[0].split("\n") if line]
+    kept = [x for x in lines if set(old.tokenize(x)) <= set(new.get_vocab())]
+    models = [transformers.AutoModelForMaskedLM.from_pretrained(f).eval() for f in (folder, target)]
+    assert kept
+    for line in kept:
+        with torch.no_grad():
+            states = [
+                model.roberta(**tokenizer(line, return_tensors="pt")).last_hidden_state
+                for model, tokenizer in zip(models, (old, new), strict=True)
+            ]
+        torch.testing.assert_close(*states, rtol=0, atol=1e-6)
+
+
+def test_what_cannot_be_trimmed_is_refused_in_one_line(made, texts, tmp_path):
+    folder, _ = made("Unigram with bytes")
+    encoder = trim.read_encoder(str(folder))
+    for size, words in ((3000, "give a smaller number"), (100, "special tokens and bytes")):
+        with pytest.raises(BadInput, match=words):
+            trim.check_size(encoder, size)
+    with pytest.raises(BadInput, match="the corpus uses only"):
+        trim.trim(encoder, ["犬と猫。"], 2000)
+    definition = json.loads((folder / "tokenizer.json").read_text())
+    definition["model"] = {"type": "WordLevel", "vocab": {"<unk>": 3}, "unk_token": "<unk>"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(BadInput, match="a gpt2 model"):
+        trim.read_encoder(str(folder))
+    add_model(folder, "modernbert")
+    (folder / "model.safetensors").rename(folder / "elsewhere")
+    with pytest.raises(BadInput, match=r"no model\.safetensors"):
+        trim.read_encoder(str(folder))
+    (folder / "elsewhere").rename(folder / "model.safetensors")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(BadInput, match="no tokenizer"):
+        trim.read_encoder(str(folder))
+
+
+def test_the_command_writes_a_folder_once(made, texts, tmp_path, capsys):
+    from bigbird_ja.cli import run_command_line
+
+    folder, _ = made("WordPiece")
+    corpus, target = tmp_path / "corpus.jsonl", tmp_path / "trimmed"
+    corpus.write_text("".join(f"{json.dumps({'text': text})}\n" for text in texts))
+    command = ["trim", f"--encoder={folder}", f"--input={corpus}", f"--output_dir={target}"]
+    assert run_command_line([*command, f"--vocab_size={_SIZE}"]) == 0
+    assert "1,500 of 3,0" in capsys.readouterr().out
+    assert "1,500 of 3,0" in (target / "README.md").read_text()
+    assert run_command_line([*command, f"--vocab_size={_SIZE}"]) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert run_command_line([*command, "--vocab_size=1000"]) == 2
+    assert run_command_line([*command, "--vocab_size=5"]) == 2
+    assert "special tokens" in capsys.readouterr().err
