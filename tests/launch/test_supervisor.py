@@ -86,12 +86,12 @@ def test_a_dead_tpu_of_the_run_is_removed_first():
 def test_an_ended_run_continues_with_its_sums_and_without_what_ended_it():
     ended = run(SimulatedCloud(TRAINER, script=["quota"] * 3))
     ended = replace(ended, backoff_seconds=5.0, trouble_seconds=9.0, failures=2, cost_usd=7.0)
-    state, away_since = resume(ended)
+    state, away_since = resume(ended, RECORD)
     assert (state.phase, state.ending, state.misses, state.strikes) == (Phase.IDLE, None, 0, {})
     assert (state.struck_zones, state.backoff_seconds, state.trouble_seconds) == ({}, 0.0, 0.0)
     assert (state.failures, state.cost_usd, state.attempt) == (2, 7.0, 3)
     assert away_since == 0.0  # nothing was rented since
-    assert resume(replace(ended, billing=True))[1] == ended.saved_at > 0.0
+    assert resume(replace(ended, billing=True), RECORD)[1] == ended.saved_at > 0.0
 
 
 def test_a_machine_that_was_made_and_is_gone_before_it_was_seen_was_preempted():
