@@ -56,14 +56,6 @@ _QUESTION = (
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    _define_what(flags)
-    flags.group = "Limits"
-    _define_limits(flags)
-    flags.group = "Machine"
-    _define_machine(flags)
-
-
-def _define_what(flags: Flags) -> None:
     needed: dict[str, Any] = {"required": True, "unless": "dry_run", "filled": True}
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
@@ -103,9 +95,7 @@ def _define_what(flags: Flags) -> None:
     flags.switch(
         "dry_run", "Prints what would be rented, with --json each request for it; no more."
     )
-
-
-def _define_limits(flags: Flags) -> None:
+    flags.group = "Limits"
     hours: dict[str, Any] = {"unit": "hours", "above": 0}
     usd: dict[str, Any] = {"unit": "US dollars", "above": 0, "high": 1e9, "none": "no limit"}
     end, lease = "Ends the run so long after its start.", "A TPU that nobody watches deletes itself"
@@ -117,9 +107,7 @@ def _define_limits(flags: Flags) -> None:
     at_once = "At Ctrl-C: asks on a terminal, and deletes where there is none."
     flags.choice("on_interrupt", ("ask", "delete", "detach"), at_once)
     flags.path("price_file", "YAML file over the table of prices.")
-
-
-def _define_machine(flags: Flags) -> None:
+    flags.group = "Machine"
     flags.text("runtime_version", "Image of the TPU VM.", none="chosen for the type")
     flags.text("service_account", "Account of the VM.", none="the project's default")
     flags.text("network", "VPC network.", none="the project's default")

@@ -25,6 +25,7 @@ from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import (
     CREATE_TIMEOUT,
     SETTLE,
+    SILENT_EXIT,
     Decision,
     Ending,
     Event,
@@ -106,9 +107,9 @@ def idle(view: View) -> Decision:
     # Why: it is listed again soon, and nothing is rented twice.
     if any(fault.kind is Kind.EXISTS for fault in seen.unlisted.values()):
         return wait(view)
+    faults = [seen.unlisted.get(zone) for zone in run.zones]
     # Every zone refuses to be listed, before anything was rented: end, with advice -> ended.
     # Why: a permission or a name is wrong, which only a person mends; later ones are waited out.
-    faults = [seen.unlisted.get(zone) for zone in run.zones]
     if not state.attempt and all(fault and fault.kind in _REFUSALS for fault in faults):
         text = advise(seen.unlisted[run.zones[0]], run, run.zones[0])
         ended = end_run(state, Ending.GAVE_UP, "bad_input", text)
@@ -169,7 +170,9 @@ def creating(view: View) -> Decision:
     # Why: it was requested with other flags, and trains nothing yet.
     if state.machine is not None and not state.machine.is_as(view.run):
         return Decision(enter(state, Phase.REMOVING, is_made=False))
-    fault = view.creation_fault
+    fault = view.operation_fault or (view.tpu.fault if view.tpu else None)
+    if fault is not None and fault.kind is Kind.EXISTS and view.tpu is not None:
+        fault = None
     # The creation has failed: remove it, then next zone, strike the zone off, or end -> removing.
     # Why: stock-out, quota, refusal and trouble of the service need different answers.
     if fault is not None:
@@ -229,10 +232,11 @@ def running(view: View) -> Decision:
     # Its life is over: lease over -> removing. Why: it deletes itself; we are here and do it now.
     if view.is_life_over:
         return lease_over(state, "READY")
+    is_stopped = view.heartbeat is not None and view.heartbeat.state == "stopped"
     # Training has ended, and not at the last step: preemption, end of lease, or failure, as its
     # reason demands -> removing. Why: the same reason three times in a row, or what would come
     # again at once, ends the run.
-    if view.has_training_ended:
+    if view.report is not None or (is_stopped and state.quiet_seconds > SILENT_EXIT):
         return training_ended(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
     # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
@@ -253,8 +257,10 @@ def removing(view: View) -> Decision:
     """
     state = view.state
     is_absent = not view.seen.tpus and not view.is_unlisted
+    limit = min(SETTLE, 2 * view.run.poll) if view.is_operation_done else CREATE_TIMEOUT
+    is_asked_for = state.operation_kind == "create" and state.operation
     # Absent, but its creation is under way: wait. Why: it could still put a machine there.
-    if is_absent and view.is_creation_under_way:
+    if is_absent and is_asked_for and state.phase_seconds < limit:
         return wait(view, LOOK_AGAIN)
     # Absent, and its deletion was never requested: delete it by its full name.
     # Why: one empty listing proves nothing.

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from bigbird_ja import accelerators
 from bigbird_ja.launch import LaunchedRun, Machine, Operation, Presence, Tpu, labels_of
-from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.storage.decode import Amount, Count
 
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
@@ -265,32 +265,6 @@ class View:
         hosts = accelerators.find((self.state.machine or self.run).accelerator_type).hosts
         tries_again = hosts > 1 and heartbeat.reason in ("interrupted", "stalled")
         return None if heartbeat.state == "stopped" and tries_again else heartbeat
-
-    @property
-    def creation_fault(self) -> ServiceFault | None:
-        """Return why the creation has failed; that it exists is no fault where it is listed."""
-        fault = self.operation_fault
-        if fault is None and self.tpu is not None:
-            fault = self.tpu.fault
-        if fault is not None and fault.kind is Kind.EXISTS and self.tpu is not None:
-            return None
-        return fault
-
-    @property
-    def is_creation_under_way(self) -> bool:
-        """Tell whether a creation could still bring a machine up."""
-        state = self.state
-        if state.operation_kind != "create" or not state.operation:
-            return False
-        short = min(SETTLE, 2 * self.run.poll)
-        return state.phase_seconds < (short if self.is_operation_done else CREATE_TIMEOUT)
-
-    @property
-    def has_training_ended(self) -> bool:
-        """Tell whether training has ended on a TPU that still is READY."""
-        heartbeat = self.heartbeat
-        is_stopped = heartbeat is not None and heartbeat.state == "stopped"
-        return self.report is not None or (is_stopped and self.state.quiet_seconds > SILENT_EXIT)
 
     @property
     def deletable(self) -> list[Tpu]:

@@ -1,16 +1,16 @@
 """A run that is launched again with other flags while a machine of it is there."""
 
-import json
 import random
 import time
 from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch import ID_LABEL, Machine, Presence, Tpu, labels_of, prepare
+from bigbird_ja.launch import RUN_DIR_KEY, Machine, Presence, Tpu, labels_of, prepare
 from bigbird_ja.launch.account import accrue
 from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Observation, Phase, RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
 from bigbird_ja.launch.tpu_api import TpuNodes
@@ -53,6 +53,7 @@ def launch(record, fake, stop, said=None):
         sleep=time.sleep,
         stop=stop,
         say=([] if said is None else said).append,
+        metadata=lambda state: {RUN_DIR_KEY: record.run_dir},
         connect=connect,
     )
     try:
@@ -66,8 +67,9 @@ def rent(record, fake):
     files = RunFiles(record)
 
     def stop():
-        is_up = (files.load_state() or RunState()).phase is Phase.RUNNING
-        return Stop.DETACH if is_up else Stop.NO
+        state = files.load_state() or RunState()
+        is_own = state.machine is not None and not state.moves(record)
+        return Stop.DETACH if is_own and state.phase is Phase.RUNNING else Stop.NO
 
     state = launch(record, fake, stop)
     assert state.phase is Phase.RUNNING
@@ -136,8 +138,6 @@ def test_only_the_machine_that_was_requested_last_is_adopted():
 
 
 def test_a_zone_of_the_last_service_that_does_not_answer_holds_the_next_machine_up():
-    from bigbird_ja.launch.rest import Kind, ServiceFault
-
     state = RunState(used_zones=("zone-x",), attempt=1, machine=Machine.of(RECORD))
     fault = ServiceFault(Kind.UNAVAILABLE, "no answer")
     seen = Observation(5.0, 5.0, 0.0, unlisted={"zone-x": fault}, checkpoint_step=-1)
@@ -219,4 +219,3 @@ def test_a_state_of_0_1_0_gets_its_facts_from_the_record_that_it_was_launched_wi
     files.save_run()
     files.save_state(RunState(Phase.RUNNING, attempt=1, zone=ZONE))
     assert prepare.machine_of(record) == Machine.of(record)
-    assert ID_LABEL not in json.dumps(record.accelerator_type)
