@@ -3,7 +3,8 @@
   bigbird-ja down --project MY-PROJECT [--name base-1]
 
 Lists the TPUs and queued resources that `launch` made, in the Cloud TPU API and in Compute Engine,
-asks, deletes them, and waits until they are gone. Data and checkpoints on the bucket stay. Takes a
+in --project and, with --bucket, in the projects that its runs have used last; asks, deletes them,
+and waits until they are gone. Data and checkpoints on the bucket stay. Takes a
 minute or two per TPU. What a living `launch` watches is refused: it would create it again.
 """
 
@@ -15,7 +16,7 @@ from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.launch import Tpu
 from bigbird_ja.launch.backends import NAMES, connect_all, delete_all, list_ours
-from bigbird_ja.launch.files import watched_by
+from bigbird_ja.launch.files import projects_of, watched_by
 from bigbird_ja.process.errors import BadInput, StorageError
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
@@ -33,14 +34,19 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """List, ask, delete."""
-    services = connect_all(args.project)
-    listed, now = list_ours(services, args.project)
     folder = f"{(args.bucket or '').rstrip('/')}/"
-    tpus = [
-        tpu
-        for tpu in listed
-        if args.name in (None, tpu.run) and (not args.bucket or tpu.run_dir.startswith(folder))
-    ]
+    # A run may have been launched with another --project before.
+    names = {args.project, *(projects_of(args.bucket) if args.bucket else ())}
+    services, listed, tpus = {name: connect_all(name) for name in names}, list[Tpu](), list[Tpu]()
+    mine: dict[str, list[Tpu]] = {}
+    for project in names:
+        found, now = list_ours(services[project], project)
+        mine[project] = [
+            tpu
+            for tpu in found
+            if args.name in (None, tpu.run) and (not args.bucket or tpu.run_dir.startswith(folder))
+        ]
+        listed, tpus = listed + found, tpus + mine[project]
     for tpu in tpus:
         print(
             f"{tpu.name}: {tpu.accelerator_type} {tpu.state} in {tpu.zone}, {NAMES[tpu.service]}:"
@@ -58,7 +64,9 @@ def run(args: Args) -> dict[str, Any]:
         return {"deleted": [], "left": []}
     if not args.yes:
         _confirm(tpus)
-    left = delete_all(services, tpus, _PATIENCE, time.monotonic, time.sleep)
+    left = []
+    for project in names:
+        left += delete_all(services[project], mine[project], _PATIENCE, time.monotonic, time.sleep)
     deleted = [tpu.resource for tpu in tpus if tpu.resource not in left]
     if left:
         raise StorageError(

@@ -19,6 +19,7 @@ project to here.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import sys
 import threading
@@ -31,8 +32,8 @@ from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import resolve
 from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
+from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.files import RunFiles, supervisor_lease
-from bigbird_ja.launch.outcomes import lacks_quota
 from bigbird_ja.launch.state import Ending, RunState
 from bigbird_ja.launch.supervise import Stop, World, service_clock
 from bigbird_ja.process import errors, signals, streams
@@ -43,7 +44,7 @@ from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import config_warnings, echo_settings
 from bigbird_ja.storage import hub
-from bigbird_ja.storage.lease import Lease, LeaseLost
+from bigbird_ja.storage.lease import LeaseLost
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")
@@ -55,14 +56,6 @@ _QUESTION = (
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    _define_what(flags)
-    flags.group = "Limits"
-    _define_limits(flags)
-    flags.group = "Machine"
-    _define_machine(flags)
-
-
-def _define_what(flags: Flags) -> None:
     needed: dict[str, Any] = {"required": True, "unless": "dry_run", "filled": True}
     flags.text("name", "Name of run, TPU and folder.", **needed)
     flags.text("project", "Id of the Google Cloud project.", **needed)
@@ -102,9 +95,7 @@ def _define_what(flags: Flags) -> None:
     flags.switch(
         "dry_run", "Prints what would be rented, with --json each request for it; no more."
     )
-
-
-def _define_limits(flags: Flags) -> None:
+    flags.group = "Limits"
     hours: dict[str, Any] = {"unit": "hours", "low": 0.0001}
     usd: dict[str, Any] = {"unit": "US dollars", "low": 0.01, "high": 1e9, "none": "no limit"}
     end, lease = "Ends the run so long after its start.", "A TPU that nobody watches deletes itself"
@@ -116,9 +107,7 @@ def _define_limits(flags: Flags) -> None:
     at_once = "At Ctrl-C: asks on a terminal, and deletes where there is none."
     flags.choice("on_interrupt", ("ask", "delete", "detach"), at_once)
     flags.path("price_file", "YAML file over the table of prices.")
-
-
-def _define_machine(flags: Flags) -> None:
+    flags.group = "Machine"
     flags.text("runtime_version", "Image of the TPU VM.", none="chosen for the type")
     flags.text("service_account", "Account of the VM.", none="the project's default")
     flags.text("network", "VPC network.", none="the project's default")
@@ -148,8 +137,8 @@ def run(args: Args) -> dict[str, Any]:
     run = dataclasses.replace(run, init_from=source.path)
     for warning in (*warnings, *(config_warnings(config, not model) if args.dry_run else [])):
         log(f"warning: {warning}")
-    log(backends.describe(run))
     if args.dry_run:
+        log(backends.describe(run))
         return {**prepare.dry_run(run, config, vm, table), "warnings": warnings}
     if model:  # again, as the data set decides some of it, and may have another tokenizer
         known = hf_folder.adopted_settings(
@@ -158,26 +147,22 @@ def run(args: Args) -> dict[str, Any]:
         config, overrides = resolve(args, known)
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     config, data = prepare.check_data(run, config, overrides)
-    rentals = [] if prepare.has_machine(run) else backends.find_rentals(flags, table)
-    notes = config_warnings(config, not model, overrides, data)
-    while True:
-        if rentals:
-            run, answers, rentals = prepare.settle(run, flags, table, rentals)
-            for answer in (*answers, backends.describe(run)):
-                log(answer)
-        log(prepare.estimate(run, config, data, table)[0])
-        for warning in (*prepare.region_warnings(run), *notes):
-            log(f"warning: {warning}")
-        notes = []
-        tpus = backends.MODULES[run.service].connect(run.project)
+    for warning in config_warnings(config, not model, overrides, data):
+        log(f"warning: {warning}")
+    state = None
+    for record, notes in prepare.offered(run, flags, table):
+        run = record
+        more = [f"warning: {warning}" for warning in prepare.region_warnings(run)]
+        needs = prepare.estimate(run, config, data, table)[0]
+        for line in (*notes, backends.describe(run), needs, *more):
+            log(line)
+        tpus = backends.connect(run.service, run.project)
         prepare.check_name_is_free(run, tpus)
         source.upload()
         state = _supervise(args, run, config, data, vm, tpus)
-        if state is None:
-            return {"name": run.name, "state": "detached"}
-        if not (rentals and lacks_quota(state, run)):
-            return _result(run, state)
-        log(f"{state.ending_message}: trying the other service")
+        if state is None or not lacks_quota(state, run):
+            break
+    return _result(run, state) if state else {"name": run.name, "state": "detached"}
 
 
 def _check_bounds(args: Args) -> None:
@@ -212,14 +197,28 @@ def _supervise(
         BadInput: another `launch` watches the run, or took it over.
     """
     RunFiles(run).prepare()
+    # A clock that nobody sets, and that counts a suspended machine.
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     # By the service's clock: this machine's may be wrong by hours.
     lease = supervisor_lease(run, log, wall=lambda: service_clock(tpus) or time.time())
     lease.acquire()
     try:
         stored = startup.store(run, config, data, args.update_package)
         interrupts = Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log)
+        world = World(
+            tpus=tpus,
+            files=RunFiles(stored),
+            steady=lambda: time.clock_gettime(clock),
+            wall=time.time,
+            sleep=interrupts.sleep,
+            beat=lease.renew,
+            stop=interrupts.stop,
+            say=lambda text: log(f"{time.strftime('%F %T')} {run.name}: {text}"),
+            metadata=lambda state: startup.metadata(stored, vm, state),
+            connect=functools.cache(backends.connect),
+        )
         with interrupts, streams.guard_stderr(interrupts.nobody_reads):
-            return supervise.supervise(stored, _world(stored, vm, tpus, lease, interrupts))
+            return supervise.supervise(stored, world)
     except supervise.Detached:
         log(
             "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
@@ -230,32 +229,6 @@ def _supervise(
         raise BadInput("another `launch` took this run over: this one stops") from error
     finally:
         lease.release()
-
-
-def _world(
-    run: LaunchedRun, vm: startup.Emulation, tpus: Tpus, lease: Lease, interrupts: Interrupts
-) -> World:
-    """Put together what the supervisor looks at and acts through."""
-
-    def say(text: str) -> None:
-        log(f"{time.strftime('%F %T')} {run.name}: {text}")
-
-    def metadata(zone: str, attempt: int, limit: float) -> dict[str, str]:
-        return startup.metadata(run, vm, zone, attempt, limit, service_clock(tpus) or 0.0)
-
-    # A clock that nobody sets, and that counts a suspended machine.
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return World(
-        tpus,
-        RunFiles(run),
-        lambda: time.clock_gettime(clock),
-        time.time,
-        interrupts.sleep,
-        lease.renew,
-        interrupts.stop,
-        say,
-        metadata,
-    )
 
 
 def _result(run: LaunchedRun, state: RunState) -> dict[str, Any]:

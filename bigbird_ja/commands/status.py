@@ -69,7 +69,8 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     files = RunFiles(launched)
     state, heartbeat = files.load_state() or RunState(), files.heartbeat()
     mine = [tpu for tpu in tpus if tpu.belongs_to(launched)]
-    target, usd, copy_of = launched.target_step, launched.usd_per_hour, launched.copy_of
+    target, copy_of = launched.target_step, launched.copy_of
+    usd = (state.machine or launched).usd_per_hour
     note = f"a copy of {copy_of}: `launch` says what serves" if copy_of else state.ending_message
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0

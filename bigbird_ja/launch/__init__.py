@@ -1,13 +1,17 @@
 """Rents, watches and deletes TPUs: the record of a launched run, and its machines as listed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import Annotated, Literal, Protocol
+
+from msgspec import Meta
 
 from bigbird_ja import accelerators, storage
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.storage.decode import Amount, Count
+
+Service = Literal["tpu", "compute"]  # the Cloud TPU API, Compute Engine
 
 RUN_LABEL = "bigbird-ja-run"
 ID_LABEL = "bigbird-ja-id"  # of the run, random: proves that a machine is its own
@@ -35,7 +39,7 @@ class LaunchedRun:
     accelerator_type: str = "v3-8"
     runtime_version: str = ""  # the image, by the name that its service uses
     zones: tuple[str, ...] = ()
-    service: str = "tpu"  # tpu | compute: rents the machines
+    service: Service = "tpu"  # rents the machines
     pricing: str = "spot"  # spot | on_demand | flex-start
     queued: bool = False  # a queued resource holds the machine
     service_account: str | None = None
@@ -78,6 +82,42 @@ class LaunchedRun:
         return storage.join(self.run_dir, "supervisor", name)
 
 
+@dataclass(frozen=True)
+class Machine:
+    """The facts of a machine since its request, whatever the record of its run says later."""
+
+    service: Service
+    project: Annotated[str, Meta(pattern=r"^[a-z0-9.:-]*\Z")]
+    accelerator_type: str
+    pricing: str
+    queued: bool
+    usd_per_hour: Amount
+    requested: Amount = 0.0  # UNIX seconds by the service's clock; 0: not known
+
+    @classmethod
+    def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
+        """Return the facts of a machine that is requested with this record."""
+        return cls(
+            run.service,
+            run.project,
+            run.accelerator_type,
+            run.pricing,
+            run.queued,
+            run.usd_per_hour,
+            requested,
+        )
+
+    def is_as(self, run: LaunchedRun) -> bool:
+        """Check that a record asks for such a machine; another price makes no other machine."""
+        same = replace(self, usd_per_hour=run.usd_per_hour)
+        return same == Machine.of(run, self.requested)
+
+    def __str__(self) -> str:
+        """Describe it for people."""
+        place = f"{self.service} service, project {self.project}"
+        return f"{self.accelerator_type} ({self.pricing}, {place}, {self.usd_per_hour:.2f} USD/h)"
+
+
 class Presence(Enum):
     """A TPU's state as far as a decision depends on it."""
 
@@ -102,7 +142,8 @@ class Tpu:
     fault: ServiceFault | None = None  # why there is no machine yet
     resource: str = ""  # its full name
     run_dir: str = ""  # BUCKET/NAME of the run; empty where it is not labelled
-    service: str = "tpu"  # tpu | compute: which service lists it
+    service: Service = "tpu"  # that lists it
+    project: str = ""
     is_queued: bool = False  # a queued resource holds it
 
     @property

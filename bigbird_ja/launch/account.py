@@ -40,7 +40,7 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
         state,
         elapsed_seconds=state.elapsed_seconds + seen.elapsed,
         billed_seconds=state.billed_seconds + billed,
-        cost_usd=state.cost_usd + billed / 3600 * run.usd_per_hour,
+        cost_usd=state.cost_usd + billed / 3600 * (state.machine or run).usd_per_hour,
         billing=now_billing,
         machine_seconds=state.machine_seconds + lived if has_machine else 0.0,
         trouble_seconds=_trouble(state, seen, run),
@@ -71,6 +71,7 @@ def _trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
         blind = state.zone in seen.unlisted
     else:
         blind = all(zone in seen.unlisted for zone in run.zones)
+        blind |= state.moves(run) and any(zone in seen.unlisted for zone in state.used_zones)
     stuck = state.phase is Phase.REMOVING and state.delete_tries > 3
     troubled = blind or stuck or state.in_trouble or not seen.bucket_seen
     return state.trouble_seconds + seen.watched if troubled else 0.0
@@ -122,7 +123,8 @@ def limit_reached(state: RunState, run: LaunchedRun) -> str:
     """Name the limit of hours or money that is reached, or leaves too little for a machine."""
     if run.max_seconds is not None and state.elapsed_seconds >= run.max_seconds:
         return f"--max_hours {run.max_seconds / 3600:g} reached"
-    ahead = run.usd_per_hour * run.poll / 3600 if state.billing else 0.0
+    hourly = (state.machine or run).usd_per_hour
+    ahead = hourly * run.poll / 3600 if state.billing else 0.0
     if run.max_usd is not None and state.cost_usd + ahead >= run.max_usd:
         return f"--max_cost {run.max_usd:.2f} reached"
     is_next = state.phase is Phase.IDLE and state.attempt
@@ -153,17 +155,19 @@ _ENDED = (
 _RUNNING_SUMS = ("delete_wait", "cost_usd", "saved_at", "best_step", "absences")
 
 
-def resume(state: RunState) -> tuple[RunState, float]:
-    """Make a stored state ready to continue.
+def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
+    """Make a stored state ready to continue; refusals of another machine don't count for this one.
 
     Returns:
         The state; and when it was saved, by the service's clock: 0 where nothing was rented since.
     """
     is_idle = state.phase is Phase.ENDED and not state.billing
     away_since = 0.0 if is_idle else state.saved_at
-    if state.ending is not None:
-        fresh = RunState()
-        state = replace(state, **{name: getattr(fresh, name) for name in _ENDED})
+    names = _ENDED if state.ending else ()
+    if state.machine and not state.machine.is_as(run):
+        names = (*names, "struck_zones", "strikes", "misses", "backoff_seconds")
+    fresh = RunState()
+    state = replace(state, **{name: getattr(fresh, name) for name in names})
     return state, away_since
 
 

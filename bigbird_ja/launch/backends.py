@@ -112,13 +112,23 @@ def emulated() -> list[str]:
     return [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
 
 
+def connect(service: str, project: str) -> Tpus:
+    """Connect to a service.
+
+    Raises:
+        BadInput: no credentials.
+    """
+    connected: Tpus = MODULES[service].connect(project)
+    return connected
+
+
 def connect_all(project: str) -> dict[str, Tpus]:
     """Connect to both services; where an emulator stands for one, to the emulated ones only.
 
     Raises:
         BadInput: no credentials.
     """
-    return {name: MODULES[name].connect(project) for name in emulated() or MODULES}
+    return {name: connect(name, project) for name in emulated() or MODULES}
 
 
 def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], float]:

@@ -212,6 +212,7 @@ class ComputeEngine:
             resource=f"projects/{self._project}/zones/{zone}/instances/{one.name}",
             run_dir=run_dirs[0] if run_dirs else "",
             service="compute",
+            project=self._project,
         )
 
 

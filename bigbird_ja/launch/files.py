@@ -9,6 +9,7 @@ BUCKET/packages/         code for the VM, a zip by its hash
 BUCKET/encoders/         models of `launch --init_from`, each in a folder by the hash of its content
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,7 +24,7 @@ from bigbird_ja import storage
 from bigbird_ja.accelerators import generation_of
 from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
-from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput
+from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput, CommandError
 from bigbird_ja.process.redact import redact
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -58,7 +59,10 @@ def read_run(bucket: str, name: str) -> LaunchedRun | None:
     if values is None:
         return None
     # 0.1.0 kept the record in three parts, and its package was a wheel, which is a zip, too.
-    parts = [values.pop(part, None) or {} for part in ("spec", "settings")]
+    parts = [
+        decode.convert(values.pop(part, None) or {}, dict[str, Any], path, _ADVICE)
+        for part in ("spec", "settings")
+    ]
     if "wheel" in values:
         values |= {"package": values["wheel"], "package_sha256": values.get("wheel_sha256", "")}
     flat = {**{key: value for part in parts for key, value in part.items()}, **values}
@@ -92,6 +96,20 @@ def check_known(bucket: str, name: str) -> None:
     names = find_runs(bucket)
     if name not in names:
         raise BadInput(f"no run {name!r} on {bucket}: there are {', '.join(names) or 'none'}")
+
+
+def projects_of(bucket: str) -> set[str]:
+    """Return the projects in which runs on a bucket have requested their last machines.
+
+    A bucket or state that can't be read is left out.
+    """
+    projects = set()
+    with contextlib.suppress(OSError, CommandError):
+        for name in find_runs(bucket):
+            with contextlib.suppress(BadInput):
+                state = RunFiles(LaunchedRun(bucket, name)).load_state()
+                projects |= {state.machine.project} if state and state.machine else set()
+    return projects
 
 
 def supervisor_lease(

@@ -168,7 +168,9 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
         runs: dict[LaunchedRun, Rental] = {}
         for name in accelerators.USUAL:
             for one in [one for one in table.rented(name, "spot") if one.service == service]:
-                run = LaunchedRun("", "", project=project, accelerator_type=name, service=service)
+                run = LaunchedRun(
+                    "", "", project=project, accelerator_type=name, service=one.service
+                )
                 image = backends.image(one, name, "auto")
                 runs[dataclasses.replace(run, runtime_version=image)] = one
         places = [zone for rental in runs.values() for zone in rental.zones]

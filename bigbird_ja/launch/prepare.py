@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from bigbird_ja.accelerators import USUAL_ZONES, Prices, Rental
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
-from bigbird_ja.launch import LaunchedRun, Tpus, backends, flex_start, startup
+from bigbird_ja.launch import LaunchedRun, Machine, Tpus, backends, flex_start, startup
 from bigbird_ja.launch.account import longest_life
 from bigbird_ja.launch.advice import TRC, advise
 from bigbird_ja.launch.files import RunFiles, read_run
@@ -62,32 +62,16 @@ def make_record(
     Raises:
         BadInput: something missing, unknown, or known not to work.
     """
-    kind, pricing = flags["accelerator_type"], flags["pricing"]
-    rental, is_real = backends.find_rentals(flags, table)[0], not flags["dry_run"]
+    kind, pricing, is_dry = flags["accelerator_type"], flags["pricing"], flags["dry_run"]
+    rental = backends.find_rentals(flags, table)[0]
     if pricing == FLEX_START:
-        flex_start.check(flags["max_hours"], needs_gcloud=is_real)
+        flex_start.check(flags["max_hours"], needs_gcloud=not is_dry)
     backends.check_engine(kind, flags["engine"])
     warnings = ["no run of ours has used a rented TPU yet: watch its first hour"]
     warnings += [_FLEX_PRICE] if pricing == FLEX_START else []
     warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
-    before = _original(bucket, name) if is_real else None
-    image, service = backends.image(rental, kind, flags["engine"]), str(rental.service)
-    if before is not None and has_machine(before):
-        is_asked = flags["service"] != "auto" or flags["queued"] or pricing == FLEX_START
-        if is_asked and service != before.service:  # two would train it
-            raise BadInput(
-                f"{before.run_dir} may have a machine of {backends.NAMES[before.service]}: leave"
-                " --service out, or delete that one first (`bigbird-ja down`)"
-            )
-        service, image = before.service, before.runtime_version
-    near = _location(bucket) if is_real else ""  # a dry run needs no credentials
-    zones = tuple(flags["zones"]) or table.usual_zones(kind, pricing, near)
-    for zone in zones if flags["dry_run"] else ():  # else the service itself is asked
-        table.check_zone(zone, kind, pricing)
-    # A zone without a price may not be offered at all, which `settle` finds out.
-    priced = [zone for zone in zones if table.price(kind, pricing, zone) is not None]
-    usd, price_warnings = _price(flags, table, (is_real and priced) or zones)
+    before = None if is_dry else _original(bucket, name)
     most = flags["max_hours"]
     run = LaunchedRun(
         bucket,
@@ -96,55 +80,79 @@ def make_record(
         data_dir=data_dir,
         target_step=config.training.num_train_steps,
         accelerator_type=kind,
-        runtime_version=flags["runtime_version"] or image,
-        service=service,
         queued=flags["queued"] or pricing == FLEX_START,
-        zones=zones,
-        usd_per_hour=usd,
         max_seconds=None if most is None else most * 3600,
         max_usd=flags["max_cost"],
         poll=flags["poll_seconds"],
         lease=flags["lease_hours"] * 3600,
         **{flag: flags[flag] for flag in _STORED},
     )
-    warnings += [TRC] if service == "compute" else []
-    return replace(run, project=run.project or "MY-PROJECT"), [*warnings, *price_warnings]
+    run = replace(run, project=run.project or "MY-PROJECT")
+    if not is_dry:  # `offered` asks the services
+        return run, warnings
+    zones = flags["zones"] or table.usual_zones(kind, pricing)
+    for zone in zones:
+        table.check_zone(zone, kind, pricing)
+    run, more = _from_rental(run, flags, table, rental, zones)
+    return run, [*warnings, *more]
 
 
-def has_machine(run: LaunchedRun) -> bool:
-    """Tell whether a run that was launched before may have a machine now."""
+def _from_rental(
+    run: LaunchedRun, flags: Mapping[str, Any], table: Prices, rental: Rental, zones: Sequence[str]
+) -> tuple[LaunchedRun, list[str]]:
+    """Fill in service, image, zones and price, that of the dearest zone; return warnings, too.
+
+    Raises:
+        BadInput: no price is known and --max_cost needs one.
+    """
+    kind, warnings, usd = run.accelerator_type, [TRC] if rental.service == "compute" else [], 0.0
+    try:
+        usd = table.per_hour(kind, run.pricing, zones)
+    except BadInput as error:
+        if run.max_usd is not None:
+            raise BadInput(f"--max_cost needs a price: {error}") from error
+        warnings.append(f"{error}: costs are not counted")
+    image = flags["runtime_version"] or backends.image(rental, kind, run.engine)
+    run = replace(run, service=rental.service, runtime_version=image, zones=tuple(zones))
+    return replace(run, usd_per_hour=usd), warnings
+
+
+def machine_of(run: LaunchedRun) -> Machine | None:
+    """Return the facts of the machine that a run may have now; None if it has none."""
     state = RunFiles(run).load_state() or RunState()
-    return bool(state.attempt) and (state.phase is not Phase.ENDED or state.billing)
+    may_be_there = state.attempt and (state.phase is not Phase.ENDED or state.billing)
+    return (state.machine or Machine.of(run)) if may_be_there else None
 
 
 # --- what the project is offered ------------------------------------------------------------------
 
 
-def settle(
-    run: LaunchedRun, flags: Mapping[str, Any], table: Prices, rentals: Sequence[Rental]
-) -> tuple[LaunchedRun, list[str], list[Rental]]:
-    """Choose the service and the zones that offer the machine, by the services' own lists.
+def offered(
+    run: LaunchedRun, flags: Mapping[str, Any], table: Prices
+) -> Iterator[tuple[LaunchedRun, list[str]]]:
+    """Yield the record and lines to show for each service that offers the machine in some zones.
+
+    The preferred service comes first; the next one serves if the first turns out to lack quota.
 
     Args:
-        run: the record, with the table's choice of both.
+        run: the record, without service, image, zones and price.
         flags: of `launch`, by name.
-        table: serves where a list can't be read.
-        rentals: services that may rent it, the preferred one first.
-
-    Returns:
-        The record, lines to show, and the services that remain to be tried.
+        table: serves if a list can't be read.
 
     Raises:
-        BadInput: nobody offers the machine in these zones; the message has those that do.
+        BadInput: no service offers the machine in these zones; the message has those that do.
     """
-    kind, given = run.accelerator_type, flags["zones"]
-    notes, refusals, elsewhere = list[str](), list[str](), list[str]()
-    for number, rental in enumerate(rentals):
-        name = backends.NAMES[rental.service]
+    kind, given, is_offered = run.accelerator_type, flags["zones"], False
+    usual = given or table.usual_zones(kind, run.pricing, _location(run.bucket))
+    zones = given or [*dict.fromkeys((*usual, *(z for z, _ in table.by_zone(kind, run.pricing))))]
+    refusals, elsewhere = list[str](), list[str]()
+    rentals, before = backends.find_rentals(flags, table), read_run(run.bucket, run.name)
+    if machine := before and machine_of(before):
+        rentals.sort(key=lambda one: one.service != machine.service)
+    for rental in rentals:
+        name, notes = backends.NAMES[rental.service], list[str]()
         image = flags["runtime_version"] or backends.image(rental, kind, run.engine)
         asked = replace(run, service=rental.service, runtime_version=image)
-        known = [zone for zone, _ in table.by_zone(kind, run.pricing)]
-        zones = given or [*dict.fromkeys((*run.zones, *known))]
         answered = Offers([asked], zones)
         if any(fault.is_switched_off for fault in answered.faults):
             refusals.append(advise(answered.faults[-1], asked))  # no other list was asked for then
@@ -155,8 +163,7 @@ def settle(
                 f" {rental.as_of} serves in their place"
             )
         lacking = {zone: answered.lacks(zone, asked, rental) for zone in zones}
-        for zone in given or run.zones:
-            notes += [f"{zone} is left out: {lacking[zone]}"] if lacking[zone] else []
+        notes += [f"{zone} is left out: {lacking[zone]}" for zone in usual if lacking[zone]]
         kept = [zone for zone in zones if not lacking[zone]]
         if not kept:
             refusals += dict.fromkeys(lacking.values())
@@ -165,18 +172,23 @@ def settle(
             continue
         if refusals:
             notes.append(f"{'; '.join(refusals)}: falling back to {name}. {_GIVEN_UP}")
-        usual = [zone for zone in kept if zone in run.zones]  # else those that are dearer
-        kept = kept if given else (usual or kept)[:USUAL_ZONES]
-        usd, _ = _price(flags, table, kept)
-        left = [] if flags["runtime_version"] else rentals[number + 1 :]
-        return replace(asked, zones=tuple(kept), usd_per_hour=usd), notes, [*left]
-    if read_run(run.bucket, run.name) is not None:  # it goes on, by what was launched
-        return run, [*notes, *refusals], []
-    raise BadInput(
-        f"--accelerator_type {kind}: not to be had in {', '.join(given or run.zones)}"
-        f" ({'; '.join(refusals)}): zones that offer it:"
-        f" {', '.join(sorted({*elsewhere})) or 'none'}"
-    )
+        if not given:  # else those that are dearer
+            kept = ([zone for zone in kept if zone in usual] or kept)[:USUAL_ZONES]
+        found, warnings = _from_rental(run, flags, table, rental, kept)
+        yield found, [*notes, *(f"warning: {text}" for text in warnings)]
+        if flags["runtime_version"]:  # an image of that service
+            return
+        is_offered = True
+        refusals.append(f"{name} has no quota for it")
+    if before is not None and not is_offered:  # it goes on
+        found, _ = _from_rental(run, flags, table, rentals[0], usual)
+        yield found, refusals
+    elif not is_offered:
+        raise BadInput(
+            f"--accelerator_type {kind}: not to be had in {', '.join(usual)}"
+            f" ({'; '.join(refusals)}): zones that offer it:"
+            f" {', '.join(sorted({*elsewhere})) or 'none'}"
+        )
 
 
 _GIVEN_UP = (
@@ -242,22 +254,6 @@ def _places(flags: Mapping[str, Any], vm: startup.Emulation) -> tuple[str, str]:
     if not storage.is_remote(bucket) and vm.device == "tpu":
         raise BadInput(f"--bucket {bucket}: a TPU reads and writes gs:// only")
     return bucket, data_dir
-
-
-def _price(
-    flags: Mapping[str, Any], table: Prices, zones: Sequence[str]
-) -> tuple[float, list[str]]:
-    """Look up US dollars per hour in the dearest of the zones, so that no budget is passed.
-
-    Raises:
-        BadInput: no price is known and --max_cost needs one.
-    """
-    try:
-        return table.per_hour(flags["accelerator_type"], flags["pricing"], zones), []
-    except BadInput as error:
-        if flags["max_cost"] is not None:
-            raise BadInput(f"--max_cost needs a price: {error}") from error
-        return 0.0, [f"{error}: costs are not counted"]
 
 
 def check_data(
@@ -387,7 +383,7 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
     create = "gcloud" if run.pricing == FLEX_START else create
     requests = []
     for zone in run.zones:
-        metadata = startup.metadata(run, vm, zone, 1, limit)
+        metadata = startup.metadata(run, vm, RunState(zone=zone, attempt=1, machine_limit=limit))
         body = backends.MODULES[name].creation(run, zone, 1, metadata, limit)
         request = {"project": run.project, "zone": zone, "body": body}
         requests.append({"method": create, "request": request})

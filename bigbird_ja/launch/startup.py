@@ -21,7 +21,7 @@ from typing import Any
 import bigbird_ja
 from bigbird_ja import storage
 from bigbird_ja.accelerators import environment
-from bigbird_ja.launch import RUN_DIR_KEY, LaunchedRun, watcher
+from bigbird_ja.launch import RUN_DIR_KEY, LaunchedRun, Machine, watcher
 from bigbird_ja.launch.backends import MODULES, engine_on
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
@@ -97,37 +97,47 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
         BadInput: the run exists with a config that its checkpoints do not accept, nothing says what
             it has spent, or its package is nobody's who launches here.
     """
-    before = read_run(run.bucket, run.name)
-    files, state = RunFiles(run), run.supervisor("state.json")
-    files.prepare()
-    if before is not None and before.run_id != run.run_id:
+    before, files = read_run(run.bucket, run.name), RunFiles(run)
+    path, state = run.supervisor("state.json"), files.load_state()
+    if before is None and state is None:  # before the record: one without the other is a loss
+        files.prepare()
+        files.save_state(RunState())
+    if before is not None:
+        _check_unchanged(run, before, config, data)
+    if before is not None and state is None:
+        raise BadInput(
+            f"{path} is lost, and so is what the run has spent: restore it from a copy, or remove"
+            f" {run.run_dir}/supervisor: then the same command counts anew, from the checkpoint"
+        )
+    if before is not None and state is not None and state.attempt and state.machine is None:
+        files.save_state(replace(state, machine=Machine.of(before)))  # of 0.1.0
+    run = _store_package(run, None if update_package else before)
+    storage.write_text(run.config_path, config_to_yaml(config, data))
+    RunFiles(run).save_run()
+    return run
+
+
+def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data: Data) -> None:
+    """Refuse another model or config than a run was launched with.
+
+    Raises:
+        BadInput: they differ, or the run was launched meanwhile.
+    """
+    if before.run_id != run.run_id:
         raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
-    if before is not None and before.init_from != run.init_from:
+    if before.init_from != run.init_from:
         raise BadInput(
             f"{run.run_dir} was launched with --init_from {before.init_from or '(none)'}, not"
             f" {run.init_from or '(none)'}: keep it, or choose another --name"
         )
-    if before is None:
-        if not storage.exists(state):  # before the record: one without the other is a loss
-            files.save_state(RunState())
-        files.save_run()  # the run's id, by which its machines are known
-    elif files.load_state() is None:
-        raise BadInput(
-            f"{state} is lost, and so is what the run has spent: restore it from a copy, or remove"
-            f" {run.run_dir}/supervisor: then the same command counts anew, from the checkpoint"
-        )
-    if before is not None and storage.exists(run.config_path):
+    different = {}
+    if storage.exists(run.config_path):
         different = changes(read_config(run.config_path), (config, data))
-        changed = [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]
-        if changed:
-            raise BadInput(
-                f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
-                " it, or choose another --name"
-            )
-    run = _store_package(run, None if update_package else before)
-    storage.write_text(run.config_path, config_to_yaml(config, data))
-    RunFiles(run).save_run()  # with its package
-    return run
+    if changed := [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]:
+        raise BadInput(
+            f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
+            " it, or choose another --name"
+        )
 
 
 def _store_package(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
@@ -158,7 +168,10 @@ def _store_package(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
     with contextlib.suppress(OSError):  # without a note a later version asks for --update_package
         notes.mkdir(parents=True, exist_ok=True)
         (notes / own.package_sha256).touch()
-    if not storage.exists(own.package):
+    stored = b""
+    with contextlib.suppress(FileNotFoundError, BadInput):  # absent, or too large to be it
+        stored = storage.read_bytes(own.package, len(content))
+    if stored != content:
         storage.make_directory(storage.directory_of(own.package))
         storage.write_bytes(own.package, content)
     return own
@@ -199,27 +212,23 @@ def emulation(environ: Mapping[str, str] = os.environ) -> Emulation:
     return decode.decode_json(text.encode(), Emulation, VM_VARIABLE) if text else Emulation()
 
 
-def metadata(
-    run: LaunchedRun, vm: Emulation, zone: str, attempt: int, limit: float, requested: float = 0.0
-) -> dict[str, str]:
+def metadata(run: LaunchedRun, vm: Emulation, state: RunState) -> dict[str, str]:
     """Make the metadata of one machine: its start-up script, and whose machine it is.
 
     Args:
         run: the record of the run.
         vm: what it is rented as, or emulated by.
-        zone: of the request.
-        attempt: which creation of the run it is.
-        limit: seconds that the machine may live at most.
-        requested: UNIX seconds of the request; 0: its life begins when it boots.
+        state: with the machine's zone, attempt and limit.
     """
+    requested = state.machine.requested if state.machine else 0.0
     service = MODULES[run.service]
     terms = watcher.Terms(
-        attempt=attempt,
-        limit=limit,
+        attempt=state.attempt,
+        limit=state.machine_limit,
         lease=run.lease,
         supervisor_dir=storage.join(run.run_dir, "supervisor"),
         model_dir=run.model_dir,
-        delete=service.delete_addresses(vm.api, run, zone),
+        delete=service.delete_addresses(vm.api, run, state.zone),
         requested=0.0 if run.queued else requested,  # waiting in line is no part of its life
         hosts=run.hosts,
         **vm.terms,

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bigbird_ja.launch import LaunchedRun, Operation, Presence, Tpu, labels_of
-from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja import accelerators
+from bigbird_ja.launch import LaunchedRun, Machine, Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.storage.decode import Amount, Count
 
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
@@ -55,6 +56,7 @@ class RunState:
     phase: Phase = Phase.IDLE
     phase_seconds: Amount = 0.0
     # --- the TPU that was requested last
+    machine: Machine | None = None  # None: none yet, or by 0.1.0
     zone: str = ""
     attempt: Count = 0
     operation: str = ""
@@ -95,6 +97,11 @@ class RunState:
     ending: Ending | None = None
     ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
     ending_message: str = ""
+
+    def moves(self, run: LaunchedRun) -> bool:
+        """Tell whether the next machine comes from another service or project than the last."""
+        last = self.machine or run
+        return (last.service, last.project) != (run.service, run.project)
 
     @property
     def patience(self) -> float:
@@ -255,34 +262,9 @@ class View:
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None
-        tries_again = self.run.hosts > 1 and heartbeat.reason in ("interrupted", "stalled")
+        hosts = accelerators.find((self.state.machine or self.run).accelerator_type).hosts
+        tries_again = hosts > 1 and heartbeat.reason in ("interrupted", "stalled")
         return None if heartbeat.state == "stopped" and tries_again else heartbeat
-
-    @property
-    def creation_fault(self) -> ServiceFault | None:
-        """Return why the creation has failed; that it exists is no fault where it is listed."""
-        fault = self.operation_fault
-        if fault is None and self.tpu is not None:
-            fault = self.tpu.fault
-        if fault is not None and fault.kind is Kind.EXISTS and self.tpu is not None:
-            return None
-        return fault
-
-    @property
-    def is_creation_under_way(self) -> bool:
-        """Tell whether a creation could still bring a machine up."""
-        state = self.state
-        if state.operation_kind != "create" or not state.operation:
-            return False
-        short = min(SETTLE, 2 * self.run.poll)
-        return state.phase_seconds < (short if self.is_operation_done else CREATE_TIMEOUT)
-
-    @property
-    def has_training_ended(self) -> bool:
-        """Tell whether training has ended on a TPU that still is READY."""
-        heartbeat = self.heartbeat
-        is_stopped = heartbeat is not None and heartbeat.state == "stopped"
-        return self.report is not None or (is_stopped and self.state.quiet_seconds > SILENT_EXIT)
 
     @property
     def deletable(self) -> list[Tpu]:
@@ -292,6 +274,7 @@ class View:
         listed, or shows none and its deletion was never requested.
         """
         state, run = self.state, self.run
+        machine = state.machine or run
         is_shown = self.tpu is not None or (state.delete_tries and not self.is_unlisted)
         if is_shown or not state.attempt:
             return [*self.seen.tpus]
@@ -303,7 +286,9 @@ class View:
             labels=labels_of(run, state.attempt),
             created=state.incarnation,
             run_dir=run.run_dir,
-            is_queued=run.queued,
+            service=machine.service,
+            project=machine.project,
+            is_queued=machine.queued,
         )
         return [*self.seen.tpus, unseen]
 

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from bigbird_ja.launch import LaunchedRun, Operation, Presence, Tpu, Tpus
+from bigbird_ja.launch import LaunchedRun, Machine, Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.account import accrue, resume, without_timers
 from bigbird_ja.launch.decide import after_creation, after_deletion, decide
 from bigbird_ja.launch.files import RunFiles
@@ -49,7 +49,7 @@ class Detached(Exception):
 class World:
     """The services, files, clocks and terminal of a supervisor."""
 
-    tpus: Tpus
+    tpus: Tpus  # of the record's service and project
     files: RunFiles
     steady: Callable[[], float]
     wall: Callable[[], float]  # UNIX seconds; may jump
@@ -57,7 +57,9 @@ class World:
     beat: Callable[[], None] = lambda: None  # keeps the lock; raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
     say: Callable[[str], None] = lambda text: None
-    metadata: Callable[[str, int, float], Mapping[str, str]] = lambda zone, attempt, limit: {}
+    metadata: Callable[[RunState], Mapping[str, str]] = lambda state: {}
+    # Connects to the service and project of a machine that was requested with another record.
+    connect: Callable[[str, str], Tpus] | None = None
 
 
 def supervise(run: LaunchedRun, world: World) -> RunState:
@@ -83,7 +85,7 @@ class _Supervisor:
     def __init__(self, run: LaunchedRun, world: World) -> None:
         self._run, self._world = run, world
         stored = world.files.load_state()
-        self._state, self._away_since = resume(stored) if stored else (RunState(), 0.0)
+        self._state, self._away_since = resume(stored, run) if stored else (RunState(), 0.0)
         self._now = world.steady()
         self._watched = 0.0  # seconds since the beginning
         self._is_first = True
@@ -99,6 +101,10 @@ class _Supervisor:
     def supervise(self) -> RunState:
         """Look, decide, write down and act until the run has ended."""
         world, run = self._world, self._run
+        machine = self._state.machine
+        if machine and not machine.is_as(run) and self._state.phase is not Phase.IDLE:
+            stays = self._state.phase is Phase.RUNNING
+            world.say(f"{machine} {'trains on' if stays else 'is deleted'}: next {Machine.of(run)}")
         while self._state.phase is not Phase.ENDED:
             stop = world.stop()
             if stop is Stop.DETACH:
@@ -116,7 +122,7 @@ class _Supervisor:
             if decision.rents:
                 self._write(after_creation(self._state, _answer(self._create), run))
             for tpu in decision.deletions:
-                answer = _answer(partial(world.tpus.delete, tpu))
+                answer = _answer(partial(self._service(tpu).delete, tpu))
                 self._write(after_deletion(self._state, tpu, answer))
             if decision.pause and self._state.phase is not Phase.ENDED:
                 world.sleep(decision.pause)
@@ -135,7 +141,7 @@ class _Supervisor:
         elapsed = max(0.0, self._now - before)
         watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
         self._is_first = False
-        service_time = service_clock(self._world.tpus)
+        service_time = service_clock(self._service(self._state.machine))
         self._watched += elapsed
         resumed = bool(self._away_since) and service_time is not None
         if resumed:
@@ -207,19 +213,38 @@ class _Supervisor:
                 unlisted[zone] = before
                 continue
             try:
-                ours = self._ours(self._world.tpus.list(zone))
-                named = None if ours else self._world.tpus.find(zone, self._run.name)
+                for service in self._services(zone):
+                    ours = self._ours(service.list(zone))
+                    tpus += ours
+                    named = None if ours else service.find(zone, self._run.name)
+                    if named is not None and named.belongs_to(self._run):
+                        unlisted[zone] = ServiceFault(Kind.EXISTS, "there, and not listed")
+                    elif named is not None:
+                        taken.append(named)
                 self._asleep.pop(zone, None)
-                if named is not None and named.belongs_to(self._run):
-                    unlisted[zone] = ServiceFault(Kind.EXISTS, "there, and not listed")
-                elif named is not None:
-                    taken.append(named)
             except ServiceFault as fault:
                 self._world.say(f"{zone}: {fault}")
-                unlisted[zone], ours = fault, self._ours(fault.listed)
+                unlisted[zone] = fault
+                tpus += self._ours(fault.listed)
                 self._asleep[zone] = (self._now + ASK_AGAIN, fault)
-            tpus += ours
         return tpus, unlisted, taken
+
+    def _services(self, zone: str) -> list[Tpus]:
+        """Return the services that may have a machine of the run in a zone."""
+        state = self._state
+        last = [self._service(state.machine)] if zone in state.used_zones else []
+        if last and (state.phase is not Phase.IDLE or not state.moves(self._run)):
+            return last
+        return [*last, self._world.tpus]
+
+    def _service(self, machine: Machine | Tpu | None) -> Tpus:
+        """Return the service of a machine: the record's, unless it was requested from another."""
+        run, world = self._run, self._world
+        if machine is None or world.connect is None:
+            return world.tpus
+        if (machine.service, machine.project) == (run.service, run.project):
+            return world.tpus
+        return world.connect(machine.service, machine.project)
 
     def _ours(self, tpus: Sequence[Tpu]) -> list[Tpu]:
         return [tpu for tpu in tpus if tpu.belongs_to(self._run)]
@@ -228,7 +253,7 @@ class _Supervisor:
         if not self._state.operation:
             return None
         try:
-            return self._world.tpus.operation(self._state.operation)
+            return self._service(self._state.machine).operation(self._state.operation)
         except ServiceFault as fault:
             if fault.kind is Kind.NOT_FOUND:  # forgotten: long over
                 return Operation(done=True)
@@ -288,9 +313,8 @@ class _Supervisor:
 
     def _create(self) -> str:
         state, world = self._state, self._world
-        wanted = (state.zone, state.attempt)
-        metadata = world.metadata(*wanted, state.machine_limit)
-        return world.tpus.create(self._run, *wanted, metadata, state.machine_limit)
+        where, metadata = (state.zone, state.attempt), world.metadata(state)
+        return world.tpus.create(self._run, *where, metadata, state.machine_limit)
 
     def _write(self, decision: Decision) -> None:
         """Go to a state, append events, and save both where more than timers changed."""

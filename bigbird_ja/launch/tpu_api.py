@@ -249,4 +249,5 @@ def _tpu(
         created=rest.seconds_of(made.create_time),
         resource=resource,
         run_dir=one.metadata.get(launch.RUN_DIR_KEY, ""),
+        project=resource.split("/")[1],
     )

@@ -13,6 +13,8 @@ Rules that cost money where they are broken:
 - The counters are in a file on disk that is overwritten in place, so that a full disk does not stop
   them, and in memory (`/run`). A watcher that is started again goes on counting.
 - Only another `global_step` is progress. A heartbeat that merely says another time is none.
+- Time is counted, stored and judged before anything is read. A failure to read, by whatever
+  exception, means "not seen"; answers have a maximum size, and what is stored of them, too.
 - Seconds are counted by a clock that nobody sets.
 """
 
@@ -36,6 +38,9 @@ DEADLINE_SECONDS = 60.0  # a whole request; `get` has longer
 GET_SECONDS = 600.0
 RECORD_BYTES = 1024  # of the counters; never grows
 LOG_BYTES = 65536  # of the end of the log that the supervisor may read
+ANSWER_BYTES = 65536  # of an answer, or of a file that is read at each look
+GET_BYTES = 256 << 20
+RENEWAL_LENGTH = 32  # characters of a renewal that are compared, and stored
 STALLED_SECONDS = 5400.0  # without another step
 REBOOT_SECONDS = 900.0  # the most that a reboot counts for: the wall clock may have been set
 CREATION_SECONDS = 1800.0  # the most that the time from asking to booting counts for: clocks differ
@@ -152,17 +157,22 @@ class Host:
         """Look at heartbeat, renewal and the end of training."""
         terms = self._terms
         step = self._values(terms.model_dir, "heartbeat.json").get("global_step")
-        lease = self._values(terms.supervisor_dir, "lease.json")
-        renewal = str(lease.get("renewed")) if lease.get("attempt") == terms.attempt else None
-        ended = os.path.exists(os.path.join(self._work_dir, "ended"))
-        return Seen(step if isinstance(step, int) else None, renewal, ended)
+        lease, renewal = self._values(terms.supervisor_dir, "lease.json"), None
+        if lease.get("attempt") == terms.attempt:
+            renewal = str(lease.get("renewed"))[:RENEWAL_LENGTH]
+        is_step = isinstance(step, int) and 0 <= step < 1 << 63
+        return Seen(step if is_step else None, renewal, self.has_ended())
+
+    def has_ended(self) -> bool:
+        """Tell whether training has ended, by the disk."""
+        return os.path.exists(os.path.join(self._work_dir, "ended"))
 
     def copy_log(self) -> None:
         """Copy the end of the log to the bucket."""
         host = self._host()
         name = f"training-{host}.log" if host else "training.log"
         path = os.path.join(self._work_dir, "training.log")
-        with contextlib.suppress(OSError, ValueError), open(path, "rb") as file:
+        with contextlib.suppress(Exception), open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - LOG_BYTES))
             self._write(name, file.read(LOG_BYTES))
 
@@ -172,7 +182,7 @@ class Host:
             for name in ("agent-worker-number", "worker-id"):
                 where = f"{self._terms.metadata}/computeMetadata/v1/instance/attributes/{name}"
                 request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(Exception):
                     self._number = int(self._open(request, CALL_SECONDS))
                     break
         return self._number or 0
@@ -193,7 +203,7 @@ class Host:
             try:
                 self._write("exit.json", text.encode())
                 return
-            except (OSError, ValueError) as error:
+            except Exception as error:
                 say(f"exit.json could not be written: {error}")
                 time.sleep(pause)
 
@@ -203,21 +213,26 @@ class Host:
             try:
                 self.request("DELETE", address)
                 say(f"deleted {address}")
-            except (OSError, ValueError) as error:
+            except Exception as error:
                 say(f"deleting {address} failed, will be tried again: {error}")
 
     def request(
-        self, method: str, url: str, data: bytes | None = None, seconds: float = DEADLINE_SECONDS
+        self,
+        method: str,
+        url: str,
+        data: bytes | None = None,
+        seconds: float = DEADLINE_SECONDS,
+        most: int = ANSWER_BYTES,
     ) -> bytes:
-        """Send one signed request, over within `seconds`."""
+        """Send one signed request, over within `seconds`, with at most `most` bytes of answer."""
         headers = {"Content-Type": "application/octet-stream"}
         if method != "GET" or url.startswith(self._terms.storage):
             headers["Authorization"] = f"Bearer {self._token()}"
-        return self._open(urllib.request.Request(url, data, headers, method=method), seconds)
+        return self._open(urllib.request.Request(url, data, headers, method=method), seconds, most)
 
     def get(self, url: str, target: str) -> None:
         """Bring one file of the bucket into a local file."""
-        data = self._read(url, GET_SECONDS)
+        data = self._read(url, GET_SECONDS, GET_BYTES)
         with open(target, "wb") as file:
             file.write(data)
 
@@ -226,7 +241,9 @@ class Host:
         request = urllib.request.Request(where, headers={"Metadata-Flavor": "Google"})
         return str(json.loads(self._open(request, DEADLINE_SECONDS))["access_token"])
 
-    def _open(self, request: urllib.request.Request, seconds: float) -> bytes:
+    def _open(
+        self, request: urllib.request.Request, seconds: float, most: int = ANSWER_BYTES
+    ) -> bytes:
         parts: list[bytes] = []
         until = time.monotonic() + seconds
         with self._opener.open(request, timeout=min(CALL_SECONDS, seconds)) as answer:
@@ -235,17 +252,20 @@ class Host:
                 if not part:
                     return b"".join(parts)
                 parts.append(part)
+                most -= len(part)
+                if most < 0:
+                    raise ValueError(f"{request.full_url}: too large")
                 if time.monotonic() > until:
                     raise TimeoutError(f"{request.full_url}: no end after {seconds:.0f} s")
 
-    def _read(self, url: str, seconds: float = DEADLINE_SECONDS) -> bytes:
+    def _read(self, url: str, seconds: float = DEADLINE_SECONDS, most: int = ANSWER_BYTES) -> bytes:
         if not url.startswith("gs://"):
             with open(url, "rb") as file:
-                return file.read()
+                return file.read(most)
         bucket, _, name = url[5:].partition("/")
         quoted = urllib.parse.quote(name, safe="")
         address = f"{self._terms.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media"
-        return self.request("GET", address, None, seconds)
+        return self.request("GET", address, None, seconds, most)
 
     def _write(self, name: str, data: bytes) -> None:
         url = f"{self._terms.supervisor_dir}/{name}"
@@ -260,10 +280,9 @@ class Host:
 
     def _values(self, directory: str, name: str) -> dict[str, Any]:
         """Read the object in a file; empty where none can be read."""
-        try:
+        values: Any = None
+        with contextlib.suppress(Exception):
             values = json.loads(self._read(f"{directory}/{name}"))
-        except (OSError, ValueError):
-            return {}
         return values if isinstance(values, dict) else {}
 
 
@@ -283,11 +302,12 @@ def watch(
     while True:
         sleep(terms.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
-        counters = advanced(counters, seconds, host.look())
+        counters = advanced(counters, seconds, Seen(has_ended=host.has_ended()))
         counters = replace(counters, clock=clock(), boot=boot, wall=time.time())
         save(paths, counters)
         reason = must_go(counters, terms)
         if not reason:
+            counters = advanced(counters, 0.0, host.look())
             host.copy_log()
             continue
         say(f"{reason}: deleting this machine")

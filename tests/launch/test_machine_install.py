@@ -11,6 +11,7 @@ import pytest
 from bigbird_ja import storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.launch import LaunchedRun, startup
+from bigbird_ja.launch.state import RunState
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
@@ -64,7 +65,8 @@ def launched(place, fake_gcs, metadata_server):
         )
         run = startup.store(run, fit_to_data(config, data, overrides, "d"), data, False)
         vm = rented.emulation(metadata_server, fake_gcs.url)
-        return run, startup.metadata(run, vm, "z", 1, 7200.0)["startup-script"]
+        state = RunState(zone="z", attempt=1, machine_limit=7200.0)
+        return run, startup.metadata(run, vm, state)["startup-script"]
 
     return launched
 

@@ -7,9 +7,9 @@ import pytest
 
 from bigbird_ja.accelerators import load_prices
 from bigbird_ja.launch import backends, flex_start, offers, prepare, tpu_api
-from bigbird_ja.launch.advice import advise
+from bigbird_ja.launch.advice import TRC, advise
+from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.outcomes import lacks_quota
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.state import Ending, Phase, RunState
 from bigbird_ja.process.errors import BadInput
@@ -46,11 +46,9 @@ def settle(serve, tmp_path):
     def settle(kind, fakes, **flags):
         serve(*fakes)
         flags = {**FLAGS, "accelerator_type": kind, **flags}
-        rentals = backends.find_rentals(flags, TABLE)
-        zones = tuple(flags["zones"]) or TABLE.usual_zones(kind, flags["pricing"])
-        run = support.vm_of("run-1", "id-1", kind, zones=zones, service=rentals[0].service)
-        run = replace(run, bucket=str(tmp_path), pricing=flags["pricing"])
-        return prepare.settle(run, flags, TABLE, rentals)
+        run = support.vm_of("run-1", "id-1", kind, pricing=flags["pricing"])
+        offered = prepare.offered(replace(run, bucket=str(tmp_path)), flags, TABLE)
+        return *next(offered), offered
 
     return settle
 
@@ -66,6 +64,8 @@ def test_zones_that_lack_the_type_or_its_image_are_left_out_with_a_line(settle, 
         "us-central1-a is left out: the Cloud TPU API does not offer v5litepod-8",
         "us-west4-a is left out: no image v2-alpha-tpuv5-lite",
         "us-nowhere1-x is left out: the Cloud TPU API does not offer v5litepod-8",
+        "warning: no spot price for v5litepod-8 in us-east1-d: add it in a file for --price_file:"
+        " costs are not counted",
     ]
     # Where the usual zones lack it, others of the table are taken, at their price.
     fake_tpu.types["europe-west4-b"] = ["v5litepod-8"]
@@ -116,8 +116,11 @@ def test_compute_engine_is_preferred_and_bills(settle, fake_tpu, fake_compute):
     run, notes, left = settle("v6e-8", [fake_tpu, fake_compute])
     assert (run.service, run.zones) == ("compute", ("us-central1-b",))
     assert run.usd_per_hour == TABLE.per_hour("v6e-8", "spot", ["us-central1-b"])
-    assert notes == ["us-east1-d is left out: Compute Engine does not offer ct6e-standard-8t"]
-    assert [one.service for one in left] == ["tpu"] and fake_tpu.requests == []
+    left_out = "us-east1-d is left out: Compute Engine does not offer ct6e-standard-8t"
+    assert notes == [left_out, f"warning: {TRC}"] and fake_tpu.requests == []
+    run, notes = next(left)  # Compute Engine lacked quota
+    assert run.service == "tpu" and "limited by the machine's own watcher" in notes[-1]
+    assert [*left] == []
 
 
 @pytest.mark.parametrize(
@@ -137,7 +140,7 @@ def test_compute_engine_is_preferred_and_bills(settle, fake_tpu, fake_compute):
 def test_auto_falls_back_to_the_cloud_tpu_api(settle, fake_tpu, fake_compute, kind, lack, words):
     vars(fake_compute).update(lack)
     run, notes, left = settle(kind, [fake_tpu, fake_compute])
-    assert (run.service, left) == ("tpu", [])
+    assert (run.service, [*left]) == ("tpu", [])
     assert run.runtime_version == {"v6e-8": "v2-alpha-tpuv6e", "v5p-8": "v2-alpha-tpuv5"}[kind]
     assert words in notes[-1] and "limited by the machine's own watcher" in notes[-1]
     with pytest.raises(BadInput, match="--accelerator_type v") as caught:
@@ -170,7 +173,7 @@ def test_a_run_that_may_have_a_machine_keeps_its_service(state, has, tmp_path):
     files = RunFiles(run)
     files.prepare()
     files.save_state(state)
-    assert prepare.has_machine(run) == has
+    assert (prepare.machine_of(run) is not None) == has
 
 
 def test_a_run_that_never_had_quota_is_told_from_one_that_had():

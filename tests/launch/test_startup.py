@@ -13,6 +13,7 @@ import pytest
 
 from bigbird_ja.launch import LaunchedRun, startup
 from bigbird_ja.launch.startup import Emulation
+from bigbird_ja.launch.state import RunState
 from tests.launch.support import wait_until, write_tool
 
 HOSTILE = "a'b\"c $(touch /tmp/x) `id` ; rm -rf / # @@MODEL_DIR@@ \\ * ~ & | > <"
@@ -25,7 +26,8 @@ def run_of(**changes):
 
 def fill(run, **vm):
     emulated = Emulation(**{"installs": False, **vm})  # type: ignore[arg-type]
-    return startup.metadata(run, emulated, "z", 1, 3600.0)["startup-script"]
+    state = RunState(zone="z", attempt=1, machine_limit=3600.0)
+    return startup.metadata(run, emulated, state)["startup-script"]
 
 
 def test_hostile_values_stay_words():

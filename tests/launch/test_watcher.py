@@ -228,4 +228,4 @@ def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path):
     machine = Host(replace(TERMS, storage="http://x"), str(tmp_path))
     machine._opener.open = lambda *_, **__: Slow()  # type: ignore[assignment]
     with pytest.raises(TimeoutError):
-        machine.request("GET", "http://elsewhere", None, 0.05)
+        machine.request("GET", "http://elsewhere", None, 0.05, 1 << 40)
