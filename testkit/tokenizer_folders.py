@@ -4,8 +4,10 @@ seconds and saved by transformers."""
 import json
 import re
 
+import numpy as np
 import tokenizers
 import transformers
+from safetensors.numpy import save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 _BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "pad", "cls", "sep", "mask")}
@@ -169,3 +171,28 @@ KINDS = {
     "XLM-R's unigram": xlm_roberta,
     "MeCab with WordPiece": mecab_wordpiece,
 }
+
+
+# Weights with a row for each token, by the model's type: embeddings, and the masked-LM head's.
+WORDS = {
+    "modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.bias"),
+    "roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"),
+    "xlm-roberta": ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+    "bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+}
+
+
+def add_weights(folder, model_type, width=8):
+    """Give a folder with a tokenizer a config.json and weights: no whole model, but its rows."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
+    rows = max(tokenizer.get_vocab().values()) + 1
+    draw = np.random.default_rng(1).standard_normal
+    embeddings, head = WORDS[model_type]
+    shapes = {embeddings: (rows, width), head: (rows, width) if "weight" in head else (rows,)}
+    shapes["encoder.layer.0.attention.output.dense.weight"] = (width, width)
+    weights = {name: draw(shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(weights, folder / "model.safetensors")
+    config = {"model_type": model_type, "vocab_size": rows, "hidden_size": width}
+    config["pad_token_id"] = tokenizer.pad_token_id
+    (folder / "config.json").write_text(json.dumps(config))
+    return weights

@@ -14,7 +14,8 @@ import pytest
 
 from bigbird_ja import cli
 from bigbird_ja.process.errors import STATUS_OF_REASON
-from testkit import runs
+from bigbird_ja.text import articles
+from testkit import runs, tokenizer_folders
 
 SEED = int(os.environ.get("BIGBIRD_JA_HOSTILE_SEED", "739943"))
 SAMPLE = 24  # cases
@@ -25,6 +26,7 @@ GOOD = {
     "make-data": "--input=in/corpus.jsonl --tokenizer=in/ja.model --output_dir=out/data"
     " --seq_length=256 --num_shards=4 --eval_fraction=0.1",
     "check-data": "--data_dir=in/data",
+    "trim": "--encoder=in/encoder --input=in/corpus.jsonl --output_dir=out/small --vocab_size=300",
     "config": "in/config.yaml",
     "plan": "--config=in/config.yaml --data_dir=in/data --preflight=in/preflight.json",
     "pretrain": "--config=in/config.yaml --data_dir=in/data --model_dir=out/model"
@@ -128,6 +130,8 @@ def test_every_command_that_reads_files_has_a_good_invocation_to_start_from():
 def test_files(zygote, small_run, tmp_path):
     """All cases at once: one report is better than the first failure."""
     inputs = runs.copy_inputs(small_run, tmp_path / "whole/in")
+    tokenizer_folders.wordpiece(inputs / "encoder", list(articles.documents(10, seed=5)))
+    tokenizer_folders.add_weights(inputs / "encoder", "bert")
 
     def run(command, name="", how=""):
         place = tmp_path / "case"

@@ -21,30 +21,20 @@ positions in, embeddings and log_probabilities out; tokenizer.model in assets.ex
 from __future__ import annotations
 
 import difflib
-import json
-import os
 import re
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import define_model_flags
-from bigbird_ja.process.console import log, waiting
-from bigbird_ja.process.errors import BadInput, CommandError, mid_run, require
-from bigbird_ja.storage import decode, hub, outputs
-from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.process.console import waiting
+from bigbird_ja.process.errors import BadInput, CommandError, require
+from bigbird_ja.storage import decode, export_folder, hub
 from bigbird_ja.storage.ownership import Owned
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.evaluation import TrainedModel
-
-# The last file, the record of what the export was made from: a folder without it is unfinished, and
-# the same command completes it.
-RECORD = "export.json"
-_FLAG, _KIND = "--output_dir", "export"
 
 EXAMPLE = "bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data"
 NEEDS = ("tensorflow",)
@@ -93,10 +83,9 @@ def run(args: Args) -> dict[str, Any]:
         require("safetensors", "transformers")
     if args.push_to_hub:
         _check_push(args)
-    outputs.refuse_overlap(
-        {"--model_dir": args.model_dir, "--data_dir": args.data_dir}, {_FLAG: args.output_dir}
+    export_folder.check(
+        args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir}
     )
-    outputs.check_folder(args.output_dir, _FLAG, _KIND, "choose another folder")
     from bigbird_ja.evaluation import load_run
     from bigbird_ja.export import fill_huggingface, fill_saved_model, model_card, parity
 
@@ -116,11 +105,11 @@ def run(args: Args) -> dict[str, Any]:
             ),
         )
 
-    if finished(args.output_dir, record, args.overwrite):
+    if export_folder.finished(args.output_dir, record, args.overwrite):
         print(f"finished before: {args.output_dir} holds this export of step {model.meta.step:,}")
     else:
         with waiting("exporting: a minute, of which most is the comparison with transformers"):
-            write(args.output_dir, record, fill)
+            export_folder.write(args.output_dir, record, fill)
         print(f"step {model.meta.step:,} exported to {args.output_dir}")
     result = {"step": model.meta.step, "format": args.format, "output_dir": args.output_dir}
     if args.format == "huggingface":
@@ -202,64 +191,3 @@ def _record(args: Args, model: TrainedModel, manifest: Manifest | None) -> dict[
         "held_out_data": manifest.fingerprint if manifest else None,
         **{name: getattr(args, name) for name in names},
     }
-
-
-def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
-    """Return whether `output_dir` already holds this very export.
-
-    Raises:
-        BadInput: it holds another export, and `overwrite` was not given.
-    """
-    owned = Owned.load(output_dir)
-    path = storage.join(output_dir, RECORD)
-    if owned is None or RECORD not in owned.files or not storage.exists(path):
-        return False
-    recorded = decode.read_json(path, dict[str, Any])
-    if recorded == record:
-        return set(owned.files) <= set(storage.list_tree(output_dir))
-    if overwrite:
-        return False
-    keys = sorted(k for k in {*recorded, *record} if recorded.get(k) != record.get(k))
-    difference = ", ".join(f"{k}: {recorded.get(k)} -> {record.get(k)}" for k in keys[:4])
-    raise BadInput(
-        f"{_FLAG} {output_dir} holds another export ({difference}): choose another one, or replace"
-        " it with --overwrite"
-    )
-
-
-def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) -> None:
-    """Make the folder: `fill` writes into a local one, whose files are then put in place.
-
-    Args:
-        output_dir: on disk or gs://. An export that is there is set aside: call `finished` first.
-        record: what it is made from, kept in it.
-        fill: called with an empty local directory.
-
-    Raises:
-        BadInput: a file that no export made has one of the names.
-    """
-    is_remote = storage.is_remote(output_dir)
-    if not is_remote:
-        output_dir = os.path.abspath(os.path.expanduser(output_dir))
-    parent = storage.directory_of(output_dir)
-    beside = None if is_remote else parent  # one file system: files are renamed, not copied
-    prefix = f"{storage.TEMPORARY_PREFIX}{storage.base_name(output_dir)}."
-    with outputs.new_folder(parent), scratch_directory(beside, prefix) as local:
-        fill(local)
-        with outputs.new_folder(output_dir), mid_run():
-            _put_in_place(local, Owned.create(output_dir, _KIND), record)
-
-
-def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
-    made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
-    if RECORD not in owned.files:  # what a kill has left of another try
-        owned.remove(owned.files)
-    if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):
-        log(f"{owned.path}: the export that was there is now {moved}")
-    owned.note(dict.fromkeys(made))
-    for name in made:
-        storage.make_directory(storage.directory_of(storage.join(owned.path, name)))
-    storage.run_all(
-        [partial(storage.take, path, storage.join(owned.path, n)) for n, path in made.items()]
-    )
-    owned.write(RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())

@@ -36,13 +36,13 @@ def run(args: Args) -> dict[str, Any]:
     import functools
 
     from bigbird_ja import __version__
-    from bigbird_ja.commands import export
     from bigbird_ja.huggingface import trim
+    from bigbird_ja.storage import export_folder
     from bigbird_ja.storage.decode import FORMAT_VERSION
     from bigbird_ja.text.corpus import open_corpus
 
     inputs = {f"--input {path}": path for path in args.input} | {"--encoder": args.encoder}
-    export.check(args.output_dir, inputs)
+    export_folder.check(args.output_dir, inputs)
     encoder = trim.read_encoder(args.encoder)
     trim.check_size(encoder, args.vocab_size)
     corpus = open_corpus(args.input, args.tfds_data_dir, args.txt_documents, args.text_field)
@@ -54,7 +54,7 @@ def run(args: Args) -> dict[str, Any]:
         "corpus_fingerprint": corpus.fingerprint,
         "vocab_size": args.vocab_size,
     }
-    if export.finished(args.output_dir, record, args.overwrite):
+    if export_folder.finished(args.output_dir, record, args.overwrite):
         print(f"finished already: {args.output_dir}")
         return {"output_dir": args.output_dir}
     trimmed = trim.trim(encoder, corpus.texts(), args.vocab_size)
@@ -74,6 +74,6 @@ def run(args: Args) -> dict[str, Any]:
         + f"; {changed}"
     )
     fill = functools.partial(trim.fill, encoder=encoder, trimmed=trimmed, facts=f"Kept: {facts}.")
-    export.write(args.output_dir, record, fill, args.overwrite)
+    export_folder.write(args.output_dir, record, fill)
     print(f"wrote {args.output_dir}: {facts}")
     return {**results, "output_dir": args.output_dir}

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the huggingface extra")
 
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from bigbird_ja.huggingface import trim
 from bigbird_ja.process.errors import BadInput
@@ -25,35 +25,12 @@ _CONFIGS = {
     "MeCab with WordPiece": "bert",
 }
 _SIZE = 1500
-_WIDTH = 8
-_WORDS = {
-    "modernbert": ("model.embeddings.tok_embeddings.weight", "decoder.bias"),
-    "roberta": ("roberta.embeddings.word_embeddings.weight", "lm_head.bias"),
-    "xlm-roberta": ("embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
-    "bert": ("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
-}
 
 
 def tokenizer_in(folder):
     import transformers
 
     return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
-
-
-def add_model(folder, model_type, seed=1):
-    """Give a folder with a tokenizer weights with a row for each token, and a config.json."""
-    rows = max(tokenizer_in(folder).get_vocab().values()) + 1
-    draw = np.random.default_rng(seed).standard_normal
-    embeddings, head = _WORDS[model_type]
-    shape = (rows, _WIDTH) if head.endswith("weight") else (rows,)
-    weights = {embeddings: draw((rows, _WIDTH)), head: draw(shape)}
-    weights["encoder.layer.0.attention.output.dense.weight"] = draw((_WIDTH, _WIDTH))
-    weights = {name: value.astype(np.float32) for name, value in weights.items()}
-    save_file(weights, folder / "model.safetensors")
-    ids = {"pad_token_id": tokenizer_in(folder).pad_token_id}
-    config = {"model_type": model_type, "vocab_size": rows, "hidden_size": _WIDTH, **ids}
-    (folder / "config.json").write_text(json.dumps(config))
-    return weights
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +45,7 @@ def made(texts, tmp_path):
     def make(kind):
         folder = tmp_path / "encoder"
         tokenizer_folders.KINDS[kind](folder, texts[:40])
-        return folder, add_model(folder, _CONFIGS[kind])
+        return folder, tokenizer_folders.add_weights(folder, _CONFIGS[kind])
 
     return make
 
@@ -91,7 +68,7 @@ def test_texts_whose_tokens_were_kept_have_the_same_tokens_and_rows(kind, made, 
     old, new = tokenizer_in(folder), tokenizer_in(tmp_path / "trimmed")
     assert len(new.get_vocab()) <= _SIZE == result.config["vocab_size"]
     assert new.special_tokens_map == old.special_tokens_map
-    embeddings, head = _WORDS[_CONFIGS[kind]]
+    embeddings, head = tokenizer_folders.WORDS[_CONFIGS[kind]]
     rows = load_file(tmp_path / "trimmed" / "model.safetensors")
     known, equal = set(new.get_vocab()), 0
     for line in (line for text in texts for line in text.split("\n")):
@@ -103,7 +80,7 @@ def test_texts_whose_tokens_were_kept_have_the_same_tokens_and_rows(kind, made, 
             for name in (embeddings, head):
                 np.testing.assert_array_equal(rows[name][after], weights[name][before])
     assert equal > 100
-    assert rows[embeddings].shape == (_SIZE, _WIDTH)
+    assert rows[embeddings].shape == (_SIZE, 8)
     other = "encoder.layer.0.attention.output.dense.weight"
     np.testing.assert_array_equal(rows[other], weights[other])
 
@@ -159,12 +136,10 @@ def test_what_cannot_be_trimmed_is_refused_in_one_line(made, texts, tmp_path):
             trim.check_size(encoder, size)
     with pytest.raises(BadInput, match="the corpus uses only"):
         trim.trim(encoder, ["犬と猫。"], 2000)
-    definition = json.loads((folder / "tokenizer.json").read_text())
-    definition["model"] = {"type": "WordLevel", "vocab": {"<unk>": 3}, "unk_token": "<unk>"}
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
     with pytest.raises(BadInput, match="a gpt2 model"):
         trim.read_encoder(str(folder))
-    add_model(folder, "modernbert")
+    tokenizer_folders.add_weights(folder, "modernbert")
     (folder / "model.safetensors").rename(folder / "elsewhere")
     with pytest.raises(BadInput, match=r"no model\.safetensors"):
         trim.read_encoder(str(folder))

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.commands import export as folder
 from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.storage import export_folder as folder
 from bigbird_ja.storage.ownership import MARK
 
 FILES = sorted([MARK, "export.json", "sub/a.txt"])

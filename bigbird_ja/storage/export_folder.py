@@ -1,0 +1,97 @@
+"""Put the files of an export in place: a folder with a record of what it was made from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import BadInput, mid_run
+from bigbird_ja.storage import decode, outputs
+from bigbird_ja.storage.disk import scratch_directory
+from bigbird_ja.storage.ownership import Owned
+
+# The last file, the record of what the export was made from: a folder without it is unfinished, and
+# the same command completes it.
+RECORD = "export.json"
+FLAG = "--output_dir"
+_KIND = "export"
+
+
+def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
+    """Refuse, before any work, a place that cannot become an export.
+
+    Args:
+        output_dir: value of `--output_dir`.
+        inputs: flag to folder or file that is read.
+
+    Raises:
+        BadInput: it overlaps with an input, is a file, or holds what no export made.
+    """
+    outputs.refuse_overlap(inputs, {FLAG: output_dir})
+    outputs.check_folder(output_dir, FLAG, _KIND, "choose another folder")
+
+
+def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
+    """Return whether `output_dir` already holds this very export.
+
+    Raises:
+        BadInput: it holds another export, and `overwrite` was not given.
+    """
+    owned = Owned.load(output_dir)
+    path = storage.join(output_dir, RECORD)
+    if owned is None or RECORD not in owned.files or not storage.exists(path):
+        return False
+    recorded = decode.read_json(path, dict[str, Any])
+    if recorded == record:
+        return set(owned.files) <= set(storage.list_tree(output_dir))
+    if overwrite:
+        return False
+    keys = sorted(k for k in {*recorded, *record} if recorded.get(k) != record.get(k))
+    difference = ", ".join(f"{k}: {recorded.get(k)} -> {record.get(k)}" for k in keys[:4])
+    raise BadInput(
+        f"{FLAG} {output_dir} holds another export ({difference}): choose another one, or replace"
+        " it with --overwrite"
+    )
+
+
+def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) -> None:
+    """Make the folder: `fill` writes into a local one, whose files are then put in place.
+
+    Args:
+        output_dir: on disk or gs://. An export that is there is set aside: call `finished` first.
+        record: what it is made from, kept in it.
+        fill: called with an empty local directory.
+
+    Raises:
+        BadInput: a file that no export made has one of the names.
+    """
+    is_remote = storage.is_remote(output_dir)
+    if not is_remote:
+        output_dir = os.path.abspath(os.path.expanduser(output_dir))
+    parent = storage.directory_of(output_dir)
+    beside = None if is_remote else parent  # one file system: files are renamed, not copied
+    prefix = f"{storage.TEMPORARY_PREFIX}{storage.base_name(output_dir)}."
+    with outputs.new_folder(parent), scratch_directory(beside, prefix) as local:
+        fill(local)
+        with outputs.new_folder(output_dir), mid_run():
+            _put_in_place(local, Owned.create(output_dir, _KIND), record)
+
+
+def _put_in_place(local: str, owned: Owned, record: dict[str, Any]) -> None:
+    made = {name: os.path.join(local, name) for name in storage.list_tree(local)}
+    if RECORD not in owned.files:  # what a kill has left of another try
+        owned.remove(owned.files)
+    if moved := owned.set_aside([RECORD, *sorted(set(owned.files) - {RECORD})]):
+        log(f"{owned.path}: the export that was there is now {moved}")
+    owned.note(dict.fromkeys(made))
+    for name in made:
+        storage.make_directory(storage.directory_of(storage.join(owned.path, name)))
+    storage.run_all(
+        [partial(storage.take, path, storage.join(owned.path, n)) for n, path in made.items()]
+    )
+    owned.write(RECORD, (json.dumps(record, ensure_ascii=False, indent=1) + "\n").encode())
