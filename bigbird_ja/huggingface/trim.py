@@ -330,7 +330,7 @@ def _changed_share(
     theirs: FolderTokenizer, files: Mapping[str, bytes], lines: list[str]
 ) -> float | None:
     """Return the share of a text's tokens that the trimmed tokenizer gives otherwise."""
-    ours = FolderTokenizer(folder_tokenizer.pack(files), "the trimmed tokenizer")
+    ours = folder_tokenizer.of_files(files, "the trimmed tokenizer")
     changed = total = 0
     for start in range(0, len(lines), _BATCH):
         batch = lines[start : start + _BATCH]

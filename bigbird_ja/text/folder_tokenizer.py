@@ -80,7 +80,12 @@ def read(folder: str) -> FolderTokenizer:
         for name in storage.list_files(folder)
         if name.endswith(_SUFFIXES)
     }
-    return FolderTokenizer(pack(_described(content, folder)), folder)
+    return of_files(content, folder)
+
+
+def of_files(content: Mapping[str, bytes], source: str) -> FolderTokenizer:
+    """Load a tokenizer from the files of a folder; `source` is where they are from, as `read`."""
+    return FolderTokenizer(pack(_described(content, source)), source)
 
 
 def tokens_in(folder: str) -> dict[str, int | None]:

@@ -90,11 +90,11 @@ def environment(fake, **terms):
 
 def run(arguments, *fakes):
     """Runs a command in this process, which sees these services; exit status, `--json` results."""
-    output = io.StringIO()
+    output = io.TextIOWrapper(io.BytesIO())
     variables = {key: text for fake in fakes for key, text in environment(fake).items()}
     with mock.patch.dict(os.environ, variables), contextlib.redirect_stdout(output):
         status = cli.run_command_line([*arguments, "--json"])
-    return status, json.loads(output.getvalue())
+    return status, json.loads(output.buffer.getvalue())
 
 
 def start(root, fake, *more, steps=400, **terms):
