@@ -110,15 +110,13 @@ _PRICED_MFU = {
     **{"v2": 0.34, "v3": 0.34, "v4": 0.20, "v5e": 0.25},
     **{"v5p": 0.20, "v6e": 0.10, "v7x": 0.11},
 }
-# By machine code, of the step that runs there, with kernels, by architecture (libtpu 0.0.52; with
-# 0.0.42.1 the parts that were counted again are within 4 %: docs/lab/preflight.md, "Versions").
-# BigBird: 58.8 M cycles on v5e:2x4, and 2.1 M for products at the peak; of v6e one chip's 29.0 M,
-# and for the sums over 2x4 their links' time on paper, 3.5 ms. ModernBERT (`make bench-length`):
-# one chip's cycles for one sequence at 1,024 tokens, where the share is least, and the sums as
-# BigBird's, by its parameters.
+# By machine code, of the step that runs there, with kernels, by architecture (libtpu 0.0.42.1).
+# BigBird: 60.0 M cycles on v5e:2x4; of v6e one chip's 26.0 to 27.1 M, and for the sums over 2x4
+# their links' time on paper, 3.5 ms. ModernBERT (`make bench-length`): one chip's cycles for one
+# sequence at 1,024 tokens, where the share is least, and the sums as BigBird's, by its parameters.
 CODE_MFU: dict[str, dict[str, float]] = {
-    "bigbird": {"v5e": 0.63, "v6e": 0.27},
-    "modernbert": {"v5e": 0.56, "v6e": 0.22},
+    "bigbird": {"v5e": 0.63, "v6e": 0.29},
+    "modernbert": {"v5e": 0.57, "v6e": 0.24},
 }
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
