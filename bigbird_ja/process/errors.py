@@ -190,7 +190,9 @@ def classify(error: BaseException) -> CommandError | None:
         return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
     for names, pattern, kind, what, advice in _RULES:
         if (not names or name in names.split()) and re.search(pattern, text):
-            line = summary_line(error).partition(". ")[0]  # links and advice follow
+            line = summary_line(error)
+            if "Credentials" in names:  # links and advice follow
+                line = line.partition(". ")[0]
             return kind(f"{what}: {line.rstrip('.')}: {advice}")
     return None
 

@@ -48,8 +48,10 @@ def check_format(version: str, where: str, advice: str) -> None:
         BadInput: it was written before 0.1.0, or by a later version.
     """
     if version != FORMAT_VERSION:
-        found = f"has format {version or None!r}, this version reads {FORMAT_VERSION}"
-        raise BadInput(f"{where}: {found}: install the version that wrote it, or {advice}")
+        found = repr(version) if version else "None (written before 0.1.0)"
+        raise BadInput(
+            f"{where}: has format {found}, this version reads {FORMAT_VERSION}: {advice}"
+        )
 
 
 def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:

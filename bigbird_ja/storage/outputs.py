@@ -62,6 +62,8 @@ def check_folder_place(path: str, flag: str) -> None:
         return
     info = paths.stat_or_none(path)
     if info is None:
+        if os.path.islink(path.rstrip("/")):
+            raise paths.refusal(path, flag, "a symbolic link that leads nowhere: remove it")
         _check_parent(path, flag)
         return
     paths.refuse_special(path, flag, info, "name a folder")

@@ -85,4 +85,4 @@ def refused(flags, capsys, *words, status=2):
     error = [line for line in err.splitlines() if line.startswith("bigbird-ja: ")]
     assert len(error) == 1 and "Traceback" not in err
     for word in words:
-        assert word in error[0]
+        assert word in error[0], error[0]

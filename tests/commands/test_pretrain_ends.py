@@ -156,7 +156,7 @@ def test_a_bucket_that_keeps_refusing_ends_the_run_with_the_cause(runs, fake_gcs
     fake_gcs.clear()
     assert ended.status == 74 and ended.result["reason"] == "io_error", ended.err
     # The lock, which is asked for first; not what the clean-up met afterwards.
-    assert f"{model}/lock.json: " in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    assert f"{model}/lock.json" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
     assert CheckpointStore(model).steps() == []
 
 
