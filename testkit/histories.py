@@ -145,7 +145,11 @@ class History:
                 self._paused += gap  # an ended run's hours stand still
             cloud.advance(cloud.now + gap)
         cloud.advance(cloud.now + LONGEST + self.record.lease + DAY)
-        return broken(cloud, self.record, self._began + self._paused, unending)
+        return self.broken(unending)
+
+    def broken(self, unending):
+        """Name the invariants that it has broken."""
+        return broken(self.cloud, self.record, self._began + self._paused, unending)
 
     def _session(self):
         """One supervisor, to its end, or until it is killed or detached; None then."""

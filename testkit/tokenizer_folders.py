@@ -184,7 +184,7 @@ WORDS = {
 
 def add_weights(folder, model_type, width=8):
     """Give a folder with a tokenizer a config.json and weights: no whole model, but its rows."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
     rows = max(tokenizer.get_vocab().values()) + 1
     draw = np.random.default_rng(1).standard_normal
     embeddings, head = WORDS[model_type]

@@ -37,7 +37,7 @@ CASES = (
     (_PLAN_TWO + " --data_dir={w}/data", "give one for each, in the same order"),
     (_PLAN_TWO + " --num_train_steps=100", "each config has its own steps"),
     (_TOKENIZE + " --input={w}/corpus.jsonl --set=model.num_layers=3", "does not use it"),
-    ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "Not a directory"),
+    ("sample --documents=3 --output={w}/corpus.jsonl/x.jsonl", "is not a folder"),
     ("sample --documents=3 --output={o}.exe", "the name must end in .jsonl"),
     (_TOKENIZE + " --input={t}/none*.jsonl", "no file matches"),
     (_TOKENIZE + " --input=tfds:no_such_set/ja", "cannot be reached or lacks it"),

@@ -30,7 +30,9 @@ _SIZE = 1500
 def tokenizer_in(folder):
     import transformers
 
-    return transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), trust_remote_code=True)
+    type(tokenizer)._auto_class = None  # else the class saves code from now on, in every test
+    return tokenizer
 
 
 @pytest.fixture(scope="module")

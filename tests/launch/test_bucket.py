@@ -68,7 +68,7 @@ def test_files_of_another_version_are_refused(bucket, name):
     files.prepare()
     # Of which nobody knows what a later version keeps in it.
     storage.write_text(run.supervisor(name), '{"spec": {}, "format_version": "9"}')
-    with pytest.raises(BadInput, match="a later one"):
+    with pytest.raises(BadInput, match="has format '9', this version reads"):
         _ = (read_run(bucket, "run-1"), files.load_state())
 
 
