@@ -1,1 +1,1 @@
-"""What is done to a Hugging Face folder that stays one."""
+"""Operations on a Hugging Face folder whose result is one again."""

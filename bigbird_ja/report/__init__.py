@@ -24,7 +24,7 @@ _FRESH_SECONDS = 300.0
 
 
 class RunLogs:
-    """What one MODEL_DIR says of its run."""
+    """Logs of one MODEL_DIR."""
 
     def __init__(self, model_dir: str, now: float) -> None:
         """Read the files.
