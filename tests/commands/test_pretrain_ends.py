@@ -100,20 +100,6 @@ def test_a_disk_that_fills_ends_with_74_and_the_last_checkpoint_intact(runs, tmp
     assert runs.zygote.run(*start).result["global_step"] == STEPS + 5
 
 
-@pytest.mark.estimator  # JAX's runtime asks its compiler: `tests/train/engines`
-def test_a_model_that_does_not_fit_into_memory_is_refused_with_71_before_the_first_step(
-    zygote, inputs, tmp_path
-):
-    model = tmp_path / "model"
-    sizes = ("intermediate_size=1000000", "num_layers=99", "hidden_size=1024")
-    flags = [f"--config={inputs[0]}", f"--data_dir={inputs[1]}", f"--model_dir={model}"]
-    flags += ["--json", "--engine=estimator", *(f"--set=model.{size}" for size in sizes)]
-    ended = zygote.run("pretrain", *flags)
-    assert ended.status == 71 and ended.result["reason"] == "out_of_memory", ended.err
-    assert "needs about" in ended.err and "training.global_batch_size" in ended.err
-    assert "Traceback" not in ended.err and not model.exists()
-
-
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(runs, tmp_path):
     start, model = runs.copied(tmp_path), tmp_path / "model"
     data = model / f"model.ckpt-{STEPS}.data-00000-of-00001"
