@@ -17,6 +17,7 @@ Why the tokens stay the same, by algorithm:
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import itertools
@@ -37,7 +38,7 @@ from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.text import folder_tokenizer
-from bigbird_ja.text.folder_tokenizer import CONFIG, DEFINITION, FolderTokenizer
+from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
 from bigbird_ja.train import hf_folder
 
 _BATCH = 1000  # lines that are encoded in one call
@@ -45,7 +46,6 @@ _BATCH = 1000  # lines that are encoded in one call
 _HELD_OUT_EVERY, _MOST_HELD_OUT = 20, 2000
 _LEAST_USED = 0.5  # share of the wanted tokens that a corpus has to use
 _TABLE = "vocab.txt"  # of a tokenizer in Python: a token in each line
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 # Weights with a row for each token: embeddings and the masked-LM head's output layer.
 _BY_TOKEN = re.compile(
     r"(.*\.)?((word|tok)_embeddings\.weight|decoder\.(weight|bias)|(predictions|lm_head)\.bias)"
@@ -177,18 +177,18 @@ def trim(encoder: Encoder, documents: Iterable[str], size: int) -> Trimmed:
     with Progress(0, "documents") as progress:
         lines = _lines(documents, held_out, progress)
         while batch := list(itertools.islice(lines, _BATCH)):
-            ids = np.concatenate(encoder.tokenizer.encode_arrays(batch))
-            counts += np.bincount(ids, minlength=len(counts))
+            tokens = np.concatenate(encoder.tokenizer.encode_arrays(batch))
+            counts += np.bincount(tokens, minlength=len(counts))
     kept = _chosen(encoder, counts, size)
-    tokenizer = _trimmed_tokenizer(encoder, kept)
-    places = {old: i for i, old in enumerate(kept)}
-    parts = {k: places[i] for k, i in encoder.config.items() if _ID.fullmatch(k) and i in places}
+    new = {old: place for place, old in enumerate(kept)}
+    tokenizer = _trimmed_tokenizer(encoder, new)
+    ids = {key: new[old] for key, old in _stated_ids(encoder).items()}
     weights: dict[str, np.ndarray] = {
         name: value[kept] if _BY_TOKEN.fullmatch(name) else value
         for name, value in encoder.weights.items()
     }
     changed = _changed_share(encoder.tokenizer, tokenizer, held_out)
-    return Trimmed(encoder.config | parts | {"vocab_size": len(kept)}, tokenizer, weights, changed)
+    return Trimmed(encoder.config | ids | {"vocab_size": len(kept)}, tokenizer, weights, changed)
 
 
 def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
@@ -247,22 +247,32 @@ def _lines(documents: Iterable[str], held_out: list[str], progress: Progress) ->
             yield from lines
 
 
+def _stated_ids(encoder: Encoder) -> dict[str, int]:
+    """Return the ids of tokens that config.json states, by key; lists and what is none left out."""
+    size = encoder.tokenizer.vocab_size
+    return {
+        key: value
+        for key, value in encoder.config.items()
+        if _ID.fullmatch(key) and isinstance(value, int) and 0 <= value < size
+    }
+
+
 def _needed(encoder: Encoder) -> set[int]:
     """Return the ids that no vocabulary of this encoder can do without."""
-    tokenizer, config = encoder.tokenizer, encoder.config
-    stated = (value for key, value in config.items() if _ID.fullmatch(key))
-    needed = {i for i in (*stated, *tokenizer.special.by_name().values()) if i is not None}
+    tokenizer = encoder.tokenizer
+    needed = {*_stated_ids(encoder).values(), *tokenizer.special.by_name().values()}
     needed |= {token["id"] for token in encoder.definition.get("added_tokens", ())}
-    if config["model_type"] in hf_folder.ROBERTAS:  # counts positions from its padding id on
+    if (
+        encoder.config["model_type"] in hf_folder.ROBERTAS
+    ):  # counts positions from its padding id on
         needed |= set(range(tokenizer.special.pad + 1))
-    is_byte_level = '"ByteLevel"' in json.dumps(encoder.definition.get("pre_tokenizer"))
     for i, name in enumerate(tokenizer.names):
-        if _BYTE.fullmatch(name) or (is_byte_level and len(name) == 1):
+        if BYTE.fullmatch(name) or (tokenizer.is_byte_level and len(name) == 1):
             needed.add(i)
     if encoder.scores:
         needed.add(int(np.argmin(encoder.scores)))
         needed |= {encoder.definition["model"]["unk_id"]} - {None}
-    return {i for i in needed if i < tokenizer.vocab_size}
+    return needed
 
 
 def _with_parts(encoder: Encoder) -> Callable[[int], set[int]]:
@@ -295,17 +305,16 @@ def _merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(first, second) for first, second in pairs]
 
 
-def _trimmed_tokenizer(encoder: Encoder, kept: list[int]) -> dict[str, bytes]:
-    """Return the files of the tokenizer with only some tokens."""
+def _trimmed_tokenizer(encoder: Encoder, new: Mapping[int, int]) -> dict[str, bytes]:
+    """Return the files of the tokenizer with only some tokens; `new` maps old ids to new ones."""
     files = dict(encoder.tokenizer.files)
     names = encoder.tokenizer.names
-    new = {old: i for i, old in enumerate(kept)}
     if not encoder.definition:
-        return files | {_TABLE: "".join(f"{names[i]}\n" for i in kept).encode()}
-    definition = json.loads(json.dumps(encoder.definition))
+        return files | {_TABLE: "".join(f"{names[i]}\n" for i in new).encode()}
+    definition = copy.deepcopy(encoder.definition)
     model = definition["model"]
     if model["type"] == "Unigram":
-        model["vocab"] = [model["vocab"][i] for i in kept if i < len(model["vocab"])]
+        model["vocab"] = [model["vocab"][i] for i in new if i < len(model["vocab"])]
         model["unk_id"] = new.get(model["unk_id"])
     else:
         model["vocab"] = {name: new[i] for name, i in model["vocab"].items() if i in new}

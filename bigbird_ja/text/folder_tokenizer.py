@@ -53,7 +53,7 @@ _OVERRIDES = ("add_bos_token", "add_eos_token", "auto_map")
 # `trust_remote_code=True`.
 _MODULE = "tokenization_of_transformers"
 _UNUSED = re.compile(r"[\[<|]*unused[_ ]?[0-9]+[\]>|]*")
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -292,6 +292,7 @@ class FolderTokenizer(Tokenizer):
         described = content.pop(VOCABULARY, b"")
         known = decode.decode_json(described, Vocabulary, f"{source}: {VOCABULARY}")
         self.files, self.names, self._known = content, known.names, known
+        self.is_byte_level = known.is_byte_level
         self.vocab_size = len(known.names)
         self.special = known.special
         self.special_ids = self._ids_of_no_text()
@@ -334,7 +335,7 @@ class FolderTokenizer(Tokenizer):
                 data = name.encode()
             elif known.is_byte_level and all(character in _BYTE_OF for character in name):
                 data = bytes(_BYTE_OF[character] for character in name)
-            elif byte := _BYTE.fullmatch(name):
+            elif byte := BYTE.fullmatch(name):
                 data = bytes([int(byte[1], 16)])
             else:
                 data = name.removeprefix(known.prefix).encode("utf-8", "replace")

@@ -61,6 +61,15 @@ def trimmed(folder, target, texts, size=_SIZE):
     return result
 
 
+def test_ids_in_the_config_that_are_none_or_several_do_not_stop_it(made, texts, tmp_path):
+    folder, _ = made("XLM-R's unigram")
+    config = json.loads((folder / "config.json").read_text())
+    more = {"eos_token_id": [2, 4], "bos_token_id": -1, "cls_token_id": None, "sep_token_id": 10**9}
+    (folder / "config.json").write_text(json.dumps(config | more))
+    result = trimmed(folder, tmp_path / "trimmed", texts)
+    assert result.config["pad_token_id"] == tokenizer_in(tmp_path / "trimmed").pad_token_id == 1
+
+
 @pytest.mark.parametrize("kind", tokenizer_folders.KINDS)
 def test_texts_whose_tokens_were_kept_have_the_same_tokens_and_rows(kind, made, texts, tmp_path):
     if "MeCab" in kind and importlib.util.find_spec("fugashi") is None:
