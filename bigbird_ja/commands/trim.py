@@ -32,7 +32,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> dict[str, Any]:
-    """Trim, unless the output is that already."""
+    """Trim the vocabulary, unless the output folder already holds the result."""
     import functools
 
     from bigbird_ja import __version__

@@ -108,7 +108,7 @@ class Machine:
         )
 
     def is_as(self, run: LaunchedRun) -> bool:
-        """Check that a record asks for such a machine; another price makes no other machine."""
+        """Return whether a run's record asks for a machine with these facts, whatever its price."""
         same = replace(self, usd_per_hour=run.usd_per_hour)
         return same == Machine.of(run, self.requested)
 

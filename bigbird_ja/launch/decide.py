@@ -373,7 +373,7 @@ def enter(state: RunState, phase: Phase, is_made: bool = True) -> RunState:
 
 
 def end_run(state: RunState, ending: Ending, reason: str, message: str) -> Decision:
-    """End the run, after the deletion of its machines."""
+    """End the run once its machines are deleted."""
     state = replace(state, ending=ending, ending_reason=reason, ending_message=message)
     state = enter(state, Phase.REMOVING, is_made=False)
     event = Event("ending", {"ending": ending.value, "reason": reason, "message": message})
@@ -476,7 +476,7 @@ def wait(view: View, most: float = math.inf) -> Decision:
 
 
 def create(view: View, zones: list[str]) -> Decision:
-    """Ask for a TPU in the next of these zones, with the most that it may live.
+    """Request a TPU in the next of these zones, with its maximum lifetime.
 
     The next is the zone of the last TPU, or the one after it where that one gave none.
     """

@@ -230,7 +230,7 @@ class _Supervisor:
         return tpus, unlisted, taken
 
     def _services(self, zone: str) -> list[Tpus]:
-        """Return the services that may have a machine of the run in a zone."""
+        """Return clients of the services that may hold a machine of the run in a zone."""
         state = self._state
         last = [self._service(state.machine)] if zone in state.used_zones else []
         if last and (state.phase is not Phase.IDLE or not state.moves(self._run)):

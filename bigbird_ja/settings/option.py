@@ -35,7 +35,7 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Option:
-    """Value that a user can give; `low` and `high` are allowed, too."""
+    """Setting or flag that a user can give, with an inclusive range from `low` to `high`."""
 
     key: str  # section.name of a setting, or --name of a flag
     kind: type  # int, float, bool or str

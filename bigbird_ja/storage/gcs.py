@@ -203,7 +203,7 @@ class Bucket:
     """
 
     def open_read(self, path: str) -> BinaryIO:
-        """Opens a buffered stream over the generation that is current now."""
+        """Open a buffered stream over the generation that is current now."""
         return io.BufferedReader(ObjectReader(path), 1 << 16)
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
@@ -217,7 +217,7 @@ class Bucket:
         return _stat(current(path))
 
     def exists(self, path: str) -> bool:
-        """Looks for an object of this name, or one below it."""
+        """Look for an object of this name, or one below it."""
         prefix = _directory_prefix(path)
         if prefix:
             with contextlib.suppress(FileNotFoundError):
@@ -228,12 +228,12 @@ class Bucket:
         return False
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Writes one object."""
+        """Write one object."""
         _put(path, io.BytesIO(data), len(data))
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Opens a local file, which is uploaded at the end."""
+        """Open a local file, which is uploaded at the end."""
         with scratch_directory() as scratch:
             local_path = os.path.join(scratch, "object")
             with open(local_path, "wb") as file:
@@ -241,7 +241,7 @@ class Bucket:
             self.upload(local_path, path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replaces one generation; 0 stands for an object that is absent.
+        """Replace one generation; 0 stands for an object that is absent.
 
         The reply to an earlier try may have been lost after the object was stored; a random word
         in its metadata tells our write from another's.
@@ -261,7 +261,7 @@ class Bucket:
             _put(target, file, os.fstat(file.fileno()).st_size)
 
     def take(self, source: str, target: str) -> None:
-        """Uploads a local file and removes it."""
+        """Upload a local file and removes it."""
         self.upload(source, target)
         os.unlink(source)
 
@@ -295,12 +295,12 @@ class Bucket:
             blob_of(path).delete(if_generation_match=int(token), **options(path))
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """Lists the objects directly below, in the bucket's order, which is alphabetical."""
+        """List the objects directly below, in the bucket's order, which is alphabetical."""
         prefix = _directory_prefix(directory)
         return {o.name[len(prefix) :]: _stat(o) for o in _objects(directory, prefix, "/")}
 
     def list_tree(self, directory: str) -> list[str]:
-        """Lists all objects below."""
+        """List all objects below."""
         prefix = _directory_prefix(directory)
         return [o.name[len(prefix) :] for o in _objects(directory, prefix, "")]
 
@@ -311,7 +311,7 @@ class Bucket:
         return [f"{SCHEME}{bucket}/{o.name}" for o in found]
 
     def location(self, path: str) -> str | None:
-        """Returns the region in lower case (`us-central1`, `us`); None where it may not be asked.
+        """Return the region in lower case (`us-central1`, `us`); None where it may not be asked.
 
         Objects may be readable without the right to see the bucket itself.
         """
