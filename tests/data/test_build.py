@@ -13,11 +13,11 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import blocks, build, check, ray_runner, shards, tfrecords
+from bigbird_ja.data import blocks, build, check, parsing, ray_runner, shards
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
 
 
@@ -40,7 +40,7 @@ def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
     special = tokenizer.special
     files = [f"{output}/{s.name}" for s in manifest.train_shards + manifest.eval_shards]
     (batch,) = tf.data.TFRecordDataset(files).batch(10**6)
-    tokens = tfrecords.parse_dynamic(manifest, batch)["tokens"].numpy().ravel()
+    tokens = parsing.parse_dynamic(manifest, batch)["tokens"].numpy().ravel()
     counted = np.bincount(tokens, minlength=1200)
     used = len(tokens) - counted[special.pad]
     counted[[special.pad, special.cls, special.sep]] = 0

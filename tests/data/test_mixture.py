@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import blocks, build, check, tfrecords
+from bigbird_ja.data import blocks, build, check, parsing
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
 
 HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウエオカキクケコサシスセソ"
@@ -70,7 +70,7 @@ def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_f
 def records_of(manifest, output, split, pieces):
     """How often each record's tokens come, by the number of its corpus."""
     is_dynamic = manifest.masking == "dynamic"
-    parse = tfrecords.parse_dynamic if is_dynamic else tfrecords.parse_static
+    parse = parsing.parse_dynamic if is_dynamic else parsing.parse_static
     times = {0: Counter(), 1: Counter()}
     for shard in manifest.shards(split):
         for batch in tf.data.TFRecordDataset(f"{output}/{shard.name}").batch(64):
