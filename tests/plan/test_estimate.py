@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from bigbird_ja import accelerators
-from bigbird_ja.accelerators import load_prices, measured
+from bigbird_ja.accelerators import measured
+from bigbird_ja.accelerators.chips import find
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import World, supervise
@@ -21,13 +22,13 @@ PRICES = load_prices()
 
 
 def rate_of(name, results=None, run=BASE):
-    return estimate.rate_of(accelerators.find(name), Plan(*run, results or Results([])))
+    return estimate.rate_of(find(name), Plan(*run, results or Results([])))
 
 
 def test_rates_come_from_preflight_where_it_was_run():
     results = Results([{"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}])
-    measured = MachineRate(80_000.0, "preflight, one chip, priced cycles", True)
-    assert rate_of("v3-8", results) == measured
+    compiled = MachineRate(80_000.0, "preflight, one chip, priced cycles", True)
+    assert rate_of("v3-8", results) == compiled
     assumed = rate_of("v2-8", results)
     assert assumed.source == "MFU 34%, priced cycles"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
@@ -49,11 +50,11 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, 
 
 def test_each_architecture_has_its_own_share_of_the_peak():
     """By machine code too, of which 0.9 is taken."""
-    modern, machine = with_data(fitted("modernbert-8192")), accelerators.find("v5e-8")
+    modern, machine = with_data(fitted("modernbert-8192")), find("v5e-8")
     rate = rate_of("v5e-8", run=modern).tokens_per_second
     reached = rate * model_flops(*modern, 1) / 8192 / machine.peak_flops
-    assert reached == pytest.approx(0.9 * accelerators.CODE_MFU["modernbert"]["v5e"])
-    assert reached < 0.9 * accelerators.CODE_MFU["bigbird"]["v5e"]
+    assert reached == pytest.approx(0.9 * measured.CODE_MFU["modernbert"]["v5e"])
+    assert reached < 0.9 * measured.CODE_MFU["bigbird"]["v5e"]
     assert rate_of("v5e-8").source == "MFU 57%, 0.9 x machine code"
 
 
