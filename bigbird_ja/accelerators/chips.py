@@ -80,6 +80,16 @@ class Accelerator:
         """Count the virtual machines that the slice consists of."""
         return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
 
+    @property
+    def generation(self) -> int:
+        """Return 3 for `v3-8`, 5 for `v5e-8` and `v5p-8`."""
+        return int(self.chip[1])
+
+    @property
+    def launch_type(self) -> str:
+        """Return the name for `launch --accelerator_type`: Google calls v5e `v5litepod` there."""
+        return self.name.replace("v5e-", "v5litepod-")
+
 
 # Chips, where a name counts them; elsewhere it counts cores, two to a chip.
 _COUNTS_CHIPS = ("v5e", "v6e")
@@ -142,11 +152,6 @@ def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float
     return count * hop * sum(sizes) / ways + carried / (rate * ways * len(sizes))
 
 
-def launch_type(machine: Accelerator) -> str:
-    """Name a slice for `launch --accelerator_type`: Google calls v5e `v5litepod` there."""
-    return machine.name.replace("v5e-", "v5litepod-")
-
-
 def of_topology(name: str) -> Accelerator:
     """Find the slice that `preflight --topology` calls `v5e:2x4` or `v4:2x2x1`.
 
@@ -161,9 +166,3 @@ def of_topology(name: str) -> Accelerator:
             f"{near}; chips: {', '.join(CHIPS)}"
         )
     return of_chips(chip, math.prod(map(int, shape.split("x"))))
-
-
-def generation_of(accelerator_type: str) -> int:
-    """Return 3 for `v3-8`, 5 for `v5litepod-8`."""
-    match = re.match(r"(?:v|tpu)([0-9]+)", accelerator_type)
-    return int(match[1]) if match else 0

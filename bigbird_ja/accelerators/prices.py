@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.chips import CHIPS, find
+from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
 from bigbird_ja.accelerators.rentals import Rental
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
@@ -62,74 +62,66 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
         return by_zone
 
-    def rented(self, accelerator: str, pricing: str) -> list[Rental]:
-        """List who rents a machine out and where, the preferred service first.
+    def rented(self, machine: Accelerator, pricing: str) -> list[Rental]:
+        """List the services that rent a machine, the preferred one first.
 
         Args:
-            accelerator: such as `v5e-8`.
+            machine: TPU slice.
             pricing: on_demand, spot or flex-start.
-
-        Raises:
-            BadInput: no such machine.
         """
-        machine = find(accelerator)
         known = self.rentals.get(machine.chip, [])
         return [one for one in known if one.matches(machine.chips, pricing)]
 
-    def price(self, accelerator: str, pricing: str, zone: str) -> float | None:
+    def price(self, machine: Accelerator, pricing: str, zone: str) -> float | None:
         """Return US dollars per hour of the whole slice in a zone; None if no price is known.
 
         Flex-start counts at the on-demand price, from which Google grants a discount.
         """
-        machine = find(accelerator)
         offer = self.offers(machine.chip).get(zone, Offer())
         price = offer.spot if pricing == "spot" else offer.on_demand
         is_sold = offer.most_chips is None or machine.chips <= offer.most_chips
         return price * machine.chips if price is not None and is_sold else None
 
-    def by_zone(self, accelerator: str, pricing: str) -> list[tuple[str, float | None]]:
+    def by_zone(self, machine: Accelerator, pricing: str) -> list[tuple[str, float | None]]:
         """List the zones that offer a machine with its price, cheapest first, unknown prices last.
 
         Args:
-            accelerator: such as `v5e-8`.
+            machine: TPU slice.
             pricing: on_demand, spot or flex-start.
-
-        Raises:
-            BadInput: no such machine.
         """
-        found = self.rented(accelerator, pricing)
+        found = self.rented(machine, pricing)
         zones = dict.fromkeys(zone for one in found for zone in one.zones)
-        offers = [(zone, self.price(accelerator, pricing, zone)) for zone in zones]
+        offers = [(zone, self.price(machine, pricing, zone)) for zone in zones]
         return sorted(offers, key=lambda offer: (offer[1] is None, offer[1] or 0.0))
 
-    def per_hour(self, accelerator: str, pricing: str, zones: Sequence[str]) -> float:
-        """Return US dollars per hour in the dearest of some zones.
+    def per_hour(self, machine: Accelerator, pricing: str, zones: Sequence[str]) -> float:
+        """Return US dollars per hour in the most expensive of some zones.
 
         Raises:
-            BadInput: no such machine, or one of the zones has no price of it.
+            BadInput: one of the zones has no price of the machine.
         """
-        prices = [self.price(accelerator, pricing, zone) for zone in zones]
+        prices = [self.price(machine, pricing, zone) for zone in zones]
         priced = [price for price in prices if price is not None]
         if not priced or len(priced) < len(prices):
             raise BadInput(
-                f"no {pricing} price for {accelerator} in {', '.join(zones)}: add it in a file for"
+                f"no {pricing} price for {machine.name} in {', '.join(zones)}: add it in a file for"
                 " --price_file"
             )
         return max(priced)
 
-    def usual_zones(self, accelerator: str, pricing: str, near: str = "") -> tuple[str, ...]:
+    def usual_zones(self, machine: Accelerator, pricing: str, near: str = "") -> tuple[str, ...]:
         """Choose zones if the user names none: offered, near the bucket, then cheapest first.
 
-        Zones of other continents are left out where there are others, since traffic costs more than
-        the difference between zones; and those much dearer than the first, since a budget counts
-        the dearest.
+        Zones of other continents are left out if there are others, since traffic costs more than
+        the difference between zones; and those much more expensive than the first, since a budget
+        counts the most expensive.
 
         Args:
-            accelerator: such as `v5e-8`.
+            machine: TPU slice.
             pricing: on_demand, spot or flex-start.
             near: region of the bucket; "" for the United States, where docs/cloud-setup.md puts it.
         """
-        offers = self.by_zone(accelerator, pricing)
+        offers = self.by_zone(machine, pricing)
         priced = {zone: price for zone, price in offers if price is not None}
         zones = [*priced] or [zone for zone, _ in offers]
         continent = (near or "us-").partition("-")[0]
@@ -138,17 +130,17 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
-    def check_zone(self, zone: str, accelerator: str, pricing: str) -> None:
+    def check_zone(self, zone: str, machine: Accelerator, pricing: str) -> None:
         """Check that a zone offers a machine, as far as the table knows.
 
         Raises:
             BadInput: it does not; the message names the nearest zones that do.
         """
-        known = [zone for zone, _ in self.by_zone(accelerator, pricing)]
+        known = [zone for zone, _ in self.by_zone(machine, pricing)]
         if zone not in known:
             near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
             raise BadInput(
-                f"zone {zone!r}: {accelerator} is not offered there, by the package's table; the"
+                f"zone {zone!r}: {machine.name} is not offered there, by the package's table; the"
                 f" nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
             )
 

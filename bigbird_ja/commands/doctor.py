@@ -141,7 +141,7 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
         project: id of the Google Cloud project; None for that of the credentials.
         rows: gets one for each machine and service.
     """
-    from bigbird_ja.accelerators import load_prices
+    from bigbird_ja.accelerators.prices import load_prices
     from bigbird_ja.launch import LaunchedRun, offers, rest
     from bigbird_ja.launch.advice import advise
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bigbird_ja import accelerators
-from bigbird_ja.accelerators import CHIPS, Prices, Rental, generation_of
+from bigbird_ja.accelerators import CHIPS, Prices, Rental
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.launch import LaunchedRun, Presence, Tpu, Tpus, check_still_there, compute, tpu_api
 from bigbird_ja.launch.advice import advise, quota_name
@@ -35,14 +35,15 @@ def find_rentals(flags: Mapping[str, Any], table: Prices) -> list[Rental]:
     except BadInput as error:
         raise BadInput(f"--accelerator_type: {error}") from error
     rented: dict[str, Rental] = {}
-    for one in table.rented(accelerator_type, pricing):
+    for one in table.rented(machine, pricing):
         rented.setdefault(one.service, one)
     flag = "--queued" if queued and service == "auto" else f"--service {service}"
     wanted = "tpu" if queued and service == "auto" else service
     if queued and wanted == "compute":
         raise BadInput("--queued: Compute Engine has no queue: leave --service out, or --queued")
     if not rented and pricing == FLEX_START:
-        chips = ", ".join(chip for chip in CHIPS if table.rented(f"{chip}-8", pricing))
+        machines = {chip: accelerators.find(f"{chip}-8") for chip in CHIPS}
+        chips = ", ".join(chip for chip, one in machines.items() if table.rented(one, pricing))
         raise BadInput(f"--pricing {pricing}: only for {chips}, not for {accelerator_type}")
     if not rented:
         raise BadInput(
@@ -69,7 +70,7 @@ def image(rental: Rental, accelerator_type: str, engine: str) -> str:
 def engine_on(accelerator_type: str, engine: str) -> str:
     """Choose the engine of a new run on a TPU of this type, as `pretrain --engine` does."""
     if engine == "auto":
-        return "estimator" if generation_of(accelerator_type) in (2, 3) else "pjrt"
+        return "estimator" if accelerators.find(accelerator_type).generation in (2, 3) else "pjrt"
     return engine
 
 
@@ -84,9 +85,9 @@ def check_engine(accelerator_type: str, engine: str = "auto") -> None:
         BadInput: a slice of several hosts for the engine of one, or a generation that the engine
             fails on.
     """
-    machine, generation = accelerators.find(accelerator_type), generation_of(accelerator_type)
+    machine = accelerators.find(accelerator_type)
     chosen = engine_on(accelerator_type, engine)
-    if chosen == "estimator" and generation >= 5:
+    if chosen == "estimator" and machine.generation >= 5:
         raise BadInput(
             f"{accelerator_type}: tf.estimator of TensorFlow 2.15 fails on TPU v5 and later"
             " (tensorflow/tensorflow#90807, open): use --engine auto"

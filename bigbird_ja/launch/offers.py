@@ -149,7 +149,7 @@ def type_name(run: LaunchedRun) -> str:
     """Name a run's machine as the service calls it that rents it."""
     machine = accelerators.find(run.accelerator_type)
     is_vm = run.service == "compute"
-    return compute.machine_type(machine.name) if is_vm else accelerators.launch_type(machine)
+    return compute.machine_type(machine.name) if is_vm else machine.launch_type
 
 
 def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[ServiceFault]]:
@@ -167,7 +167,8 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     for service in backends.emulated() or backends.MODULES:
         runs: dict[LaunchedRun, Rental] = {}
         for name in accelerators.USUAL:
-            for one in [one for one in table.rented(name, "spot") if one.service == service]:
+            rented = table.rented(accelerators.find(name), "spot")
+            for one in [one for one in rented if one.service == service]:
                 run = LaunchedRun(
                     "", "", project=project, accelerator_type=name, service=one.service
                 )
@@ -182,7 +183,7 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
             zones = {zone: why for zone, why in zones.items() if zone in rental.zones or not why}
             quotas = [listed for zone in zones if (listed := answered.quota(zone, run))]
             texts = {f"{one.metric} {one.usage:g} of {one.limit:g}" for one in quotas}
-            kind = accelerators.launch_type(accelerators.find(run.accelerator_type))
+            kind = accelerators.find(run.accelerator_type).launch_type
             quota = ", ".join(sorted(texts)) or quota_name(kind, service, "spot")
             row = {"accelerator_type": kind, "service": service, "quota": quota, "zones": zones}
             rows.append(row)

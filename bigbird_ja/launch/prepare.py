@@ -91,9 +91,10 @@ def make_record(
     run = replace(run, project=run.project or "MY-PROJECT")
     if not is_dry:  # `offered` asks the services
         return run, warnings
-    zones = flags["zones"] or table.usual_zones(kind, pricing)
+    machine = accelerators.find(kind)
+    zones = flags["zones"] or table.usual_zones(machine, pricing)
     for zone in zones:
-        table.check_zone(zone, kind, pricing)
+        table.check_zone(zone, machine, pricing)
     run, more = _from_rental(run, flags, table, rental, zones)
     return run, [*warnings, *more]
 
@@ -108,7 +109,7 @@ def _from_rental(
     """
     kind, warnings, usd = run.accelerator_type, [TRC] if rental.service == "compute" else [], 0.0
     try:
-        usd = table.per_hour(kind, run.pricing, zones)
+        usd = table.per_hour(accelerators.find(kind), run.pricing, zones)
     except BadInput as error:
         if run.max_usd is not None:
             raise BadInput(f"--max_cost needs a price: {error}") from error
@@ -144,8 +145,10 @@ def offered(
         BadInput: no service offers the machine in these zones; the message has those that do.
     """
     kind, given, is_offered = run.accelerator_type, flags["zones"], False
-    usual = given or table.usual_zones(kind, run.pricing, _location(run.bucket))
-    zones = given or [*dict.fromkeys((*usual, *(z for z, _ in table.by_zone(kind, run.pricing))))]
+    machine = accelerators.find(kind)
+    usual = given or table.usual_zones(machine, run.pricing, _location(run.bucket))
+    offered_in = [zone for zone, _ in table.by_zone(machine, run.pricing)]
+    zones = given or [*dict.fromkeys((*usual, *offered_in))]
     refusals, elsewhere = list[str](), list[str]()
     rentals, before = backends.find_rentals(flags, table), read_run(run.bucket, run.name)
     if machine := before and machine_of(before):

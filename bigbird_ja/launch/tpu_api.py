@@ -98,7 +98,7 @@ def creation(
     machine's watcher keeps it.
     """
     node: Json = {
-        "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
+        "acceleratorType": accelerators.find(run.accelerator_type).launch_type,
         "runtimeVersion": run.runtime_version,
         "labels": {**launch.labels_of(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),

@@ -245,9 +245,9 @@ def make_rows(
     ]
     for machine in dict.fromkeys(machines):
         for pricing in PRICINGS:
-            zones, price = prices.usual_zones(machine.name, pricing, near), None
+            zones, price = prices.usual_zones(machine, pricing, near), None
             with contextlib.suppress(BadInput):  # no price is known
-                price = prices.per_hour(machine.name, pricing, zones)
+                price = prices.per_hour(machine, pricing, zones)
             rows += [make_row(runs, machine, pricing, zones, price)] if zones else []
     return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
 

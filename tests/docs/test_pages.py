@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.accelerators import load_prices
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.cli import command_flags
 from bigbird_ja.plan import estimate
 from bigbird_ja.settings import requested_data

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.accelerators import load_prices
+from bigbird_ja.accelerators.chips import find
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import backends, flex_start, offers, prepare, tpu_api
 from bigbird_ja.launch.advice import TRC, advise
 from bigbird_ja.launch.decide import lacks_quota
@@ -72,7 +73,7 @@ def test_zones_that_lack_the_type_or_its_image_are_left_out_with_a_line(settle, 
     fake_tpu.images["europe-west4-b"] = ["v2-alpha-tpuv5-lite"]
     run, _, _ = settle("v5litepod-8", [fake_tpu])
     assert run.zones == ("europe-west4-b",)
-    assert run.usd_per_hour == TABLE.per_hour("v5e-8", "spot", ["europe-west4-b"])
+    assert run.usd_per_hour == TABLE.per_hour(find("v5e-8"), "spot", ["europe-west4-b"])
 
 
 def test_no_zone_is_left(settle, fake_tpu):
@@ -104,7 +105,7 @@ def test_an_answer_of_another_form_is_a_passing_fault(settle, fake_tpu, monkeypa
     monkeypatch.setattr(fake_tpu, "offer", lambda *more: (200, listed))
     run, notes, _ = settle("v3-8", [fake_tpu])
     assert "an answer of another form: projects/p/locations: locations" in notes[0]
-    assert run.zones == TABLE.usual_zones("v3-8", "spot")
+    assert run.zones == TABLE.usual_zones(find("v3-8"), "spot")
     with pytest.raises(ServiceFault) as caught:
         monkeypatch.setattr(fake_tpu, "answer", lambda *more: (200, {"nodes": [{"name": "x"}]}))
         support.client(fake_tpu).list("z")
@@ -115,7 +116,7 @@ def test_compute_engine_is_preferred_and_bills(settle, fake_tpu, fake_compute):
     fake_compute.types["us-east1-d"] = []
     run, notes, left = settle("v6e-8", [fake_tpu, fake_compute])
     assert (run.service, run.zones) == ("compute", ("us-central1-b",))
-    assert run.usd_per_hour == TABLE.per_hour("v6e-8", "spot", ["us-central1-b"])
+    assert run.usd_per_hour == TABLE.per_hour(find("v6e-8"), "spot", ["us-central1-b"])
     left_out = "us-east1-d is left out: Compute Engine does not offer ct6e-standard-8t"
     assert notes == [left_out, f"warning: {TRC}"] and fake_tpu.requests == []
     run, notes = next(left)  # Compute Engine lacked quota

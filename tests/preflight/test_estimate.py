@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigbird_ja.accelerators import CHIPS, MEGACORE
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import Program
