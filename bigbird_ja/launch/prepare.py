@@ -91,10 +91,10 @@ def make_record(
     run = replace(run, project=run.project or "MY-PROJECT")
     if not is_dry:  # `offered` asks the services
         return run, warnings
-    machine = accelerators.find(kind)
-    zones = flags["zones"] or table.usual_zones(machine, pricing)
+    accelerator = accelerators.find(kind)
+    zones = flags["zones"] or table.usual_zones(accelerator, pricing)
     for zone in zones:
-        table.check_zone(zone, machine, pricing)
+        table.check_zone(zone, accelerator, pricing)
     run, more = _from_rental(run, flags, table, rental, zones)
     return run, [*warnings, *more]
 
@@ -145,9 +145,9 @@ def offered(
         BadInput: no service offers the machine in these zones; the message has those that do.
     """
     kind, given, is_offered = run.accelerator_type, flags["zones"], False
-    machine = accelerators.find(kind)
-    usual = given or table.usual_zones(machine, run.pricing, _location(run.bucket))
-    offered_in = [zone for zone, _ in table.by_zone(machine, run.pricing)]
+    accelerator = accelerators.find(kind)
+    usual = given or table.usual_zones(accelerator, run.pricing, _location(run.bucket))
+    offered_in = [zone for zone, _ in table.by_zone(accelerator, run.pricing)]
     zones = given or [*dict.fromkeys((*usual, *offered_in))]
     refusals, elsewhere = list[str](), list[str]()
     rentals, before = backends.find_rentals(flags, table), read_run(run.bucket, run.name)

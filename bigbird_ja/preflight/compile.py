@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip, of_topology
+from bigbird_ja.accelerators import chips
+from bigbird_ja.accelerators.chips import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight import machine_code
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import INSTALL, BadInput, CommandError
@@ -78,7 +79,7 @@ def of_topology(name: str) -> Target:
         BadInput: a name of another form.
     """
     try:
-        machine = of_topology(name)
+        machine = chips.of_topology(name)
     except BadInput as error:
         raise BadInput(f"--topology {error}") from error
     shape = name.partition(":")[2]
