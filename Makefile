@@ -16,8 +16,8 @@ PYTHONS := .venv-3.12 .venv-3.13
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-.PHONY: help install install-all demo test test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly locks lint types audit mutants docs site clean \
-	probe soak size \
+.PHONY: help install install-all demo demo-3.12 test test-docs test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly \
+	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
 	bench-bad-input bench-leaks bench-clock bench-blind bench-restart bench-startup $(addprefix bench-,$(LEARN))
 
@@ -47,11 +47,17 @@ $(PYTHONS:=/.installed): .venv-%/.installed: requirements/main.lock pyproject.to
 locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
 	@UV=$(BIN)/uv scripts/make_locks.sh $(UPGRADE)
 
-demo: $(STAMP) ## the whole road on a generated corpus, under two minutes on two cores
+demo: $(STAMP) ## every step on a generated corpus, under two minutes on two cores
 	@$(BIN)/bigbird-ja demo
+
+demo-3.12: demo-%: .venv-%/.installed
+	@.venv-$*/bin/bigbird-ja demo --work_dir out/demo-$*
 
 test: $(STAMP) ## the tests
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST)
+
+test-docs: $(ALL) ## the guide's commands, a notebook and the examples, at toy size
+	@$(BIN)/python -m pytest $(WORKERS) -m docs tests/docs $(PYTEST)
 
 test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differs between versions, beside TensorFlow 2.15
 	@.venv-estimator/bin/python -m pytest $(WORKERS) -m "(estimator or both) and not nightly" $(PYTEST)
@@ -62,17 +68,20 @@ test-kaggle: .venv-kaggle/.installed ## what differs between versions, with what
 test-python-3.12 test-python-3.13: test-python-%: .venv-%/.installed ## the engine and the checkpoints, on another Python that is promised
 	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not nightly" -k "not muon" $(PYTEST) tests/train/engines tests/test_releases.py
 
-test-nightly: $(ALL) ## what is long and rare, then every other environment (hours)
-	@$(BIN)/python -m pytest $(WORKERS) -m nightly
-	@$(MAKE) test-estimator test-kaggle
+test-nightly: $(ALL) ## long and rare tests, in the parts of tests/nightly.yaml (hours; PART: one of them)
+	@$(BIN)/python -m scripts.nightly $(or $(PART),all)
 
-lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages; the four totals of size
+wheel: $(STAMP) ## build dist/*.whl, and run its doctor and demo from a new environment elsewhere
+	@scripts/check_wheel.sh
+
+lint: $(STAMP) ## ruff; import order; links of the pages; totals of size; overdue nightly parts
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
 	@$(BIN)/python -m scripts.size --check
+	@$(BIN)/python -m scripts.nightly --check
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy
