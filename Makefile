@@ -19,7 +19,7 @@ SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 .PHONY: help install install-all demo demo-3.12 test test-docs test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly \
 	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
-	bench-bad-input bench-leaks bench-clock bench-blind bench-restart bench-startup $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-leaks bench-clock bench-blind bench-restart $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -93,8 +93,8 @@ mutants: $(STAMP) ## changes each expression of the modules that delete, rent, l
 audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the network)
 	@$(BIN)/pip-audit --requirement requirements/main.lock --disable-pip --no-deps
 
-bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece (REV: a commit)
-	@$(BIN)/python -m scripts.bench_data $(if $(REV),--rev=$(REV))
+bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor
+	@$(BIN)/python -m scripts.bench_data
 
 bench-step: $(ALL) ## TPU cycles and memory of the train step against the ancestor's, on slices, by length (hours; QUICK=--quick)
 	@$(BIN)/python -m scripts.bench_step $(QUICK)
@@ -112,10 +112,7 @@ bench-blind: $(ALL) ## predict the steps of docs/lab/clock_blind.json that have 
 	@$(BIN)/python -m scripts.clock --blind --only "$(ONLY)"
 
 bench-restart: $(STAMP) ## from a killed process to its first new step, with cached programs and without
-	@$(BIN)/python -m scripts.bench_startup
-
-bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (a commit)
-	@$(BIN)/python -m scripts.bench_startup --rev $(REV)
+	@$(BIN)/python -m scripts.bench_restart
 
 bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens (many hours; goes on from WORK_DIR and docs/images, ANEW=--anew repeats these)
 	@$(BIN)/python -m scripts.learn recipe-rates --work_dir $(or $(WORK_DIR),out/recipe)
