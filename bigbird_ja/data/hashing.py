@@ -18,7 +18,7 @@ GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads consecutive integers
 
 
 class Purpose(IntEnum):
-    """Tells what a hash is for: two purposes never share a stream."""
+    """Purposes of hashes; two purposes never share a stream."""
 
     SHARD_ORDER = 1
     READER_ORDER = 2
@@ -46,7 +46,7 @@ def mix(values: Any) -> npt.NDArray[np.uint32]:
 
 
 def fold(key: Any, value: Any) -> npt.NDArray[np.uint32]:
-    """Return the key of one more coordinate, as in `fold(fold(seed_key, epoch), record)`."""
+    """Combine a key with one more coordinate, as in `fold(fold(seed_key, epoch), record)`."""
     key = np.asarray(key, dtype=np.uint32)
     value = np.asarray(value).astype(np.uint32)
     with np.errstate(over="ignore"):
