@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.launch import startup
-from bigbird_ja.settings.resolve import preset_names, preset_path
+from bigbird_ja.settings.preset_files import preset_names, preset_path
 from testkit import ROOT, command_line
 
 

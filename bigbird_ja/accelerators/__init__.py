@@ -32,7 +32,7 @@ from msgspec import Meta
 from bigbird_ja import storage
 from bigbird_ja.accelerators.rentals import Rental
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import nearest
+from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.storage import decode
 
 _GIB = 1 << 30

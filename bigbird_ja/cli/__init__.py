@@ -207,7 +207,7 @@ def load_command(name: str) -> Any:
         BadInput: no such command; the message names the nearest one.
     """
     if name not in COMMANDS:
-        from bigbird_ja.settings.option import nearest
+        from bigbird_ja.settings.suggestions import nearest
 
         raise BadInput(f"no command {name!r}{nearest(name, COMMANDS)}: `bigbird-ja` lists them")
     return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")

@@ -15,8 +15,9 @@ from typing import Any
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, in_words, near, suggestion
+from bigbird_ja.settings.option import Option, in_words
 from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.suggestions import near, suggestion
 
 Args = flags.FlagValues  # the flags of a command, parsed
 

@@ -13,7 +13,7 @@ from bigbird_ja.settings.schema import OPTIONS
 
 if TYPE_CHECKING:
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.settings.resolve import Override
+    from bigbird_ja.settings.provenance import Override
     from bigbird_ja.settings.schema import Config
 
 _MOST_UNKNOWN = 0.01  # share of tokens above which a data set is warned of
@@ -63,7 +63,8 @@ def resolve(
     Raises:
         BadInput: also a setting that has no effect without a flag that is not there.
     """
-    from bigbird_ja.settings.resolve import Override, resolve_config
+    from bigbird_ja.settings.provenance import Override
+    from bigbird_ja.settings.resolve import resolve_config
 
     given = [
         Override(command_flags.declared(flag).setting, flag.value, f"--{flag.name}")

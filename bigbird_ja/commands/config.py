@@ -29,8 +29,10 @@ def define_flags(flags: Flags) -> None:
 def run(args: Args) -> dict[str, Any]:
     """Prints the settings."""
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings.resolve import preset_purposes, resolve_config
-    from bigbird_ja.settings.values import config_warnings, flatten
+    from bigbird_ja.settings.checks import config_warnings
+    from bigbird_ja.settings.preset_files import preset_purposes
+    from bigbird_ja.settings.resolve import resolve_config
+    from bigbird_ja.settings.values import flatten
     from bigbird_ja.storage.decode import FORMAT_VERSION
 
     config, overrides = resolve_config(args.config, args.set)

@@ -28,7 +28,7 @@ from bigbird_ja.process.children import bigbird_ja
 from bigbird_ja.process.console import human_bytes, table
 from bigbird_ja.process.errors import INSTALL, BadInput, CommandError, require
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings import requested_data
+from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import outputs

@@ -39,10 +39,10 @@ from bigbird_ja.launch.supervise import Stop, World, service_clock
 from bigbird_ja.process import errors, signals, streams
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import Override
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.provenance import Override, echo_settings
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import config_warnings, echo_settings
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.lease import LeaseLost
 

@@ -78,8 +78,9 @@ def run(args: Args) -> dict[str, Any]:
     """Makes the data set."""
     from bigbird_ja.data import build, ray_runner
     from bigbird_ja.data.manifest import spec_of
-    from bigbird_ja.settings.resolve import preset_names, resolve_config
-    from bigbird_ja.settings.values import echo_settings
+    from bigbird_ja.settings.preset_files import preset_names
+    from bigbird_ja.settings.provenance import echo_settings
+    from bigbird_ja.settings.resolve import resolve_config
     from bigbird_ja.storage import hub
     from bigbird_ja.text.corpus import open_corpus
 

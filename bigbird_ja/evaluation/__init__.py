@@ -19,7 +19,7 @@ from bigbird_ja.data import tfrecords
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
 from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.model.state_dict import SETTINGS, to_hugging_face, to_stock
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 from bigbird_ja.train import hf_folder

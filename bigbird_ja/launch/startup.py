@@ -26,10 +26,10 @@ from bigbird_ja.launch.backends import MODULES, engine_on
 from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import config_to_yaml, read_config
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import changes, config_to_yaml
+from bigbird_ja.settings.values import changes
 from bigbird_ja.storage import decode
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".lock", ".typed")

@@ -13,7 +13,7 @@ from bigbird_ja import accelerators
 from bigbird_ja.accelerators import COUNTED, PRICINGS, Accelerator, Prices, environment
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 

@@ -23,7 +23,7 @@ from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight import machine_code
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import INSTALL, BadInput, CommandError
-from bigbird_ja.settings.option import nearest
+from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train.engines.lowering import LoweredStep

@@ -14,7 +14,7 @@ from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.schema import Config, used_by
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.storage import decode

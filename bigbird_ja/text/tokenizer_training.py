@@ -26,7 +26,7 @@ from bigbird_ja import storage
 from bigbird_ja.process import children
 from bigbird_ja.process.console import Progress, waiting
 from bigbird_ja.process.errors import BadInput, classify
-from bigbird_ja.settings import TokenizeConfig
+from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.text import model_proto, split_sentences
 from bigbird_ja.text.corpus import Corpus

@@ -13,7 +13,7 @@ import pytest
 from bigbird_ja import cli, plan
 from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli import command_flags
-from bigbird_ja.settings import requested_data
+from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from scripts import make_docs
 from testkit import ROOT

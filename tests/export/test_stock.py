@@ -11,7 +11,7 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME
 from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.settings import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text import articles, read_tokenizer
 from bigbird_ja.train import hf_folder

@@ -14,7 +14,7 @@ from bigbird_ja.launch.prepare import check_name, region_warnings
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings import requested_data
+from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.schema import Config
 
 

@@ -21,7 +21,7 @@ from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.process.errors import BadInput, require
 from bigbird_ja.run.model import STEP, read_variables, slot_name
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import Choice, Job, Resumption, Snapshot, StepResult

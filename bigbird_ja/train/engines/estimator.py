@@ -24,7 +24,7 @@ from bigbird_ja.model.forward import Forward
 from bigbird_ja.process import children
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.model import parameters_of
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines.devices import resolve_tpu
