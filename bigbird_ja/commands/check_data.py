@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import data_report, data_summary
+from bigbird_ja.data.summary import data_report, data_summary
 from bigbird_ja.process.console import Progress, log, printable
 from bigbird_ja.process.errors import BadInput
 

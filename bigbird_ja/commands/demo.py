@@ -15,8 +15,8 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.process import console
-from bigbird_ja.process.children import bigbird_ja
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.run_command import run_command
 from bigbird_ja.run import log as run_log
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.ownership import Owned
@@ -71,15 +71,15 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
 
     config = ["--config", "tiny-cpu"]
     headline("1. A corpus: generated Japanese articles in Wiki40b layout")
-    bigbird_ja(["sample", "--output", corpus, "--documents", "400", "--seed", "7"])
+    run_command(["sample", "--output", corpus, "--documents", "400", "--seed", "7"])
     headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
     # Fewer pieces than real text needs: the generated one has few characters.
     tokenize = ["tokenize", *config, "--vocab_size", "2000", "--input", corpus]
-    bigbird_ja([*tokenize, "--output_prefix", prefix])
+    run_command([*tokenize, "--output_prefix", prefix])
     headline("3. Training data: full sequences in shuffled shards, one part held out")
     text = ["--input", corpus, "--tokenizer", tokenizer]
-    bigbird_ja(["make-data", *config, *text, "--output_dir", data, "--num_workers", "2"])
+    run_command(["make-data", *config, *text, "--output_dir", data, "--num_workers", "2"])
     pretrain = ["pretrain", *config, "--data_dir", data, "--model_dir", model]
     # The kill comes halfway between two saves, so that some logged steps are made twice.
     pretrain += ["--num_train_steps", str(steps), "--set", "checkpoints.save_every_minutes=60"]
@@ -88,19 +88,19 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     killed = storage.join(work_dir, _KILLED)
     if not storage.exists(killed):  # else an interrupted demo has done this
         at = steps * 3 // 8
-        bigbird_ja(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
+        run_command(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
         owned.write(_KILLED, json.dumps(read_losses(model)).encode())
     headline("5. The same command again: it resumes, in the data too")
-    bigbird_ja(pretrain)
+    run_command(pretrain)
     before = {int(step): loss for step, loss in json.loads(storage.read_bytes(killed)).items()}
     result = {"work_dir": work_dir, **compare_losses(model, before)}
     headline("6. Evaluation on held-out documents")
-    evaluated = bigbird_ja(["evaluate", "--model_dir", model, "--data_dir", data])
+    evaluated = run_command(["evaluate", "--model_dir", model, "--data_dir", data])
     headline("7. What the model puts at [MASK], in sentences that the corpus does not have")
     texts = ["--text", "\n".join(_TEXTS), "--top_k", "3"]
-    filled = bigbird_ja(["fill-mask", "--model_dir", model, *texts])
+    filled = run_command(["fill-mask", "--model_dir", model, *texts])
     headline("8. A page about the run")
-    bigbird_ja(["report", "--model_dir", model, "--output", f"{work_dir}/report.html"])
+    run_command(["report", "--model_dir", model, "--output", f"{work_dir}/report.html"])
     measured = {f"eval_{key}": evaluated[f"masked_lm_{key}"] for key in ("loss", "accuracy")}
     return {**result, **measured, "masks": filled["masks"]}
 

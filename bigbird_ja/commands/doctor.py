@@ -24,9 +24,10 @@ from typing import Any
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.process.children import bigbird_ja
 from bigbird_ja.process.console import human_bytes, table
-from bigbird_ja.process.errors import INSTALL, BadInput, CommandError, require
+from bigbird_ja.process.errors import BadInput, CommandError
+from bigbird_ja.process.extras import INSTALL, require
+from bigbird_ja.process.run_command import run_command
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.data_facts import requested_data
 from bigbird_ja.settings.resolve import resolve_config
@@ -187,7 +188,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
     outputs.check_folder(work_dir, "--work_dir", _KIND, "name another folder")
     storage.make_directory(work_dir)
     owned = Owned.create(work_dir, _KIND)
-    machine = bigbird_ja(["doctor"])
+    machine = run_command(["doctor"])
     observed = {check["name"]: check["observed"] for check in machine["checks"]}
     for private in ("credentials", "project", "offers"):
         observed.pop(private, None)
@@ -197,7 +198,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
     count, kind = (int(match[1]), match[2]) if match else (1, "")
     chip = devices.CHIP_OF_KIND.get(kind)
     corpus = storage.join(work_dir, "corpus.jsonl")
-    bigbird_ja(["sample", "--output", corpus, "--documents", str(_DOCUMENTS)])
+    run_command(["sample", "--output", corpus, "--documents", str(_DOCUMENTS)])
     runs = {}
     for name, folder in zip(names, folders, strict=True):
         runs[name] = _one(name, storage.join(work_dir, folder), corpus, count, chip, "TPU" in kind)
@@ -205,7 +206,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
     owned.write(run_log.MEASURED, json.dumps(result, indent=1).encode())
     page = storage.join(work_dir, "measured.html")
     shown = [word for run in runs.values() for word in ("--model_dir", run["model_dir"])]
-    bigbird_ja(["report", *shown, "--output", page])
+    run_command(["report", *shown, "--output", page])
     print(f"measured: {storage.join(work_dir, run_log.MEASURED)}, {page}")
     return result
 
@@ -221,15 +222,15 @@ def _one(
     storage.make_directory(folder)
     prefix = storage.join(folder, "pieces")
     pieces = ["--vocab_size", str(_PIECES), "--output_prefix", prefix]
-    bigbird_ja(["tokenize", *here, "--input", corpus, *pieces])
+    run_command(["tokenize", *here, "--input", corpus, *pieces])
     tokenizer = storage.join(folder, "tokenizer.model")
     storage.write_bytes(tokenizer, _filled(storage.read_bytes(f"{prefix}.model"), config))
     text = ["--input", corpus, "--tokenizer", tokenizer]
-    bigbird_ja(["make-data", *here, *text, "--output_dir", data])
+    run_command(["make-data", *here, *text, "--output_dir", data])
     train = ["--batch_size", str(batch), "--num_train_steps", str(_STEPS)]
     train += ["--profile_steps", _PROFILED, "--set", f"training.log_every_steps={_EVERY}"]
     train += ["--set", "training.warmup_steps=0", *(["--use_tpu"] if on_tpu else [])]
-    bigbird_ja(["pretrain", *here, *train, "--data_dir", data, "--model_dir", model])
+    run_command(["pretrain", *here, *train, "--data_dir", data, "--model_dir", model])
     result = {"model_dir": model, "global_batch_size": batch, **_measured(model)}
     tokens = batch * requested_data(config).seq_length
     result["tokens_per_second"] = tokens / result["step_ms"] * 1e3
@@ -274,7 +275,7 @@ def _measured(model_dir: str) -> dict[str, Any]:
 def _predicted(arguments: list[str]) -> dict[str, Any]:
     """Return what `preflight` says, or why it does not."""
     try:
-        (result,) = bigbird_ja(["preflight", *arguments])["chips"]
+        (result,) = run_command(["preflight", *arguments])["chips"]
     except CommandError as error:
         return {"error": str(error)}
     by_code = result["code_cycles"]

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import define_model_flags
+from bigbird_ja.cli.common_flags import define_model_flags
 from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import BadInput, CommandError, require
+from bigbird_ja.process.errors import BadInput, CommandError
+from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode, export_folder, hub
 from bigbird_ja.storage.ownership import Owned
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import define_model_flags
+from bigbird_ja.cli.common_flags import define_model_flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import MASK

@@ -30,7 +30,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
 from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.files import RunFiles, supervisor_lease

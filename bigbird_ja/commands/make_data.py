@@ -14,8 +14,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import data_report, data_summary, define_corpus_flags, resolve
-from bigbird_ja.process import children
+from bigbird_ja.cli.common_flags import define_corpus_flags
+from bigbird_ja.cli.config import resolve
+from bigbird_ja.data.summary import data_report, data_summary
+from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
@@ -104,7 +106,7 @@ def run(args: Args) -> dict[str, Any]:
         tokenizer=tokenizer,
         spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask, args.strip_markers),
         output_dir=args.output_dir,
-        num_workers=args.num_workers or children.available_cores(),
+        num_workers=args.num_workers or workers.available_cores(),
         overwrite=args.overwrite,
         settings="\n".join(settings),
         pack=functools.partial(ray_runner.pack_blocks, num_workers=args.num_workers)

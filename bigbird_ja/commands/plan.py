@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.process.console import human_count, log, table
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.checks import config_warnings

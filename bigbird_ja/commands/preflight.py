@@ -19,7 +19,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 

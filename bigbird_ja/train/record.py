@@ -8,7 +8,7 @@ from typing import Any
 
 from bigbird_ja import __version__, evaluation, storage
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.process import children
+from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
@@ -89,7 +89,7 @@ class Recorder:
         # A resume may change these: results are equal to rounding then, and not bit for bit.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         if "cpu" in engine.device.lower():  # its sums are split among the cores
-            start["cores"] = children.available_cores()
+            start["cores"] = workers.available_cores()
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,

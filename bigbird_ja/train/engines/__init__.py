@@ -19,7 +19,8 @@ import numpy as np
 
 from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.process.errors import BadInput, require
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.extras import require
 from bigbird_ja.run.model import STEP, read_variables, slot_name
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config

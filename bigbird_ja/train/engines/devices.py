@@ -17,7 +17,8 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.process.console import human_bytes, shortened
-from bigbird_ja.process.errors import BadInput, OutOfMemory, StorageError, require
+from bigbird_ja.process.errors import BadInput, OutOfMemory, StorageError
+from bigbird_ja.process.extras import require
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage.ownership import Made, Owned
 from bigbird_ja.train import COMPILED
