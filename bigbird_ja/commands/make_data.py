@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.common_flags import define_corpus_flags
 from bigbird_ja.cli.config import resolve
-from bigbird_ja.data.summary import data_report, data_summary
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
@@ -80,6 +79,7 @@ def run(args: Args) -> dict[str, Any]:
     """Makes the data set."""
     from bigbird_ja.data import build, ray_runner
     from bigbird_ja.data.manifest import spec_of
+    from bigbird_ja.data.summary import data_report, data_summary
     from bigbird_ja.settings.preset_files import preset_names
     from bigbird_ja.settings.provenance import echo_settings
     from bigbird_ja.settings.resolve import resolve_config

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.commands.fill_mask import fill_mask
+from bigbird_ja.evaluation.fill_mask import fill_mask
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model.forward import Forward, encode, masked_lm_logits, next_sentence_logits

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bigbird_ja.commands import demo
-from bigbird_ja.process import errors, run_command
+from bigbird_ja.process import errors
+from bigbird_ja.workflows import demo, run_command
 from testkit.command_line import run_cli
 
 
