@@ -12,13 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import masking, tfrecords
+from bigbird_ja.data import masking, parsing, tfrecords
 from bigbird_ja.data.check import check
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.data.summary import data_report, data_summary
 from bigbird_ja.process.console import Progress, log, printable
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import tokenizer_of
+from bigbird_ja.text.load import tokenizer_of
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _COLORS = {
@@ -73,11 +73,11 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -
         records = list(islice(tfrecords.frames(file), count))
     serialized = tf.constant(records)
     if manifest.masking == "dynamic":
-        parsed = tfrecords.parse_dynamic(manifest, serialized)
+        parsed = parsing.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"].numpy(), parsed["word_starts"].numpy()
         masked = masking.mask(tokens, starts, 0, np.arange(len(records)), 0, manifest.rule())
     else:
-        masked = {k: v.numpy() for k, v in tfrecords.parse_static(manifest, serialized).items()}
+        masked = {k: v.numpy() for k, v in parsing.parse_static(manifest, serialized).items()}
         tokens = masked["input_ids"].copy()
         starts = np.zeros(tokens.shape, bool)  # static records do not store words
     row, slot = np.nonzero(masked["masked_lm_weights"] > 0)

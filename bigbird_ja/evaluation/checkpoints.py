@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from bigbird_ja import evaluation
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation import TrainedModel, load_run
+from bigbird_ja.evaluation.load import TrainedModel, load_run
+from bigbird_ja.evaluation.masked_lm import batch_size, evaluate_model
+from bigbird_ja.evaluation.tensorboard import write_tensorboard
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.process.console import Progress, log, table
 from bigbird_ja.process.errors import BadInput
@@ -105,9 +106,9 @@ def _measure(
     model: TrainedModel, data_dir: str, manifest: Manifest, max_batches: int | None
 ) -> dict[str, Any]:
     """Evaluate, and record it where `pretrain` has marked MODEL_DIR."""
-    total = -(-manifest.eval.sequences // evaluation.batch_size(manifest.seq_length))
+    total = -(-manifest.eval.sequences // batch_size(manifest.seq_length))
     with Progress(min(total, max_batches or total), "batches") as progress:
-        measured = evaluation.evaluate_model(
+        measured = evaluate_model(
             Forward(model.config, model.data, model.params),
             data_dir,
             manifest,
@@ -118,7 +119,7 @@ def _measure(
     result = {"step": model.meta.step, "time": round(time.time(), 3), **measured}
     if Owned.load(model.folder):
         run_log.append_eval(model.folder, result)
-        evaluation.write_tensorboard(model.folder, model.meta.step, result, result["time"])
+        write_tensorboard(model.folder, model.meta.step, result, result["time"])
     return result
 
 

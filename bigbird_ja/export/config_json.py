@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.model.state_dict import SETTINGS

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import (
     config_json,
     model_card,

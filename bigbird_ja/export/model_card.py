@@ -13,7 +13,7 @@ import yaml
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import parity, sentence_transformers
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
@@ -22,7 +22,7 @@ from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.paths import NAMED
-from bigbird_ja.text import MARKERS, MASK
+from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 from bigbird_ja.train import hf_folder
 

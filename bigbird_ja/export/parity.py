@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.storage import decode
 
 _SEQUENCES = 4  # that scores are compared on
@@ -151,7 +151,7 @@ def our_scores(
     """Return the trained model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
     import tensorflow as tf
 
-    from bigbird_ja.data.tfrecords import document_ids
+    from bigbird_ja.data.parsing import document_ids
     from bigbird_ja.model.forward import Forward
 
     forward = Forward(model.config, model.data, model.params)

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export.folder import write_file
 from bigbird_ja.model import pattern
 from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits

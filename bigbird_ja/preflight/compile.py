@@ -27,7 +27,7 @@ from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.train.engines.lowering import LoweredStep
+from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile")
 PACKAGES = ("jax", "jaxlib", "libtpu")
