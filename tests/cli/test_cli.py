@@ -13,7 +13,7 @@ from importlib.util import find_spec
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.cli import tensorflow_setup
+from bigbird_ja.cli import app, tensorflow_setup
 from bigbird_ja.process import errors, extras
 from testkit import command_line
 from testkit.machines import PretendedMachine
@@ -102,7 +102,7 @@ def test_every_end_has_its_status_and_reason_and_no_secret(
         raise error
 
     command = types.SimpleNamespace(define_flags=lambda flags: None, run=run)
-    monkeypatch.setattr(cli, "load_command", lambda name: command)
+    monkeypatch.setattr(app, "load_command", lambda name: command)
     assert cli.run_command_line(["demo", "--json"]) == status
     captured = capsys.readouterr()
     assert json.loads(captured.out)["reason"] == reason
