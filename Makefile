@@ -5,6 +5,7 @@ VENV := .venv
 # What `python -m scripts.learn` compares (scripts/recipes.yaml).
 LEARN := patterns precision precision-copying kernels warm-start
 BIN := $(VENV)/bin
+PYTHON_CODE := bigbird_ja tests testkit scripts docs/examples
 STAMP := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
 # TensorFlow 2.15, the last with TPUEstimator, has an environment of its own; so has what Kaggle's image ships.
@@ -75,8 +76,8 @@ wheel: $(STAMP) ## build dist/*.whl, and run its doctor and demo from a new envi
 	@scripts/check_wheel.sh
 
 lint: $(STAMP) ## ruff; import order; links of the pages; totals of size; overdue nightly parts
-	@$(BIN)/ruff check bigbird_ja tests testkit scripts
-	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
+	@$(BIN)/ruff check $(PYTHON_CODE)
+	@$(BIN)/ruff format --check $(PYTHON_CODE)
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
