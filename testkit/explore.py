@@ -22,8 +22,10 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch import LaunchedRun, Operation, labels_of, supervise
+from bigbird_ja.launch import supervise
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import Operation, labels_of
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World
 from bigbird_ja.process.errors import BadInput, StorageError
@@ -143,8 +145,16 @@ class _Turn:
         path, limit = "gs://bucket/lock.json", 1.5 * POLL
         lease = Lease(path, "busy", silent, limit, *clocks, owner, lambda: 0.0)
         lease._token = process.token
-        wall = lambda: process.offset  # noqa: E731
-        world = World(self, self, self.steady, wall, self._pause, lease.renew, self._stop)
+        world = World(
+            tpus=self,
+            files=self,
+            steady=self.steady,
+            wall=lambda: process.offset,
+            sleep=self._pause,
+            beat=lease.renew,
+            stop=self._stop,
+            metadata=lambda state: {"state": state},
+        )
         supervisor, process.has_looked = object.__new__(supervise._Supervisor), True
         try:
             if process.memory is None:

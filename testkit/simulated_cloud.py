@@ -11,10 +11,13 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch import LaunchedRun, Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.machine.startup import Emulation, terms_of
+from bigbird_ja.launch.machine.watcher import STALLED_SECONDS, age_at_boot
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
-from bigbird_ja.launch.watcher import CREATION_SECONDS, STALLED_SECONDS
+from bigbird_ja.launch.supervise import World
 from bigbird_ja.storage import decode
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
@@ -53,6 +56,7 @@ class Node:
     exit_status: int | None = None  # the trainer ends so, as soon as it has started
     in_line_until: float = 0.0  # a queued resource waits for capacity; math.inf: for ever
     fault: ServiceFault | None = None  # of a queued resource that has FAILED
+    used: float = 0.0  # seconds of its life before it boots, as its watcher counts
 
     @property
     def ends_at(self):
@@ -116,6 +120,19 @@ class SimulatedCloud:
     def __post_init__(self):
         self.script = [*self.script]  # used up here; the list of a test's parameters stays
 
+    def world(self, **more):
+        """The world of a supervisor in which this cloud stands for all of it."""
+        parts = {
+            "tpus": self,
+            "files": self,
+            "steady": self.steady,
+            "wall": self.wall,
+            "sleep": self.sleep,
+            "beat": self.beat,
+            "metadata": lambda state: {"state": state},
+        }
+        return World(**{**parts, **more})
+
     # --- Clock -------------------------------------------------------------------------------
 
     def steady(self):
@@ -162,10 +179,8 @@ class SimulatedCloud:
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
         of the old service stays listed, unbilled)."""
         ready = node.ready_at
-        # The watcher counts from the request, and of what was in line from the boot.
-        before = 0.0 if self.run.queued else min(ready - node.created, CREATION_SECONDS)
         ends = min(
-            ready + node.limit - before,
+            ready + node.limit - node.used,
             max(node.renewed_at, ready) + self.lease,
             node.frozen_at + self.silence,
             self._finish_time(node) + self.ended_patience,
@@ -288,13 +303,13 @@ class SimulatedCloud:
         _raise_scripted(word, "permission", "bad_request", "unavailable")
         if word in ("stockout", "quota", "internal"):
             return self._operation(60.0, ServiceFault(Kind(word), f"scripted {word}"))
-        self._add_node(run, zone, attempt, word, limit)
+        self._add_node(run, zone, attempt, word, limit, metadata.get("state"))
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
         # The operation of a queued resource is over once it stands in line.
         return self._operation(1.0 if run.queued else self.create_seconds, None)
 
-    def _add_node(self, run, zone, attempt, word, limit):
+    def _add_node(self, run, zone, attempt, word, limit, state):
         self.creations += 1
         self.rented_finished += self.saved_step >= self.trainer.target_step
         never = word in ("stuck", "queue_failed")
@@ -305,6 +320,8 @@ class SimulatedCloud:
         labels = labels_of(run, attempt)
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
         node.limit = limit
+        if state is not None and ready < math.inf:
+            node.used = age_at_boot(terms_of(run, Emulation(), state), START + ready)
         node.in_line_until = math.inf if run.queued and word == "stuck" else self.now + waits
         if word == "queue_failed":
             node.fault = ServiceFault(Kind.QUOTA, "scripted: Quota limit in the queue")

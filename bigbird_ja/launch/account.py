@@ -4,9 +4,10 @@ import math
 from dataclasses import fields, replace
 from typing import Any
 
-from bigbird_ja.launch import LaunchedRun, Presence
+from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.service import Presence
 from bigbird_ja.launch.state import LONGEST, Observation, Phase, RunState, View
-from bigbird_ja.launch.watcher import STALLED_SECONDS
 
 SHORTEST = 600.0  # the rest of a budget must pay for so much of another machine
 _BILLED = (Presence.READY, Presence.DELETING)

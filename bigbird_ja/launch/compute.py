@@ -13,9 +13,19 @@ from collections.abc import Mapping
 
 import msgspec
 
-from bigbird_ja import accelerators, launch
-from bigbird_ja.launch import LaunchedRun, Presence, Tpu, rest
+from bigbird_ja.accelerators import Accelerator, region_of
+from bigbird_ja.launch import rest
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json
+from bigbird_ja.launch.service import (
+    RUN_DIR_KEY,
+    RUN_LABEL,
+    Operation,
+    Presence,
+    Tpu,
+    check_still_there,
+    labels_of,
+)
 
 API = "https://compute.googleapis.com/compute/v1"
 EMULATOR_VARIABLE = "BIGBIRD_JA_COMPUTE_EMULATOR_HOST"
@@ -92,9 +102,8 @@ class _Operation(rest.Answer, frozen=True):
     error: _Errors = _Errors()
 
 
-def machine_type(accelerator_type: str) -> str:
-    """Name the VM that such a TPU is; `accelerators.find` has checked its size."""
-    machine = accelerators.find(accelerator_type)
+def machine_type(machine: Accelerator) -> str:
+    """Return the machine type of the VM with such a TPU."""
     return MACHINE_TYPES[machine.chip][machine.chips]
 
 
@@ -106,15 +115,15 @@ def creation(
     if run.external_ip:
         interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     if run.subnetwork:
-        region = accelerators.region_of(zone)
+        region = region_of(zone)
         interface["subnetwork"] = f"regions/{region}/subnetworks/{run.subnetwork}"
     source = {"sourceImage": run.runtime_version, "diskSizeGb": str(BOOT_DISK_GB)}
     own = {TYPE_LABEL: run.accelerator_type, "managed-by": "bigbird-ja"}
     account = {"email": run.service_account or "default", "scopes": [rest.SCOPE]}
     return {
         "name": run.name,
-        "machineType": f"zones/{zone}/machineTypes/{machine_type(run.accelerator_type)}",
-        "labels": {**launch.labels_of(run, attempt), **own},
+        "machineType": f"zones/{zone}/machineTypes/{machine_type(run.accelerator)}",
+        "labels": {**labels_of(run, attempt), **own},
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": source}],
         "networkInterfaces": [interface],
         "metadata": {"items": [{"key": key, "value": text} for key, text in metadata.items()]},
@@ -160,7 +169,7 @@ class ComputeEngine:
         Raises:
             ServiceFault: as all methods; `listed` has those of the zones that answered.
         """
-        query = {"filter": f"labels.{launch.RUN_LABEL}:*", "returnPartialSuccess": "true"}
+        query = {"filter": f"labels.{RUN_LABEL}:*", "returnPartialSuccess": "true"}
         path, key = f"zones/{zone}/instances", "items"
         if zone == "-":
             path, key = "aggregated/instances", "instances"
@@ -184,7 +193,7 @@ class ComputeEngine:
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        path = launch.check_still_there(self, tpu).resource.split("/", 2)[2]
+        path = check_still_there(self, tpu).resource.split("/", 2)[2]
         operation = self._rest.call("DELETE", path, _Operation)
         return f"zones/{tpu.zone}/operations/{operation.name}"
 
@@ -192,15 +201,15 @@ class ComputeEngine:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> launch.Operation:
+    def operation(self, name: str) -> Operation:
         """Look at an operation, without waiting."""
         operation = self._rest.call("GET", name, _Operation)
         is_done, errors = operation.status == "DONE", operation.error.errors
-        return launch.Operation(is_done, _fault(errors[0]) if is_done and errors else None)
+        return Operation(is_done, _fault(errors[0]) if is_done and errors else None)
 
     def _tpu(self, one: _Instance) -> Tpu:
         zone = one.zone.rsplit("/")[-1]
-        run_dirs = [item.value for item in one.metadata.items if item.key == launch.RUN_DIR_KEY]
+        run_dirs = [item.value for item in one.metadata.items if item.key == RUN_DIR_KEY]
         return Tpu(
             one.name,
             zone,

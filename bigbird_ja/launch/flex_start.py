@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bigbird_ja.launch import LaunchedRun, rest
+from bigbird_ja.launch import rest
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json, Kind, ServiceFault
 from bigbird_ja.process.errors import BadInput
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bigbird_ja import accelerators
-from bigbird_ja.launch import LaunchedRun, Machine, Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.record import LaunchedRun, Machine
 from bigbird_ja.launch.rest import ServiceFault
+from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.storage.decode import Amount, Count
 
 _Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
@@ -262,8 +262,8 @@ class View:
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None
-        hosts = accelerators.find((self.state.machine or self.run).accelerator_type).hosts
-        tries_again = hosts > 1 and heartbeat.reason in ("interrupted", "stalled")
+        is_slice = (self.state.machine or self.run).hosts > 1
+        tries_again = is_slice and heartbeat.reason in ("interrupted", "stalled")
         return None if heartbeat.state == "stopped" and tries_again else heartbeat
 
     @property

@@ -12,11 +12,14 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from bigbird_ja.launch import LaunchedRun, Machine, Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.account import accrue, resume, without_timers
-from bigbird_ja.launch.decide import after_creation, after_deletion, decide
+from bigbird_ja.launch.creating import after_creation
+from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.record import LaunchedRun, Machine
+from bigbird_ja.launch.removing import after_deletion
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.redact import redact
@@ -45,7 +48,7 @@ class Detached(Exception):
     """The person left; the TPU trains until its lease is over."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class World:
     """The services, files, clocks and terminal of a supervisor."""
 

@@ -13,10 +13,19 @@ from typing import Annotated
 
 import msgspec
 
-from bigbird_ja import accelerators, launch
+from bigbird_ja.accelerators import launch_type
 from bigbird_ja.accelerators.rentals import FLEX_START
-from bigbird_ja.launch import LaunchedRun, Presence, Tpu, flex_start, rest
+from bigbird_ja.launch import flex_start, rest
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json
+from bigbird_ja.launch.service import (
+    RUN_DIR_KEY,
+    Operation,
+    Presence,
+    Tpu,
+    check_still_there,
+    labels_of,
+)
 
 API = "https://tpu.googleapis.com/v2"
 EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
@@ -98,9 +107,9 @@ def creation(
     machine's watcher keeps it.
     """
     node: Json = {
-        "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
+        "acceleratorType": launch_type(run.accelerator),
         "runtimeVersion": run.runtime_version,
-        "labels": {**launch.labels_of(run, attempt), "managed-by": "bigbird-ja"},
+        "labels": {**labels_of(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),
         "networkConfig": {
             "network": run.network or "",
@@ -181,7 +190,7 @@ class TpuNodes:
 
     def delete(self, tpu: Tpu) -> str:
         """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        current = launch.check_still_there(self, tpu)
+        current = check_still_there(self, tpu)
         # force: without it the service refuses while the queued resource still has nodes
         query = {"force": "true"} if current.is_queued else {}
         return self._rest.call("DELETE", current.resource, _Operation, query=query).name
@@ -190,12 +199,12 @@ class TpuNodes:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> launch.Operation:
+    def operation(self, name: str) -> Operation:
         """Look at an operation, without waiting."""
         operation, fault = self._rest.call("GET", name, _Operation), None
         if operation.error is not None:
             fault = rest.fault_of_status(operation.error.code, operation.error.message)
-        return launch.Operation(operation.done, fault)
+        return Operation(operation.done, fault)
 
 
 def connect(project: str) -> TpuNodes:
@@ -248,6 +257,6 @@ def _tpu(
         labels=one.labels,
         created=rest.seconds_of(made.create_time),
         resource=resource,
-        run_dir=one.metadata.get(launch.RUN_DIR_KEY, ""),
+        run_dir=one.metadata.get(RUN_DIR_KEY, ""),
         project=resource.split("/")[1],
     )

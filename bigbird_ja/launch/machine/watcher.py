@@ -62,7 +62,8 @@ class Terms:
     poll: float = 60.0
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
-    requested: float = 0.0  # UNIX seconds of the request, by the supervisor; 0: unknown
+    requested: float = 0.0  # UNIX seconds of the request, by the service; 0: unknown
+    hours_left: float = 0.0  # of a queued machine: rest of --max_hours at its request; 0: unlimited
     hosts: int = 1  # of the slice; each has its watcher
 
 
@@ -112,6 +113,17 @@ def must_go(counters: Counters, terms: Terms) -> str:
     if counters.ended >= terms.ended:
         return "ended"
     return "stalled" if counters.quiet >= terms.stalled else ""
+
+
+def age_at_boot(terms: Terms, wall: float) -> float:
+    """Return the seconds of its lifetime that a machine has used up when it boots first.
+
+    Its creation counts, and waiting in a queue doesn't, as long as --max_hours is not over.
+    """
+    late = max(0.0, wall - terms.requested) if terms.requested else 0.0
+    if terms.hours_left:
+        return max(0.0, late - (terms.hours_left - terms.limit))
+    return min(late, CREATION_SECONDS)
 
 
 def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
@@ -296,9 +308,8 @@ def watch(
 ) -> None:
     """Watch for as long as the machine is there."""
     counters, is_reported = load(paths), False
-    if terms.requested and not counters.boot:  # the first start of all; its life began before
-        late = time.time() - terms.requested
-        counters = replace(counters, age=min(max(0.0, late), CREATION_SECONDS))
+    if not counters.boot:
+        counters = replace(counters, age=age_at_boot(terms, time.time()))
     while True:
         sleep(terms.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch import Tpu, decide, supervise
+from bigbird_ja.launch import decide, idle, supervise
+from bigbird_ja.launch.service import Tpu
 from bigbird_ja.launch.state import LONGEST
 from testkit.explore import Bounds, explore
 from testkit.explored import INVARIANTS
@@ -52,7 +53,7 @@ def test_every_invariant_holds_in_every_state(bounds, states):
     [
         (FOREIGN, Tpu, "belongs_to", lambda self, run: True, ALONE),
         (LEASE, supervise._Supervisor, "_create", _rents_for_longer_than_it_stored, UNENDING),
-        (BUDGET, decide, "longest_life", lambda state, run: LONGEST, UNENDING),
+        (BUDGET, idle, "longest_life", lambda state, run: LONGEST, UNENDING),
         (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
         (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), ALONE),
     ],

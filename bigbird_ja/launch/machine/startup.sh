@@ -1,9 +1,9 @@
 #!/bin/bash
 # Runs on a TPU VM at boot: installs the package, trains, and watches over its own lease.
-# `bigbird-ja launch` fills in the words between two @@ (bigbird_ja/launch/startup.py, every value
+# `bigbird-ja launch` fills in the words between two @@ (launch/machine/startup.py, every value
 # quoted for the shell) and sends the result as the instance's start-up script.
 #
-# Called without an argument it starts the watcher (bigbird_ja/launch/watcher.py, which deletes this
+# Called without an argument it starts the watcher (launch/machine/watcher.py, which deletes this
 # machine when it must go), installs, and trains; it, or the service manager, calls it again as
 #   install puts the package in place; a shell of its own, where `set -e` is in force
 #   train   runs `bigbird-ja pretrain` as a user of its own, passes SIGTERM on, reports how it ended
