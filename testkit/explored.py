@@ -3,7 +3,7 @@
 import copy
 from dataclasses import dataclass, field
 
-from bigbird_ja import launch
+from bigbird_ja.launch.service import check_still_there
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud
 
@@ -57,7 +57,7 @@ class Cloud(SimulatedCloud):
         return [name for name, is_broken in zip(INVARIANTS, checks, strict=True) if is_broken]
 
     def delete(self, tpu):
-        there = launch.check_still_there(self, tpu)
+        there = check_still_there(self, tpu)
         self.foreign_touched += there.run_dir != self.run.run_dir
         return super().delete(tpu)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
-from bigbird_ja.launch.state import LONGEST, Phase
+from bigbird_ja.launch.state import MAX_LIFETIME, Phase
 from bigbird_ja.launch.supervise import Detached, Stop, supervise
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
@@ -145,7 +145,7 @@ class History:
             if stored and stored["phase"] == "ended" and not stored["billing"]:
                 self._paused += gap  # an ended run's hours stand still
             cloud.advance(cloud.now + gap)
-        cloud.advance(cloud.now + LONGEST + self.record.lease + DAY)
+        cloud.advance(cloud.now + MAX_LIFETIME + self.record.lease + DAY)
         return self.broken(unending)
 
     def broken(self, unending):

@@ -1,4 +1,4 @@
-"""Advice on refusals of the services: their meaning, and the remedy for each."""
+"""Advice on refusals of the services: meaning and remedy of each."""
 
 from bigbird_ja.accelerators import Accelerator
 from bigbird_ja.launch.record import LaunchedRun
@@ -12,10 +12,10 @@ TRC = (
 
 
 def quota_name(machine: Accelerator, service: str, pricing: str) -> str:
-    """Name the quota that a machine counts against, as the console shows it.
+    """Return the name of the quota that a machine counts against, as the console shows it.
 
-    Google's pages on quotas and on inference with v5e (2025 and 2026), and users' reports of the
-    names that refusals state.
+    Sources: Google's pages on quotas and on inference with v5e (2025 and 2026), and the names in
+    refusals that users reported.
     """
     is_spot = pricing != "on_demand"  # flex-start uses the preemptible quota, too
     if service == "compute":
@@ -31,7 +31,7 @@ def quota_name(machine: Accelerator, service: str, pricing: str) -> str:
 
 
 def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
-    """Describe in one line a refusal, in the service's own words, and what to do about it."""
+    """Return one line with a refusal, in the service's own words, and its remedy."""
     what, project, lowered = run.accelerator_type, run.project, fault.message.lower()
     answer = f'the service answered: "{fault.message}"'
     is_vm = run.service == "compute"

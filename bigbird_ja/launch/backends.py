@@ -1,4 +1,4 @@
-"""Chooses the service that rents a machine; lists and deletes on both."""
+"""The choice of the service, image and engine for a machine; connections to the services."""
 
 import os
 
@@ -106,7 +106,7 @@ def check_engine(machine: Accelerator, engine: str) -> None:
 
 
 def describe(run: LaunchedRun) -> str:
-    """Name the service of a run, its quota, its engine and its hosts."""
+    """Return a line with service, quota, engine and hosts of a run."""
     quota = quota_name(run.accelerator, run.service, run.pricing)
     engine = engine_on(run.accelerator, run.engine)
     hosts = f" on {run.hosts} hosts (docs/pods.md)" if run.hosts > 1 else ""
@@ -115,7 +115,7 @@ def describe(run: LaunchedRun) -> str:
 
 
 def emulated() -> list[str]:
-    """List the services for which an emulator stands, in tests; empty outside of them."""
+    """List the services that tests emulate; empty outside of tests."""
     return [name for name, one in MODULES.items() if one.EMULATOR_VARIABLE in os.environ]
 
 
@@ -130,7 +130,7 @@ def connect(service: str, project: str) -> Tpus:
 
 
 def connect_all(project: str) -> dict[str, Tpus]:
-    """Connect to both services; where an emulator stands for one, to the emulated ones only.
+    """Connect to both services; in tests only to the emulated ones.
 
     Raises:
         BadInput: no credentials.

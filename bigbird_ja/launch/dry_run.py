@@ -7,7 +7,7 @@ from bigbird_ja import plan
 from bigbird_ja.accelerators import Prices
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.launch import backends, package
-from bigbird_ja.launch.account import longest_life
+from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import RunState
@@ -20,10 +20,10 @@ from bigbird_ja.settings.schema import Config
 def estimate(
     run: LaunchedRun, config: Config, data: Data, table: Prices
 ) -> tuple[str, dict[str, Any]]:
-    """Compare what `plan` computes for the whole run with the run's limits.
+    """Compare the time and cost that `plan` computes with the run's limits.
 
     Returns:
-        One line for people, and `needs` of the `--json` results.
+        A line to print, and `needs` of the `--json` results.
     """
     price = run.usd_per_hour or None
     row = plan.make_row([plan.Plan(config, data)], run.accelerator, run.pricing, (), price)
@@ -39,12 +39,12 @@ def estimate(
 
 
 def _figure(value: float | None, ends: tuple[float, float] | None) -> str:
-    """Write a number with its interval; one that is not known is `?`."""
+    """Format a number with its interval; `?` if it is unknown."""
     return "?" if value is None or ends is None else f"{value:,.2f} ({ends[0]:,.2f}-{ends[1]:,.2f})"
 
 
 def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices) -> dict[str, Any]:
-    """Print machine, lease and money; return the `--json` results."""
+    """Print machine, lease and cost; return the `--json` results."""
     data = requested_data(config)
     needs, needed = estimate(run, fit_to_data(config, data), data, table)
     run = package.noted(run, package.build())
@@ -55,11 +55,11 @@ def show(run: LaunchedRun, config: Config, vm: startup.Emulation, table: Prices)
     lease = "a week each" if hours is None else f"at most {human_time(hours * 3600)} of rented time"
     price = f"{usd:,.2f} USD per hour in the dearest zone" if usd else "no price is known"
     print(
-        "dry run: nothing was asked for, nothing is billed\n"
+        "dry run: nothing was requested, nothing is billed\n"
         f"machine  {run.accelerator_type}, {run.pricing.replace('_', ' ')}{queue}: chips"
         f" {machine.chips}, hosts {machine.hosts}, image {run.runtime_version}\n"
         f"zones    {', '.join(run.zones)}, in this order\n"
-        f"lease    {lease}; deletes itself {run.lease / 3600:g} h after nobody watches any more\n"
+        f"lease    {lease}; deletes itself {run.lease / 3600:g} h after the supervisor is gone\n"
         f"cost     {price}; {f'at most {most:,.2f} USD' if usd else 'not counted'}\n"
         f"         {table.describe_age(datetime.date.today())}\n"
         f"{needs}\n"
@@ -74,10 +74,10 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
     """List the requests that rent a machine, in each zone, and the one that deletes it.
 
     Args:
-        run: with the path of its package.
-        vm: what it is rented as, or emulated by.
+        run: record with the path of its package.
+        vm: rented machine, or its emulation.
     """
-    limit, name = longest_life(RunState(), run), run.service
+    limit, name = remaining_lifetime(RunState(), run), run.service
     kind = "QueuedResource" if run.queued else "Node"
     create, delete = f"Create{kind}", f"Delete{kind}"
     if name == "compute":
@@ -94,7 +94,7 @@ def planned_requests(run: LaunchedRun, vm: startup.Emulation) -> list[dict[str, 
 
 
 def cost_limits(run: LaunchedRun, table: Prices) -> dict[str, Any]:
-    """Compute the most that the run may cost: `cost` of `launch --dry_run --json`."""
+    """Return the maximum cost of a run: `cost` of `launch --dry_run --json`."""
     usd = run.usd_per_hour
     max_hours = None if run.max_seconds is None else run.max_seconds / 3600
     limits = [] if max_hours is None else [max_hours]
@@ -105,6 +105,6 @@ def cost_limits(run: LaunchedRun, table: Prices) -> dict[str, Any]:
         "prices_as_of": str(table.as_of),
         "max_hours": max_hours,
         "max_cost": run.max_usd,
-        "most_hours": most_hours,  # of rented time, by both; None: no limit
+        "most_hours": most_hours,  # of rented time, by both; None: unlimited
         "most_usd": most_hours * usd if most_hours is not None and usd else None,
     }

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bigbird_ja.launch.account import longest_life
+from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.record import Machine
 from bigbird_ja.launch.rest import Kind
@@ -85,7 +85,7 @@ def create(view: View, zones: list[str]) -> Decision:
         machine=Machine.of(run, seen.service_time or 0.0),
         attempt=state.attempt + 1,
         machine_seconds=0.0,
-        machine_limit=longest_life(state, run),
+        machine_limit=remaining_lifetime(state, run),
         stale_heartbeat=seen.heartbeat.signature if seen.heartbeat else "",
     )
     event = Event("creating", where(state))

@@ -14,13 +14,13 @@ _QUESTION = (
 
 
 class Interrupts(signals.Listener):
-    """A listener to signals while the block runs; the supervisor asks `stop` once per turn.
+    """Context manager that listens to signals; the supervisor calls `stop` once per poll.
 
     Args:
-        policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
-        is_terminal: whether somebody is there to answer.
-        ask: shows a question and returns the answer.
-        say: prints a line.
+        policy: `ask`, `delete` or `detach`; without a terminal `ask` means `delete`.
+        is_terminal: whether standard input is a terminal.
+        ask: callback that shows a question and returns the answer.
+        say: callback that prints a line.
     """
 
     def __init__(
@@ -39,27 +39,27 @@ class Interrupts(signals.Listener):
 
     def _interrupted(self, number: int) -> None:
         if self._deleting and number != signal.SIGINT:
-            return  # a closed terminal may send several; a person in a hurry presses Ctrl-C
+            return  # a closed terminal may send several; only Ctrl-C leaves early
         self._count += 1
         if number != signal.SIGINT and self._policy == "ask":
-            self._policy = "delete"  # the machine shuts down, or the terminal is gone
+            self._policy = "delete"  # the computer shuts down, or the terminal was closed
         self._wake.set()
 
     def nobody_reads(self) -> None:
-        """Take a log without a reader for a closed terminal."""
+        """Treat a log without a reader as a closed terminal."""
         self._interrupted(signal.SIGHUP)
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long, or until a signal comes."""
+        """Wait `seconds`, or until a signal comes."""
         self._wake.wait(seconds)
 
     def stop(self) -> Stop:
-        """Return what the person wants now."""
+        """Return the user's choice."""
         if not self._count:
             return Stop.NO
         if self._deleting:
             if self._count > 1:
-                self._say("left while deleting: `bigbird-ja down` shows and deletes what remains")
+                self._say("stopped while deleting: `bigbird-ja down` lists and deletes the rest")
                 return Stop.DETACH
             return Stop.DELETE
         answer = self._answer()
@@ -67,7 +67,7 @@ class Interrupts(signals.Listener):
         self._count = 0
         if answer is Stop.DELETE:
             self._deleting, self._count = True, 1
-            self._say("deleting the TPU; what is saved stays; Ctrl-C again leaves at once")
+            self._say("deleting the TPU; checkpoints stay; Ctrl-C again stops at once")
         return answer
 
     def _answer(self) -> Stop:

@@ -6,7 +6,7 @@ from bigbird_ja.launch.advice import advise
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import Presence, Tpu, Tpus, check_still_there
-from bigbird_ja.launch.state import ABSENT_LOOKS
+from bigbird_ja.launch.state import ABSENT_POLLS
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput, StorageError
 
@@ -14,18 +14,18 @@ from bigbird_ja.process.errors import BadInput, StorageError
 def list_ours(services: Mapping[str, Tpus], project: str) -> tuple[list[Tpu], float]:
     """List the TPUs that `launch` made, in all zones of both services.
 
-    A service that is switched off in the project rents nothing and is passed over, unless all are.
+    A service that is off in the project rents nothing and is left out, unless all are off.
 
     Args:
-        services: by their names.
+        services: clients by name.
         project: id of the Google Cloud project.
 
     Returns:
         The TPUs, and UNIX seconds by a service's clock.
 
     Raises:
-        BadInput: a service refuses; the message has what to do.
-        StorageError: a part of one does not answer, so that something may be left there.
+        BadInput: a service refuses; the message has the remedy.
+        StorageError: some zones do not answer, so that machines may be left there.
     """
     tpus: list[Tpu] = []
     faults: list[ServiceFault] = []
@@ -60,39 +60,40 @@ def delete_all(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> list[str]:
-    """Delete these TPUs, until two looks in a row do not find them under their names any more.
+    """Delete these TPUs, until two polls in a row do not find them under their names.
 
     Args:
-        services: by their names.
-        tpus: as they were listed.
-        timeout: seconds.
-        clock: seconds, monotonic.
-        sleep: waits some seconds.
+        services: clients by name.
+        tpus: machines as they were listed.
+        timeout: seconds for all of them.
+        clock: monotonic clock, in seconds.
+        sleep: callback that waits some seconds.
 
     Returns:
-        The full names of what still is there.
+        The full names of machines that are still there.
     """
     start, pause = clock(), 1.0
-    looks = {tpu.resource: 0 for tpu in tpus}  # that have not found it, in a row
+    absences = {tpu.resource: 0 for tpu in tpus}  # polls in a row without it
     while True:
         for tpu in tpus:
-            if looks[tpu.resource] < ABSENT_LOOKS:
-                looks[tpu.resource] = _delete(services[tpu.service], tpu, looks[tpu.resource])
-        left = [name for name, absent in looks.items() if absent < ABSENT_LOOKS]
+            count = absences[tpu.resource]
+            if count < ABSENT_POLLS:
+                absences[tpu.resource] = _delete(services[tpu.service], tpu, count)
+        left = [name for name, absent in absences.items() if absent < ABSENT_POLLS]
         if not left or clock() - start > timeout:
             return left
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
 
 
-def _delete(service: Tpus, tpu: Tpu, looks: int) -> int:
-    """Look for a TPU and ask for its deletion; return how often it has not been found in a row."""
+def _delete(service: Tpus, tpu: Tpu, absences: int) -> int:
+    """Request the deletion of a TPU if it is there; return the polls in a row without it."""
     try:
         if check_still_there(service, tpu).presence is not Presence.DELETING:
             service.delete(tpu)
     except ServiceFault as fault:
         if fault.kind is Kind.NOT_FOUND:
-            return looks + 1
+            return absences + 1
         log(f"{tpu.resource}: {fault}")
-        return looks
+        return absences
     return 0

@@ -1,4 +1,4 @@
-"""Ask the services what they offer a project: types and images by zone, and quota.
+"""Ask the services for their offers to a project: types and images by zone, and quota.
 
 The lists cost nothing and need the credentials of a creation. Google's references: Cloud TPU API v2
 `projects.locations`, `.acceleratorTypes` and `.runtimeVersions`; Compute Engine v1
@@ -46,11 +46,11 @@ class _Region(rest.Answer, frozen=True):
 
 
 class Offers:
-    """The answers of one service. What could not be read is absent, and in `faults`.
+    """Answers of one service. A list that could not be read is missing, and in `faults`.
 
     Args:
-        runs: of one service and project, one for each machine that matters.
-        zones: those that matter; empty for all of the Cloud TPU API.
+        runs: records of one service and project, one for each type of machine.
+        zones: zones to ask for; empty for all zones of the Cloud TPU API.
 
     Raises:
         BadInput: no credentials.

@@ -1,6 +1,6 @@
 """The code that a machine installs: this package as a zip, stored on the bucket under its hash.
 
-The zip has reproducible bytes, so that a restart months later installs what the first one did.
+The zip has reproducible bytes, so that a restart months later installs the same code.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.process.errors import BadInput
 
 _SUFFIXES = (".py", ".yaml", ".html", ".css", ".js", ".sh", ".json", ".lock", ".typed")
-_EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry: time is no part of the content
+_EPOCH = (2020, 1, 1, 0, 0, 0)  # of every entry, for reproducible bytes
 
 
 def build() -> bytes:
-    """Pack the running package as a zip."""
+    """Return the running package as a zip."""
     root = Path(bigbird_ja.__file__).resolve().parent
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -37,14 +37,14 @@ def build() -> bytes:
 
 
 def noted(run: LaunchedRun, content: bytes) -> LaunchedRun:
-    """Note a package in the record of a run: its hash, and its place on the bucket."""
+    """Return the record of a run with a package: its hash, and its path on the bucket."""
     sha256 = hashlib.sha256(content).hexdigest()
     path = storage.join(run.bucket, "packages", f"{sha256}.zip")
     return replace(run, package=path, package_sha256=sha256)
 
 
 def lock(engine: str) -> str:
-    """Name the lock of the packages that the machine installs, one of `scripts/make_locks.sh`.
+    """Return the file name of the lock that the machine installs (`scripts/make_locks.sh`).
 
     TPUEstimator runs on the image's own TensorFlow and Python, everything else in the environment
     that the tests run in.
@@ -53,7 +53,7 @@ def lock(engine: str) -> str:
 
 
 def check_lock() -> None:
-    """Refuse a lock that differs from what this version was tested and priced with.
+    """Check that the lock has the versions that were tested and priced.
 
     Raises:
         BadInput: another version of TensorFlow, jax or libtpu.
@@ -68,13 +68,13 @@ def check_lock() -> None:
 
 
 def store(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
-    """Note in a run the package that it keeps, or the installed one, which is stored.
+    """Return the record with the package that the run keeps; else store the installed one.
 
-    Whoever writes to the bucket may have written `before`, and what it names runs on the machine:
-    a package is kept only if its hash is noted on this disk, as launched from here.
+    Anyone who writes to the bucket may have written `before`, and the machine runs its package: it
+    is kept only if its hash is noted on this disk, as launched from here.
 
     Raises:
-        BadInput: it is another.
+        BadInput: the hash is not noted.
     """
     content = build()
     own = noted(run, content)
@@ -105,10 +105,10 @@ def store(run: LaunchedRun, before: LaunchedRun | None) -> LaunchedRun:
 
 
 def _check_installable(package: str, name: str) -> None:
-    """Refuse a stored package that today's start-up script cannot install.
+    """Check that the current start-up script can install a stored package.
 
     Raises:
-        BadInput: it is damaged, or of an earlier version that has no lock of that name.
+        BadInput: it is damaged, or of an earlier version without a lock of that name.
     """
     content, fault = storage.read_bytes(package), ""
     if hashlib.sha256(content).hexdigest() not in package:

@@ -1,4 +1,4 @@
-"""Makes the record of a run from the flags of `launch`, and shows what it would rent and cost."""
+"""Make the record of a run from the flags of `launch` and the offers of the services."""
 
 import contextlib
 import re
@@ -46,21 +46,21 @@ _DEFAULT_ACCOUNT = (
 def make_record(
     flags: Mapping[str, Any], config: Config, vm: startup.Emulation, table: Prices
 ) -> tuple[LaunchedRun, list[str]]:
-    """Check the flags and fill in what follows from them, without a credential or data.
+    """Check the flags and make the record, without credentials or data.
 
-    A dry run has placeholders for what was not given.
+    A dry run has placeholders for flags that were not given.
 
     Args:
-        flags: of `launch`, by name.
-        config: of the run.
-        vm: what it is rented as, or emulated by.
-        table: of prices.
+        flags: flags of `launch`, by name.
+        config: settings of the run.
+        vm: rented machine, or its emulation.
+        table: prices.
 
     Returns:
         The record of the run, and warnings to show.
 
     Raises:
-        BadInput: something missing, unknown, or known not to work.
+        BadInput: a flag is missing, unknown, or known not to work.
     """
     kind, pricing, is_dry = flags["accelerator_type"], flags["pricing"], flags["dry_run"]
     machine = backends.find_accelerator(kind)
@@ -73,7 +73,7 @@ def make_record(
     warnings += [] if flags["service_account"] else [_DEFAULT_ACCOUNT]
     name, (bucket, data_dir) = check_name(flags["name"] or "my-run"), _places(flags, vm)
     before = None if is_dry else _original(bucket, name)
-    most = flags["max_hours"]
+    max_hours = flags["max_hours"]
     run = LaunchedRun(
         bucket,
         name,
@@ -82,7 +82,7 @@ def make_record(
         target_step=config.training.num_train_steps,
         accelerator_type=kind,
         queued=flags["queued"] or pricing == FLEX_START,
-        max_seconds=None if most is None else most * 3600,
+        max_seconds=None if max_hours is None else max_hours * 3600,
         max_usd=flags["max_cost"],
         poll=flags["poll_seconds"],
         lease=flags["lease_hours"] * 3600,
@@ -101,7 +101,7 @@ def make_record(
 def _from_rental(
     run: LaunchedRun, flags: Mapping[str, Any], table: Prices, rental: Rental, zones: Sequence[str]
 ) -> tuple[LaunchedRun, list[str]]:
-    """Fill in service, image, zones and price, that of the dearest zone; return warnings, too.
+    """Return the record with service, image, zones and the dearest zone's price; and warnings.
 
     Raises:
         BadInput: no price is known and --max_cost needs one.
@@ -125,23 +125,23 @@ def machine_of(run: LaunchedRun) -> Machine | None:
     return (state.machine or Machine.of(run)) if may_be_there else None
 
 
-# --- what the project is offered ------------------------------------------------------------------
+# --- offers ---------------------------------------------------------------------------------------
 
 
 def offered(
     run: LaunchedRun, flags: Mapping[str, Any], table: Prices
 ) -> Iterator[tuple[LaunchedRun, list[str]]]:
-    """Yield the record and lines to show for each service that offers the machine in some zones.
+    """Yield record and log lines for each service that offers the machine in some zones.
 
     The preferred service comes first; the next one serves if the first turns out to lack quota.
 
     Args:
-        run: the record, without service, image, zones and price.
-        flags: of `launch`, by name.
-        table: serves if a list can't be read.
+        run: record without service, image, zones and price.
+        flags: flags of `launch`, by name.
+        table: prices and zones, which serve if a list can't be read.
 
     Raises:
-        BadInput: no service offers the machine in these zones; the message has those that do.
+        BadInput: no service offers the machine in these zones; the message lists zones that do.
     """
     kind, given, is_offered = run.accelerator_type, flags["zones"], False
     usual = given or table.usual_zones(kind, run.pricing, _location(run.bucket))
@@ -200,7 +200,7 @@ _GIVEN_UP = (
 
 
 def _original(bucket: str, name: str) -> LaunchedRun | None:
-    """Read what was launched under the name before.
+    """Return the record of an earlier launch under the name, if there was one.
 
     Raises:
         BadInput: the folder is a copy of another run's.
@@ -216,10 +216,10 @@ def _original(bucket: str, name: str) -> LaunchedRun | None:
 
 
 def check_name(name: str) -> str:
-    """Check the name of a run, which is a TPU's name, a label and a folder.
+    """Check the name of a run, which names a TPU, a label and a folder.
 
     Raises:
-        BadInput: characters that one of these does not take.
+        BadInput: a character that one of these does not accept.
     """
     if not re.fullmatch("[a-z]([a-z0-9-]{0,38}[a-z0-9])?", name):
         raise BadInput(
@@ -230,12 +230,12 @@ def check_name(name: str) -> str:
 
 
 def _places(flags: Mapping[str, Any], vm: startup.Emulation) -> tuple[str, str]:
-    """Check bucket and data set, and that no flag which is stored has free text.
+    """Return bucket and data set; check that no stored flag has free text.
 
-    No query of a URL, no user or password, no space: what is refused is not shown.
+    No query of a URL, no user or password, no space: the refused value is not shown.
 
     Raises:
-        BadInput: free text, or a place that the machine cannot reach.
+        BadInput: free text, or a path that the machine cannot reach.
     """
     source = flags["init_from"] or ""  # of this machine: only its checksum is stored
     places = ("bucket", "data_dir", *(["init_from"] if storage.is_remote(source) else []))
@@ -268,7 +268,7 @@ def check_data(
 
     Raises:
         BadInput: no data set there, a setting that contradicts it, or a slice of more hosts than
-            its readers can be shared among.
+            its readers can be divided among.
     """
     manifest = manifest_lib.load(run.data_dir)
     fitted = fit_to_data(config, manifest, overrides, run.data_dir)
@@ -278,7 +278,7 @@ def check_data(
 
 
 def region_warnings(run: LaunchedRun) -> list[str]:
-    """Warn where zones are in another region than the bucket, if it may be asked for its own."""
+    """Return a warning if zones are in another region than the bucket, as far as it is known."""
     location = _location(run.bucket)
     others = {accelerators.region_of(zone) for zone in run.zones} - {location}
     if not location or not others:
@@ -290,17 +290,17 @@ def region_warnings(run: LaunchedRun) -> list[str]:
 
 
 def _location(bucket: str) -> str:
-    """Ask for the region of the bucket; empty if it may not be asked."""
+    """Return the region of the bucket; empty if it is unknown."""
     with contextlib.suppress(OSError, StorageError):
         return storage.bucket_location(bucket) or ""
     return ""
 
 
 def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
-    """Refuse a name that another's machine has, before anything is written or rented.
+    """Check that no machine of another owner has the run's name.
 
     Raises:
-        BadInput: whose it is, in its owner's words.
+        BadInput: one has it; the message quotes its labels.
     """
     for zone in run.zones:
         with contextlib.suppress(ServiceFault):  # the supervisor waits for a zone, or ends

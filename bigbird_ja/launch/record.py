@@ -15,9 +15,9 @@ Service = Literal["tpu", "compute"]  # the Cloud TPU API, Compute Engine
 
 @dataclass(frozen=True)
 class LaunchedRun:
-    """A run as `launch.json` keeps it: where it lies, what is rented for it, and its limits.
+    """Content of `launch.json`: places of a run, the machine to rent for it, and its limits.
 
-    `prepare.py` makes it of the flags; every other module reads it. Seconds and US dollars.
+    `prepare.py` makes it from the flags; every other module reads it. Seconds and US dollars.
     """
 
     bucket: str
@@ -31,9 +31,9 @@ class LaunchedRun:
     target_step: Count = 0
     # --- the machine
     accelerator_type: str = "v3-8"
-    runtime_version: str = ""  # the image, by the name that its service uses
+    runtime_version: str = ""  # image, by the name of its service
     zones: tuple[str, ...] = ()
-    service: Service = "tpu"  # rents the machines
+    service: Service = "tpu"
     pricing: str = "spot"  # spot | on_demand | flex-start
     queued: bool = False  # a queued resource holds the machine
     service_account: str | None = None
@@ -44,12 +44,12 @@ class LaunchedRun:
     package: str = ""  # path of the code on the bucket, a zip
     package_sha256: str = ""
     # --- its limits
-    usd_per_hour: Amount = 0.0  # 0: not known
-    max_seconds: Amount | None = None  # since the first launch, whoever watched
+    usd_per_hour: Amount = 0.0  # 0: unknown
+    max_seconds: Amount | None = None  # since the first launch, watched or not
     max_usd: Amount | None = None
-    poll: Amount = 30.0  # between two looks
-    lease: Amount = 12 * 3600.0  # a machine lives so long after the last sign of a supervisor
-    copy_of: str = ""  # BUCKET/NAME of the run of which this folder is a copy; set by reading
+    poll: Amount = 30.0  # seconds between polls
+    lease: Amount = 12 * 3600.0  # lifetime of a machine without a supervisor
+    copy_of: str = ""  # BUCKET/NAME of the original run of a copied folder; set by reading
 
     @cached_property
     def accelerator(self) -> Accelerator:
@@ -63,27 +63,27 @@ class LaunchedRun:
 
     @property
     def run_dir(self) -> str:
-        """Name the folder of the run."""
+        """Return the path of the run's folder."""
         return storage.join(self.bucket, self.name)
 
     @property
     def model_dir(self) -> str:
-        """Name the folder that `pretrain` writes."""
+        """Return the path of MODEL_DIR."""
         return storage.join(self.run_dir, "model")
 
     @property
     def config_path(self) -> str:
-        """Name the config that `pretrain` reads on the machine."""
+        """Return the path of the config that `pretrain` reads on the machine."""
         return self.supervisor("config.yaml")
 
     def supervisor(self, name: str) -> str:
-        """Name a file of the supervisor's folder."""
+        """Return the path of a file of the supervisor."""
         return storage.join(self.run_dir, "supervisor", name)
 
 
 @dataclass(frozen=True)
 class Machine:
-    """The facts of a machine since its request, whatever the record of its run says later."""
+    """Facts of a machine from its request on; later changes of the record don't change them."""
 
     service: Service
     project: Annotated[str, Meta(pattern=r"^[a-z0-9.:-]*\Z")]
@@ -91,7 +91,7 @@ class Machine:
     pricing: str
     queued: bool
     usd_per_hour: Amount
-    requested: Amount = 0.0  # UNIX seconds by the service's clock; 0: not known
+    requested: Amount = 0.0  # UNIX seconds by the service's clock; 0: unknown
 
     @classmethod
     def of(cls, run: LaunchedRun, requested: float = 0.0) -> "Machine":
@@ -117,6 +117,6 @@ class Machine:
         return accelerators.find(self.accelerator_type).hosts
 
     def __str__(self) -> str:
-        """Describe it for people."""
+        """Return a description for messages."""
         place = f"{self.service} service, project {self.project}"
         return f"{self.accelerator_type} ({self.pricing}, {place}, {self.usd_per_hour:.2f} USD/h)"

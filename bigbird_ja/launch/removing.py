@@ -64,7 +64,7 @@ def decide(view: View) -> Decision:
 
 
 def _is_deletion_under_way(view: View) -> bool:
-    """Tell whether a deletion is in progress, and not for too long."""
+    """Return whether a deletion is in progress, and not for too long."""
     state = view.state
     if state.phase_seconds > CREATE_TIMEOUT * (state.delete_tries + 1):
         return False

@@ -70,7 +70,7 @@ def decide(view: View) -> Decision:
         return training_ended(view)
     # READY, and no new step for 15 minutes (45 until the first): failure, stalled or never
     # started -> removing. Why: READY only means that the VM is up, and one that hangs is billed.
-    if state.quiet_seconds > state.patience:
+    if state.quiet_seconds > state.step_timeout:
         reason = "stalled" if state.has_stepped else "never_started"
         text = f"READY, but no new step for {state.quiet_seconds / 60:.0f} minutes"
         return failed(state, reason, f"{text}\n{view.seen.log_tail}".strip(), view.run)

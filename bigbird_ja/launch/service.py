@@ -15,53 +15,53 @@ RUN_DIR_KEY = "bigbird-ja-run-dir"  # in a machine's metadata: BUCKET/NAME of it
 
 
 class Presence(Enum):
-    """A TPU's state as far as a decision depends on it."""
+    """State of a TPU, as far as decisions depend on it."""
 
     WAITING = "waiting"  # queued, no machine yet
     PENDING = "pending"  # being created, started or repaired
     READY = "ready"  # billed
     DELETING = "deleting"
-    GONE = "gone"  # listed, dead, holding quota and its name
+    GONE = "gone"  # dead but listed: it holds quota and its name
 
 
 @dataclass(frozen=True)
 class Tpu:
-    """A node, a queued resource or a VM, as it is listed under a name in a zone."""
+    """Node, queued resource or VM, as it is listed under a name in a zone."""
 
     name: str
     zone: str
     presence: Presence
-    state: str  # as the service calls it
+    state: str  # the service's own word
     accelerator_type: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     created: float = 0.0  # UNIX seconds by the service's clock; distinguishes two of one name
-    fault: ServiceFault | None = None  # why there is no machine yet
-    resource: str = ""  # its full name
-    run_dir: str = ""  # BUCKET/NAME of the run; empty where it is not labelled
-    service: Service = "tpu"  # that lists it
+    fault: ServiceFault | None = None  # reason why there is no machine yet
+    resource: str = ""  # full name
+    run_dir: str = ""  # BUCKET/NAME of the run; empty if it has no label
+    service: Service = "tpu"
     project: str = ""
     is_queued: bool = False  # a queued resource holds it
 
     @property
     def run(self) -> str:
-        """Return the name of the run that it is labelled with."""
+        """Return the name of the run in its labels."""
         return self.labels.get(RUN_LABEL, "")
 
     @property
     def run_id(self) -> str:
-        """Return the id of the run that made it; empty where no run of ours did."""
+        """Return the id of the run that made it; empty if no run of ours did."""
         return self.labels.get(ID_LABEL, "")
 
     def belongs_to(self, run: LaunchedRun) -> bool:
-        """Decide by id and place whether a run may adopt, count or delete it.
+        """Return whether a run may adopt, count or delete it, by id and place.
 
-        The id alone proves nothing: who copies or writes a folder on a bucket has it, too.
+        The id proves nothing without the place: a copy of the run's folder has it, too.
         """
         return bool(run.run_id) and (self.run_id, self.run_dir) == (run.run_id, run.run_dir)
 
     @property
     def owner(self) -> str:
-        """Quote its labels, for people."""
+        """Return its labels for a message."""
         words = [f"{key}: {value}" for key, value in self.labels.items()]
         return ", ".join([*words, *([f"run {self.run_dir}"] if self.run_dir else [])]) or "no label"
 
@@ -72,60 +72,60 @@ class Tpu:
 
     @property
     def attempt(self) -> int:
-        """Return the number of its creation within its run; 0 where unknown."""
+        """Return the number of its creation within its run; 0 if unknown."""
         text = self.labels.get(ATTEMPT_LABEL, "0")
         return int(text) if text.isdigit() else 0
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A long-running operation of a service, looked at once."""
+    """State of a long-running operation."""
 
     done: bool
     fault: ServiceFault | None = None
 
 
 class Tpus(Protocol):
-    """The calls that the supervisor makes to a service. Each may raise `ServiceFault`."""
+    """Calls that the supervisor makes to a service. Each may raise `ServiceFault`."""
 
     def list(self, zone: str) -> Sequence[Tpu]:
         """List all TPUs of a zone; "-" is every zone."""
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Look a name up in a zone, whoever made it; None where nothing has it."""
+        """Look up a name in a zone, of any owner; None if nothing has it."""
 
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Ask for a TPU; return the operation's name at once.
+        """Request a TPU; return the operation's name at once.
 
-        It may live `limit` seconds. Where the service knows such a limit it deletes the machine
-        then; else the machine's own watcher does.
+        Its maximum lifetime is `limit` seconds. The service deletes the machine then, if it has
+        such a limit; else the machine's own watcher does.
         """
 
     def delete(self, tpu: Tpu) -> str:
-        """Ask for the deletion of a machine by its full name; return the operation's name.
+        """Request the deletion of a machine by its full name; return the operation's name.
 
-        First it is proved to be the one that was listed.
+        Before, it is verified to be the one that was listed.
         """
 
     def operation(self, name: str) -> Operation:
-        """Look at an operation, without waiting."""
+        """Return the state of an operation, without waiting."""
 
     def time(self) -> float:
         """Return UNIX seconds by the service's clock."""
 
 
 def labels_of(run: LaunchedRun, attempt: int) -> dict[str, str]:
-    """Make the labels by which a machine is known as its run's own."""
+    """Return the labels that mark a machine as its run's own."""
     return {RUN_LABEL: run.name, ID_LABEL: run.run_id, ATTEMPT_LABEL: str(attempt)}
 
 
 def check_still_there(service: Tpus, expected: Tpu) -> Tpu:
-    """Prove before a deletion that the machine that was listed still has its name.
+    """Verify before a deletion that the machine that was listed still has its name.
 
     Raises:
-        ServiceFault: nothing has it, or a machine of another run or of another time of creation.
+        ServiceFault: nothing has it, or a machine of another run or creation time.
     """
     tpu = service.find(expected.zone, expected.name)
     if tpu is None:

@@ -112,7 +112,7 @@ def _watch(
             return supervise.supervise(stored, world)
     except supervise.Detached:
         log(
-            "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
+            "detached: rerun the same command to watch again; `bigbird-ja down` deletes the TPU;"
             f" unwatched it deletes itself after {run.lease / 3600:g} hours"
         )
         return None
@@ -142,7 +142,7 @@ def _results(run: LaunchedRun, state: RunState) -> dict[str, Any]:
         "model_dir": run.model_dir,
     }
     if state.ending is not Ending.FINISHED or state.ending_reason != "finished":
-        # SIGKILL on the VM is what Linux does when memory runs out.
+        # Linux sends SIGKILL on the VM when memory runs out.
         reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
         reason = reasons.get(state.ending_reason, state.ending_reason)
         error = errors.of_reason(reason, f"{run.name}: {state.ending_message}")
@@ -157,20 +157,20 @@ def _results(run: LaunchedRun, state: RunState) -> dict[str, Any]:
 
 
 def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) -> LaunchedRun:
-    """Write what the VM needs to the bucket.
+    """Store record, config and package of a run on the bucket.
 
     A run that was launched before keeps its package, unless `update_package`.
 
     Returns:
-        The run with its package.
+        The record with its package.
 
     Raises:
-        BadInput: the run exists with a config that its checkpoints do not accept, nothing says what
-            it has spent, or its package is nobody's who launches here.
+        BadInput: the run exists with another config, its state is lost, or its package was not
+            launched from this machine.
     """
     before, files = read_run(run.bucket, run.name), RunFiles(run)
     path, state = run.supervisor("state.json"), files.load_state()
-    if before is None and state is None:  # before the record: one without the other is a loss
+    if before is None and state is None:  # before the record: a record without a state means a loss
         files.prepare()
         files.save_state(RunState())
     if before is not None:
@@ -189,10 +189,10 @@ def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) ->
 
 
 def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data: Data) -> None:
-    """Refuse another model or config than a run was launched with.
+    """Check that a run has the same model and config as at its first launch.
 
     Raises:
-        BadInput: they differ, or the run was launched meanwhile.
+        BadInput: they differ, or another process launched the run meanwhile.
     """
     if before.run_id != run.run_id:
         raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")

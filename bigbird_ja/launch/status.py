@@ -16,10 +16,10 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     """Read one run, as an item of `runs` in the `--json` results.
 
     Args:
-        bucket: of `launch`.
-        name: of the run.
-        tpus: what the service lists, of all runs; empty without --project.
-        now: UNIX seconds, by the service's clock with --project.
+        bucket: value of `launch --bucket`.
+        name: name of the run.
+        tpus: listed machines of all runs; empty without --project.
+        now: UNIX seconds, with --project by the service's clock.
     """
     launched = read_run(bucket, name) or LaunchedRun(bucket, name)
     files = RunFiles(launched)
@@ -27,14 +27,14 @@ def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict
     mine = [tpu for tpu in tpus if tpu.belongs_to(launched)]
     target, copy_of = launched.target_step, launched.copy_of
     usd = (state.machine or launched).usd_per_hour
-    note = f"a copy of {copy_of}: `launch` says what serves" if copy_of else state.ending_message
+    note = f"a copy of {copy_of}: `launch` has the remedy" if copy_of else state.ending_message
     step = max(state.best_step, heartbeat.global_step if heartbeat else 0, 0)
     rate = heartbeat.tokens_per_second if heartbeat else 0.0
     has_ended = state.phase is Phase.ENDED
     eta = None
     if rate and target > step and not has_ended:
         eta = (target - step) * _tokens_per_step(launched.config_path) / rate or None
-    # A READY TPU is billed while nobody watches, too.
+    # A READY TPU is billed without a supervisor, too.
     is_ready = any(tpu.presence is Presence.READY for tpu in mine)
     unwatched = max(0.0, now - state.saved_at) if state.saved_at and is_ready else 0.0
     return {
@@ -67,7 +67,7 @@ def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
 
 
 def _tokens_per_step(config_path: str) -> int:
-    """Return the tokens of a step; 0 where the config cannot be read."""
+    """Return the tokens of a step; 0 if the config can't be read."""
     try:
         return plan.tokens_per_step(*read_config(config_path))
     except BadInput:

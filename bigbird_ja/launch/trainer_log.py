@@ -6,7 +6,7 @@ from bigbird_ja.launch.files import RunFiles, check_known
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase
 
-_ANCHOR = 400  # characters by which a later copy is laid against an earlier one
+_ANCHOR = 400  # characters by which a later copy is aligned with an earlier one
 
 
 def follow(
@@ -16,7 +16,7 @@ def follow(
     sleep: Callable[[float], None],
     seconds: float = 30.0,
 ) -> str:
-    """Show the log's lines as they come, until the run has ended; return how it ended.
+    """Show the log's lines as they come, until the run has ended; return its last message.
 
     Raises:
         BadInput: no such run.
@@ -35,11 +35,10 @@ def follow(
 
 
 def new_lines(seen: str, window: str) -> tuple[str, list[str]]:
-    """Compare two windows that move along a growing log.
+    """Compare two copies of the end of a growing log.
 
     Returns:
-        The whole lines of the later one, to compare the next with; and those of them that the
-        earlier one has not had.
+        The complete lines of the later copy, for the next comparison; and the new ones of them.
     """
     whole, anchor = window[: window.rfind("\n") + 1], seen[-_ANCHOR:]
     at = whole.rfind(anchor) if anchor else -1

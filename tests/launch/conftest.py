@@ -43,3 +43,9 @@ def settle(serve, tmp_path):
         return *next(offered), offered
 
     return settle
+
+
+@pytest.fixture
+def tpus(fake_tpu):
+    """Our client of the Cloud TPU API."""
+    return support.client(fake_tpu)

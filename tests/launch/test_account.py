@@ -13,7 +13,7 @@ from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
 
 
 def test_money_is_counted_at_the_price_at_which_a_machine_was_rented():
-    cloud = SimulatedCloud(TRAINER, lifetimes, supervised(4.0))
+    cloud = SimulatedCloud(TRAINER, lifetimes(4.0))
     prices = [2.4, 0.6]
     for price, hours in zip(prices, (2.0, 99.0), strict=True):
         record = replace(RECORD, usd_per_hour=price)

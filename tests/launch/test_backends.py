@@ -11,9 +11,9 @@ from tests.launch import support
     [("v2-8", "2.15.0-se"), ("v5e-32", "v2-alpha-tpuv5-lite"), ("v6e-32", "v2-alpha-tpuv6e")],
 )
 def test_everything_that_the_cloud_tpu_api_serves_may_be_queued(kind, image):
-    flags = {**support.FLAGS, "accelerator_type": kind, "queued": True}
-    (rental,) = backends.find_rentals(flags, support.TABLE)
-    assert rental.service == "tpu" and backends.image(rental, kind, "auto").endswith(image)
+    machine = backends.find_accelerator(kind)
+    (rental,) = backends.find_rentals(machine, "auto", "spot", True, support.TABLE)
+    assert rental.service == "tpu" and backends.image(rental, machine, "auto").endswith(image)
     run = support.vm_of("run-1", kind=kind, queued=True)
     body = tpu_api.creation(run, "z", 1, {}, 1.0)
     assert body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == kind.replace("5e", "5litepod")

@@ -53,7 +53,7 @@ def live(story):
             `fails`, each time [act or acts, zone or "", hour from, hour to, key of FAULTS]; `stop`,
             the hour of Ctrl-C.
     """
-    constants = {"SERVICE_TIMEOUT": decide, "LONGEST": account}
+    constants = {"SERVICE_TIMEOUT": decide, "MAX_LIFETIME": account}
     with contextlib.ExitStack() as stack:
         for name, value in story.get("patience", {}).items():
             stack.enter_context(mock.patch.object(constants[name], name, value))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.launch import backends
+from bigbird_ja.launch.leftovers import delete_all
 from bigbird_ja.launch.rest import Kind, ServiceFault
 from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, Presence
 from testkit.fakes.compute import FakeCompute
@@ -51,9 +51,7 @@ def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, ki
             with pytest.raises(ServiceFault) as caught:
                 service.delete(expected)
             assert caught.value.kind is Kind.NOT_FOUND and fake.node_names()
-        assert (
-            backends.delete_all({tpu.service: service}, [tpu], 20, time.monotonic, time.sleep) == []
-        )
+        assert delete_all({tpu.service: service}, [tpu], 20, time.monotonic, time.sleep) == []
         assert service.list("-") == [] and fake.node_names() == []
 
 

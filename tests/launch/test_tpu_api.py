@@ -13,11 +13,6 @@ from tests.launch import support
 from tests.launch.support import finished
 
 
-@pytest.fixture
-def tpus(fake_tpu):
-    return support.client(fake_tpu)
-
-
 def test_requests_state_what_is_rented():
     """Whole: with another key a node is on demand, and nobody says so."""
     labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}

@@ -6,7 +6,7 @@ import pytest
 
 from bigbird_ja.launch import decide, idle, supervise
 from bigbird_ja.launch.service import Tpu
-from bigbird_ja.launch.state import LONGEST
+from bigbird_ja.launch.state import MAX_LIFETIME
 from testkit.explore import Bounds, explore
 from testkit.explored import INVARIANTS
 
@@ -18,7 +18,7 @@ UNENDING = replace(ALONE, target_step=ENDLESS)
 
 def _rents_for_longer_than_it_stored(self):
     state, world = self._state, self._world
-    return world.tpus.create(self._run, state.zone, state.attempt, {}, LONGEST)
+    return world.tpus.create(self._run, state.zone, state.attempt, {}, MAX_LIFETIME)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_every_invariant_holds_in_every_state(bounds, states):
     [
         (FOREIGN, Tpu, "belongs_to", lambda self, run: True, ALONE),
         (LEASE, supervise._Supervisor, "_create", _rents_for_longer_than_it_stored, UNENDING),
-        (BUDGET, idle, "longest_life", lambda state, run: LONGEST, UNENDING),
+        (BUDGET, idle, "remaining_lifetime", lambda state, run: MAX_LIFETIME, UNENDING),
         (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
         (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), ALONE),
     ],

@@ -18,23 +18,23 @@ from bigbird_ja.launch.state import CREATE_TIMEOUT, RunState
 from bigbird_ja.storage import decode
 
 _PLACE = re.compile(r"@@([A-Z0-9_]+)@@")
-# In the environment of a test: `Emulation` as JSON, so that this machine can stand for the rented.
+# Environment variable of tests: `Emulation` as JSON; this computer stands for the rented machine.
 VM_VARIABLE = "BIGBIRD_JA_EMULATED_VM"
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """Differences between a Cloud TPU VM, which the defaults describe, and a test's machine."""
+    """Differences of a test's machine from a Cloud TPU VM, which the defaults describe."""
 
     device: str = "tpu"  # tpu | cpu
-    service_manager: str = "systemd"  # systemd | none: the script itself minds its processes
-    installs: bool = True  # Python and the packages of the lock; else the image has them
-    api: str = ""  # in place of the services' own addresses
-    terms: dict[str, Any] = field(default_factory=dict)  # of `watcher.Terms`, in place of its own
+    service_manager: str = "systemd"  # systemd | none: the script supervises its processes
+    installs: bool = True  # Python and locked packages; else the image has them
+    api: str = ""  # address of the service; empty: its own
+    terms: dict[str, Any] = field(default_factory=dict)  # fields of `watcher.Terms` to override
 
 
 def emulation(environ: Mapping[str, str] = os.environ) -> Emulation:
-    """Return a Cloud TPU VM, or what a test has set."""
+    """Return the emulation that a test has set; else a Cloud TPU VM."""
     text = environ.get(VM_VARIABLE)
     return decode.decode_json(text.encode(), Emulation, VM_VARIABLE) if text else Emulation()
 
@@ -72,7 +72,7 @@ def terms_of(run: LaunchedRun, vm: Emulation, state: RunState) -> watcher.Terms:
 
 
 def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
-    """Fill in the script for one machine, every value quoted for the shell; see `metadata`."""
+    """Return the script for one machine, with every value quoted for the shell."""
     engine = engine_on(run.accelerator, run.engine)
     values = {
         "RUN_NAME": run.name,
@@ -88,12 +88,12 @@ def fill(run: LaunchedRun, vm: Emulation, terms: watcher.Terms) -> str:
     }
     words = {name: shlex.quote(str(value)) for name, value in values.items()}
     words["PRETRAIN_FLAGS"] = shlex.join(pretrain_flags(run, vm))
-    # The text of a word is not searched for other words.
+    # Placeholders in the values stay as they are.
     return _PLACE.sub(lambda match: words[match[1]], packaged("machine/startup.sh"))
 
 
 def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
-    """Compose the flags with which the machine calls `pretrain`."""
+    """Return the flags with which the machine calls `pretrain`."""
     places = {"config": run.config_path, "data_dir": run.data_dir, "model_dir": run.model_dir}
     flags = [f"--{name}={place}" for name, place in places.items()]
     flags += ["--use_tpu", "--tpu_name=local"] if vm.device == "tpu" else ["--nouse_tpu"]
@@ -102,6 +102,6 @@ def pretrain_flags(run: LaunchedRun, vm: Emulation) -> list[str]:
     flags += [f"--init_from={run.init_from}"] if run.init_from else []
     flags += [f"--mode={run.mode}"] if run.mode != "train" else []
     if run.hosts > 1:
-        # A host that reboots has as long to come as the supervisor waits for it.
+        # A host that reboots has the time that the supervisor waits for it.
         flags.append(f"--pod_wait_seconds={CREATE_TIMEOUT:.0f}")
     return flags
