@@ -109,7 +109,7 @@ def _packages() -> Iterator[Check]:
 
 
 def _room() -> Iterator[Check]:
-    from bigbird_ja.train.engines.devices import available_bytes
+    from bigbird_ja.train.engines.host_memory import available_bytes
 
     memory, free = available_bytes(), shutil.disk_usage(".").free
     yield Check("memory", True, "not known" if memory is None else f"{human_bytes(memory)} free")
@@ -119,7 +119,8 @@ def _room() -> Iterator[Check]:
 
 def _engines() -> Iterator[Check]:
     """Checks each engine and finds the devices that it would train on."""
-    from bigbird_ja.train.engines import devices, has_estimator
+    from bigbird_ja.train.engines import devices
+    from bigbird_ja.train.engines.choose import has_estimator
 
     is_there = False
     try:

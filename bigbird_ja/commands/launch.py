@@ -22,7 +22,7 @@ import dataclasses
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators import load_prices
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import resolve
 from bigbird_ja.launch import backends, package

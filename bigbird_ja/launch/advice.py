@@ -1,6 +1,6 @@
 """Advice on refusals of the services: meaning and remedy of each."""
 
-from bigbird_ja.accelerators import Accelerator
+from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 

@@ -2,9 +2,9 @@
 
 import os
 
-from bigbird_ja import accelerators
-from bigbird_ja.accelerators import CHIPS, Accelerator, Prices, Rental, generation_of
-from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find, generation_of
+from bigbird_ja.accelerators.prices import Prices
+from bigbird_ja.accelerators.rentals import FLEX_START, Rental
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.advice import quota_name
 from bigbird_ja.launch.record import LaunchedRun
@@ -22,7 +22,7 @@ def find_accelerator(name: str) -> Accelerator:
         BadInput: not a TPU type, or a size that does not exist.
     """
     try:
-        return accelerators.find(name)
+        return find(name)
     except BadInput as error:
         raise BadInput(f"--accelerator_type: {error}") from error
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from bigbird_ja.accelerators import Accelerator, region_of
+from bigbird_ja.accelerators.chips import Accelerator
+from bigbird_ja.accelerators.prices import region_of
 from bigbird_ja.launch import rest
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json

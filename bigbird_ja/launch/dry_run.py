@@ -3,14 +3,14 @@
 import datetime
 from typing import Any
 
-from bigbird_ja import plan
-from bigbird_ja.accelerators import Prices
+from bigbird_ja.accelerators.prices import Prices
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.launch import backends, package
 from bigbird_ja.launch.account import remaining_lifetime
 from bigbird_ja.launch.machine import startup
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import RunState
+from bigbird_ja.plan.estimate import Plan, make_row
 from bigbird_ja.process.console import human_time
 from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
@@ -26,7 +26,7 @@ def estimate(
         A line to print, and `needs` of the `--json` results.
     """
     price = run.usd_per_hour or None
-    row = plan.make_row([plan.Plan(config, data)], run.accelerator, run.pricing, (), price)
+    row = make_row([Plan(config, data)], run.accelerator, run.pricing, (), price)
     most = cost_limits(run, table)["most_hours"]
     covered = most / row.hours if most is not None and row.hours else None
     keys = ("hours", "hours_range", "cost_usd", "cost_usd_range")

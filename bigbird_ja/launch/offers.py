@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from bigbird_ja import accelerators
-from bigbird_ja.accelerators import Prices, Rental, launch_type, region_of
-from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja.accelerators.chips import USUAL, launch_type
+from bigbird_ja.accelerators.prices import Prices, region_of
+from bigbird_ja.accelerators.rentals import FLEX_START, Rental
 from bigbird_ja.launch import backends, compute, rest
 from bigbird_ja.launch.advice import FAMILIES, quota_name
 from bigbird_ja.launch.record import LaunchedRun
@@ -166,7 +166,7 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     rows, faults = list[dict[str, Any]](), list[ServiceFault]()
     for service in backends.emulated() or backends.MODULES:
         runs: dict[LaunchedRun, Rental] = {}
-        for name in accelerators.USUAL:
+        for name in USUAL:
             for one in [one for one in table.rented(name, "spot") if one.service == service]:
                 run = LaunchedRun(
                     "", "", project=project, accelerator_type=name, service=one.service

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bigbird_ja import accelerators, storage
-from bigbird_ja.accelerators import USUAL_ZONES, Prices, Rental
-from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja import storage
+from bigbird_ja.accelerators.prices import USUAL_ZONES, Prices, region_of
+from bigbird_ja.accelerators.rentals import FLEX_START, Rental
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
 from bigbird_ja.launch import backends, flex_start
@@ -280,7 +280,7 @@ def check_data(
 def region_warnings(run: LaunchedRun) -> list[str]:
     """Return a warning if zones are in another region than the bucket, as far as it is known."""
     location = _location(run.bucket)
-    others = {accelerators.region_of(zone) for zone in run.zones} - {location}
+    others = {region_of(zone) for zone in run.zones} - {location}
     if not location or not others:
         return []
     return [
@@ -310,6 +310,3 @@ def check_name_is_free(run: LaunchedRun, tpus: Tpus) -> None:
                     f"--name {run.name}: {tpu.resource} is not of this run ({tpu.owner}): choose"
                     " another --name"
                 )
-
-
-# --- the dry run ----------------------------------------------------------------------------------

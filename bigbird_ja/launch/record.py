@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from bigbird_ja import accelerators, storage
-from bigbird_ja.accelerators import Accelerator
+from bigbird_ja import storage
+from bigbird_ja.accelerators.chips import Accelerator, find
 from bigbird_ja.storage.decode import Amount, Count
 
 Service = Literal["tpu", "compute"]  # the Cloud TPU API, Compute Engine
@@ -54,7 +54,7 @@ class LaunchedRun:
     @cached_property
     def accelerator(self) -> Accelerator:
         """Look up the slice to rent."""
-        return accelerators.find(self.accelerator_type)
+        return find(self.accelerator_type)
 
     @property
     def hosts(self) -> int:
@@ -114,7 +114,7 @@ class Machine:
     @cached_property
     def hosts(self) -> int:
         """Return the number of virtual machines of the slice."""
-        return accelerators.find(self.accelerator_type).hosts
+        return find(self.accelerator_type).hosts
 
     def __str__(self) -> str:
         """Return a description for messages."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators import Prices
+from bigbird_ja.accelerators.prices import Prices
 from bigbird_ja.launch import backends, dry_run, encoder, package, prepare, supervise
 from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.files import RunFiles, read_run, supervisor_lease

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bigbird_ja import plan
 from bigbird_ja.launch.files import RunFiles, read_run, watched_by
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.service import Presence, Tpu
 from bigbird_ja.launch.state import Phase, RunState, TrainerBeat
+from bigbird_ja.plan.estimate import tokens_per_step
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import read_config
 
@@ -69,6 +69,6 @@ def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
 def _tokens_per_step(config_path: str) -> int:
     """Return the tokens of a step; 0 if the config can't be read."""
     try:
-        return plan.tokens_per_step(*read_config(config_path))
+        return tokens_per_step(*read_config(config_path))
     except BadInput:
         return 0

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from bigbird_ja.accelerators import launch_type
+from bigbird_ja.accelerators.chips import launch_type
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.launch import flex_start, rest
 from bigbird_ja.launch.record import LaunchedRun

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels import keeps_slope, tile_rows
+from bigbird_ja.model.kernels.choose import keeps_slope
+from bigbird_ja.model.kernels.layer_shape import tile_rows
 from bigbird_ja.model.layers import (
     FORMS,
     Parameters,

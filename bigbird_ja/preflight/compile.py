@@ -26,7 +26,7 @@ from bigbird_ja.process.errors import INSTALL, BadInput, CommandError
 from bigbird_ja.settings.option import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.train.engines.lowering import LoweredStep
+from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
 CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile")
 PACKAGES = ("jax", "jaxlib", "libtpu")

@@ -18,9 +18,11 @@ from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
-from bigbird_ja.train import Job, Resumption
-from bigbird_ja.train.progress import EventWriter, TrainProgress, WandbLog
+from bigbird_ja.train.job import Job, Resumption
+from bigbird_ja.train.progress import TrainProgress
 from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.tensorboard import EventWriter
+from bigbird_ja.train.wandb import WandbLog
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy", "sentencepiece")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bigbird_ja.accelerators import load_prices
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import prepare
 from testkit.fakes.compute import FakeCompute
 from tests.launch import support

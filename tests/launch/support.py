@@ -16,7 +16,7 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja import cli
-from bigbird_ja.accelerators import load_prices
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles

@@ -9,7 +9,7 @@ from bigbird_ja import storage
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.train import Dependencies
+from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.run_dir import RunDir, next_batch
 from testkit.configs import fitted, with_data
 

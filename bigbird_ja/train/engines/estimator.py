@@ -26,9 +26,9 @@ from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.model import parameters_of
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import MakeBatches, Snapshot, StepResult
 from bigbird_ja.train.engines.devices import resolve_tpu
 from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn
+from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 

@@ -35,7 +35,7 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import optimizer
 from bigbird_ja.train import step as step_lib
-from bigbird_ja.train.engines.lowering import (
+from bigbird_ja.train.engines.lowering.lowered import (
     Division,
     LoweredStep,
     Spec,

@@ -1,4 +1,4 @@
-"""The threads beside the steps: saves, the watchdog, periodic tasks; and when saves are due."""
+"""Checkpoints saved in the background, and when saves are due."""
 
 import threading
 from types import SimpleNamespace
@@ -9,10 +9,10 @@ import pytest
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.settings.schema import CheckpointsConfig, Config
-from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train import Dependencies, SingleProcess
-from bigbird_ja.train.beside import CheckpointSaver, Periodic, Watchdog
+from bigbird_ja.train.job import Dependencies
+from bigbird_ja.train.processes import SingleProcess
+from bigbird_ja.train.saver import CheckpointSaver
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
@@ -78,52 +78,3 @@ def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path):
     saver.poll()
     assert store.steps() == saved == []
     assert list((tmp_path / ".scratch").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("limit", "at", "silences"), [(1.0, 0.9, []), (1.0, 1.5, [1.5]), (0.0, 1e9, [])]
-)
-def test_the_watchdog_acts_after_its_limit_and_zero_is_off(limit, at, silences):
-    now, called = [0.0], threading.Event()
-    seen = []
-
-    def on_stall(silence):
-        seen.append(silence)
-        called.set()
-
-    with Watchdog(limit, on_stall, clock=lambda: now[0]) as watchdog:
-        now[0] = at
-        called.wait(10 if silences else 0.1)
-        watchdog.tick()
-    assert seen == silences
-
-
-def test_each_task_has_its_own_interval_and_a_failure_is_logged_once_and_retried():
-    now, done, logged = [0.0], [], []
-
-    def fail():
-        done.append("b")
-        raise OSError("503")
-
-    tasks = {"a": (10.0, lambda: done.append("a")), "b": (25.0, fail)}
-    periodic = Periodic(tasks, logged.append, lambda: now[0])
-    for now[0] in range(0, 51, 5):
-        periodic.run_due()
-        periodic.poll()
-    assert (done.count("a"), done.count("b")) == (5, 2)
-    assert logged == ["b failed, will be tried again: 503"]
-
-
-def test_a_lost_lock_ends_the_run_and_no_more_heartbeats_are_written():
-    now, beats = [0.0], []
-
-    def lose():
-        raise LeaseLost("gone")
-
-    tasks = {"lock": (1.0, lose), "heartbeat": (1.0, lambda: beats.append(now[0]))}
-    periodic = Periodic(tasks, print, lambda: now[0])
-    for now[0] in range(5):
-        periodic.run_due()
-    assert beats == []
-    with pytest.raises(LeaseLost):
-        periodic.poll()

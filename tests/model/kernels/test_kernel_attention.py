@@ -14,8 +14,8 @@ from tests.model.tiny import tiny_batch, tiny_config
 
 jax = pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
 
-from bigbird_ja.model.kernels import LayerShape, Order, tile_rows  # noqa: E402
 from bigbird_ja.model.kernels.kernel_attention import bounds, interpreted, kernel_attention  # noqa: E402
+from bigbird_ja.model.kernels.layer_shape import LayerShape, Order, tile_rows  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
 HEADS, SIZE = 2, 64
