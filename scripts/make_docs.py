@@ -1,4 +1,4 @@
-"""Write the parts of pages that follow from the code: `make docs`.
+"""Write the parts of pages that follow from the code (`make docs`).
 
 The list in docs/commands/README.md follows from the commands, docs/settings.md (below its text)
 from the settings, and the address in both READMEs from pyproject.toml.
@@ -115,7 +115,7 @@ def settings_page() -> str:
 
 
 def _presets() -> str:
-    """Write the presets' table: their own comments say what each is for, and on which machine."""
+    """Write the presets' table: purpose and machine of each, from its own comments."""
     rows = []
     for name in preset_names():
         text = Path(preset_path(name)).read_text("utf-8")
