@@ -104,8 +104,9 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
         rows: gets one for each machine and service.
     """
     from bigbird_ja.accelerators import load_prices
-    from bigbird_ja.launch import LaunchedRun, offers, rest
+    from bigbird_ja.launch import offers, rest
     from bigbird_ja.launch.advice import advise
+    from bigbird_ja.launch.record import LaunchedRun
 
     try:
         project = project or rest.credentials()[1]

@@ -4,7 +4,7 @@ Above the line `---` stands what the service, the bucket and a person do (YAML, 
 `live`); below it every event with all that it states, the state at the end, and what was rented.
 A change that is meant shows as a diff after
 
-    python -m tests.launch.test_stories
+    python -m tests.launch.test_decide
 """
 
 import contextlib
@@ -18,12 +18,14 @@ import pytest
 import yaml
 
 from bigbird_ja.launch import account, decide
+from bigbird_ja.launch.decide import lacks_quota
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.state import RunState
+from bigbird_ja.launch.state import Ending, Phase, RunState
 from bigbird_ja.launch.supervise import Event, Stop, describe
 from bigbird_ja.process.errors import Refused, StorageError
 from testkit.simulated_cloud import START, SimulatedCloud
-from tests.launch.test_supervisor import RECORD, TRAINER, lifetimes, run
+from tests.launch import support
+from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
 
 HOUR = 3600.0
 STORIES = sorted(Path(__file__).parent.glob("stories/*.txt"))
@@ -51,7 +53,7 @@ def live(story):
             `fails`, each time [act or acts, zone or "", hour from, hour to, key of FAULTS]; `stop`,
             the hour of Ctrl-C.
     """
-    constants = {"SERVICE_PATIENCE": decide, "LONGEST": account}
+    constants = {"SERVICE_TIMEOUT": decide, "MAX_LIFETIME": account}
     with contextlib.ExitStack() as stack:
         for name, value in story.get("patience", {}).items():
             stack.enter_context(mock.patch.object(constants[name], name, value))
@@ -75,7 +77,7 @@ def _live(story):
     cloud.interfere = interfere
     cloud.wake = [stop, *(HOUR * at for fault in get("fails", ()) for at in fault[2:4])]
     ctrl_c = lambda: Stop.DELETE if cloud.now >= stop else Stop.NO  # noqa: E731
-    state = msgspec.to_builtins(run(cloud, record, stop=ctrl_c))
+    state = msgspec.to_builtins(supervised(cloud, record, stop=ctrl_c))
     first = msgspec.to_builtins(RunState())
     lines = [f"{line['time'] - START:.0f} {describe(_of_line(line))}" for line in cloud.events]
     lines += [f"{key}: {value}" for key, value in state.items() if value != first[key]]
@@ -101,3 +103,11 @@ if __name__ == "__main__":
         happens = path.read_text(encoding="utf-8").partition("---\n")[0]
         text = "\n".join(live(yaml.safe_load(happens)))
         path.write_text(f"{happens}---\n{text}\n", encoding="utf-8")
+
+
+def test_a_run_that_never_had_quota_is_told_from_one_that_had():
+    run = support.vm_of("run-1", zones=("a", "b"))
+    state = RunState(Phase.ENDED, ending=Ending.GAVE_UP, struck_zones={"a": "x", "b": "x"})
+    assert lacks_quota(state, run)
+    assert not lacks_quota(replace(state, ready_zones=("a",)), run)
+    assert not lacks_quota(replace(state, struck_zones={"a": "x"}), run)

@@ -1,21 +1,18 @@
 """The supervisor's files and the start-up script's copies on gs://."""
 
-import io
+import contextlib
 import json
-import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import LaunchedRun, startup
 from bigbird_ja.launch.files import RunFiles, find_runs, read_run
-from bigbird_ja.launch.prepare import check_name, region_warnings
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings.data_facts import requested_data
-from bigbird_ja.settings.schema import Config
 
 
 def test_state_events_and_reports(bucket):
@@ -51,16 +48,6 @@ def test_state_events_and_reports(bucket):
     assert find_runs(bucket) == ["run-1"]
 
 
-def test_zones_of_another_region_than_the_buckets_are_warned_of(bucket, fake_gcs):
-    far = LaunchedRun(bucket, "a", zones=("us-central1-b", "europe-west4-a", "europe-west4-b"))
-    (text,) = region_warnings(far)
-    assert f"{bucket} is in us-central1, zones are in europe-west4: " in text
-    assert region_warnings(replace(far, zones=("us-central1-b",))) == []
-    assert region_warnings(replace(far, bucket="/disk")) == []
-    fake_gcs.fault("/b/b-", "status", code=403, times=-1)
-    assert region_warnings(far) == []
-
-
 @pytest.mark.parametrize("name", ["launch.json", "state.json"])
 def test_files_of_another_version_are_refused(bucket, name):
     run = LaunchedRun(bucket, "run-1")
@@ -91,44 +78,33 @@ def test_what_0_1_0_launched_is_read(bucket):
     assert RunFiles(run).load_state() == RunState(Phase.RUNNING, zone="z", cost_usd=3.0)
 
 
-def test_who_writes_to_the_bucket_does_not_choose_the_code_of_the_machine(
-    bucket, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
-    assert startup.build_package() == startup.build_package()  # byte for byte
-    first = startup.store(run, *settings, False)
-    monkeypatch.setattr(startup, "build_package", lambda: b"a later version")
-    assert startup.store(run, *settings, False) == first  # it was launched from here
-    foreign = startup.with_package(first, b"malicious")
-    storage.write_bytes(foreign.package, b"malicious")
-    RunFiles(foreign).save_run()
-    with pytest.raises(BadInput, match="never launched from this machine"):
-        startup.store(run, *settings, False)
-    later = startup.with_package(run, b"a later version")
-    assert startup.store(run, *settings, True) == later == read_run(bucket, "run-1")
+@pytest.mark.parametrize("part", ["spec", "settings"])
+@pytest.mark.parametrize("value", [7, [1], "x", True, 1.5])
+def test_a_record_in_parts_of_another_type_is_refused(tmp_path, part, value):
+    run = LaunchedRun(str(tmp_path), "run-1", "id-1")
+    files = RunFiles(run)
+    files.prepare()
+    files.save_run()
+    path = Path(run.supervisor("launch.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), part: value}))
+    with pytest.raises(BadInput, match=r"launch\.json"):
+        read_run(str(tmp_path), "run-1")
 
 
-def test_a_package_that_todays_script_cannot_install_is_refused(bucket, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    run, settings = LaunchedRun(bucket, "run-1", "id-1"), (Config(), requested_data(Config()))
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr("bigbird_ja/launch/locks/needed.lock", "")
-    with monkeypatch.context() as earlier:
-        earlier.setattr(startup, "build_package", packed.getvalue)
-        old = startup.store(run, *settings, False)
-    with pytest.raises(BadInput, match="of an earlier version"):
-        startup.store(run, *settings, False)
-    assert read_run(bucket, "run-1") == old
-    storage.write_bytes(old.package, b"cut off")
-    with pytest.raises(BadInput, match="is damaged: --update_package"):
-        startup.store(run, *settings, False)
-    assert startup.store(run, *settings, True) != old
-
-
-def test_which_names_a_run_may_have():
-    assert check_name("x" * 40) == "x" * 40
-    for name in ("", "A", "1a", "a_b", "a-", "é", "x" * 41, "a/b", "../a"):
-        with pytest.raises(BadInput):
-            check_name(name)
+@pytest.mark.parametrize("machine", [{"service": "ftp"}, {"project": "p/../q"}])
+def test_a_machine_of_no_service_of_ours_is_refused(tmp_path, machine):
+    run = LaunchedRun(str(tmp_path), "run-1", "id-1")
+    files = RunFiles(run)
+    files.prepare()
+    files.save_state(RunState())
+    path = Path(run.supervisor("state.json"))
+    known = {"service": "tpu", "project": "p", "accelerator_type": "v3-8", "pricing": "spot"}
+    known |= {"queued": False, "usd_per_hour": 1.0}
+    for values, is_refused in ((known, False), ({**known, **machine}, True)):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "machine": values}))
+        with (
+            pytest.raises(BadInput, match=r"state\.json")
+            if is_refused
+            else contextlib.nullcontext()
+        ):
+            files.load_state()

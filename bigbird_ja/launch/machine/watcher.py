@@ -1,21 +1,21 @@
-"""Watches over a rented machine and deletes it at the end of its lease, without the supervisor.
+"""Delete a rented machine at the end of its lease, without the supervisor.
 
 Runs on the machine itself, started before anything is installed there, from the text of this file
-in the start-up script: so it uses the standard library of Python 3.8 alone, and no apostrophe.
+in the start-up script: so it uses only the standard library of Python 3.8, and no apostrophe.
 Its first argument is a verb, its second its terms (`Terms`, as JSON):
 
-    watch            counts every `poll` seconds, and deletes the machine when it must go
-    report STATUS    tells the supervisor how training ended
-    get URL FILE     brings one file from the bucket
+    watch            counts every `poll` seconds, and deletes the machine when its time is over
+    report STATUS    reports the exit status of training to the supervisor
+    get URL FILE     downloads one file from the bucket
 
-Rules that cost money where they are broken:
-- Every request has a timeout and a deadline. Nothing is asked of `gcloud`, which may hang.
+Rules that save money:
+- Every request has a timeout and a deadline. `gcloud` is not used: it may hang.
 - The counters are in a file on disk that is overwritten in place, so that a full disk does not stop
   them, and in memory (`/run`). A watcher that is started again goes on counting.
-- Only another `global_step` is progress. A heartbeat that merely says another time is none.
-- Time is counted, stored and judged before anything is read. A failure to read, by whatever
-  exception, means "not seen"; answers have a maximum size, and what is stored of them, too.
-- Seconds are counted by a clock that nobody sets.
+- Only another `global_step` is progress. A heartbeat with only another time is none.
+- Time is counted, stored and judged before anything is read. A failure to read, with any
+  exception, means "not seen"; answers have a maximum size, and the stored parts of them, too.
+- Seconds are counted by a monotonic clock.
 """
 
 from __future__ import annotations
@@ -34,41 +34,42 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 CALL_SECONDS = 20.0  # one read of one request
-DEADLINE_SECONDS = 60.0  # a whole request; `get` has longer
+DEADLINE_SECONDS = 60.0  # a whole request; `get` has more
 GET_SECONDS = 600.0
 RECORD_BYTES = 1024  # of the counters; never grows
 LOG_BYTES = 65536  # of the end of the log that the supervisor may read
-ANSWER_BYTES = 65536  # of an answer, or of a file that is read at each look
+ANSWER_BYTES = 65536  # of an answer, or of a file that is read at each poll
 GET_BYTES = 256 << 20
 RENEWAL_LENGTH = 32  # characters of a renewal that are compared, and stored
 STALLED_SECONDS = 5400.0  # without another step
-REBOOT_SECONDS = 900.0  # the most that a reboot counts for: the wall clock may have been set
-CREATION_SECONDS = 1800.0  # the most that the time from asking to booting counts for: clocks differ
+REBOOT_SECONDS = 900.0  # maximum that a reboot counts: the wall clock may have been set
+CREATION_SECONDS = 1800.0  # maximum from request to boot that counts: clocks differ
 STALLED = 76  # exit status, as in the command line
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The supervisor decided these before it created the machine. Seconds."""
+    """Limits that the supervisor set before it requested the machine. Seconds."""
 
     attempt: int
-    limit: float  # the machine lives so long at most: what its run may still cost
-    lease: float  # and so long after the last sign of a supervisor
+    limit: float  # maximum lifetime of the machine: what its run may still cost
+    lease: float  # maximum time without a renewal by the supervisor
     supervisor_dir: str  # gs://... (a directory in tests)
     model_dir: str
     delete: list[str] = field(default_factory=list)  # addresses; all are tried each time
-    ended: float = 1200.0  # it lives so long after training has ended
+    ended: float = 1200.0  # lifetime after the end of training
     stalled: float = STALLED_SECONDS
     poll: float = 60.0
     metadata: str = "http://metadata.google.internal"
     storage: str = "https://storage.googleapis.com"
-    requested: float = 0.0  # UNIX seconds of the request, by the supervisor; 0: unknown
-    hosts: int = 1  # of the slice; each has its watcher
+    requested: float = 0.0  # UNIX seconds of the request, by the service; 0: unknown
+    hours_left: float = 0.0  # of a queued machine: rest of --max_hours at its request; 0: unlimited
+    hosts: int = 1  # of the slice; each has a watcher
 
 
 @dataclass(frozen=True)
 class Counters:
-    """Seconds so far, and the marks that they are counted from."""
+    """Seconds so far, and the reference values that they are counted from."""
 
     age: float = 0.0
     unrenewed: float = 0.0
@@ -76,14 +77,14 @@ class Counters:
     ended: float = 0.0
     step: int = -1
     renewal: str = ""  # the last one seen
-    clock: float = 0.0  # since boot, when this was written
+    clock: float = 0.0  # seconds since boot at this record
     boot: str = ""
     wall: float = 0.0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One look at the bucket and the disk. None where it could not be seen."""
+    """Result of one poll of bucket and disk. None: could not be read."""
 
     step: int | None = None
     renewal: str | None = None
@@ -91,7 +92,7 @@ class Seen:
 
 
 def advanced(counters: Counters, seconds: float, seen: Seen) -> Counters:
-    """Count on by one look, `seconds` after the one before."""
+    """Return the counters after one poll, `seconds` after the one before."""
     stepped = seen.step is not None and seen.step != counters.step
     renewed = seen.renewal is not None and seen.renewal != counters.renewal
     return replace(
@@ -106,7 +107,7 @@ def advanced(counters: Counters, seconds: float, seen: Seen) -> Counters:
 
 
 def must_go(counters: Counters, terms: Terms) -> str:
-    """Return why the machine must be deleted now; empty while it may live."""
+    """Return the reason to delete the machine now; empty while it may live."""
     if counters.age >= terms.limit or counters.unrenewed >= terms.lease:
         return "lease_over"
     if counters.ended >= terms.ended:
@@ -114,8 +115,19 @@ def must_go(counters: Counters, terms: Terms) -> str:
     return "stalled" if counters.quiet >= terms.stalled else ""
 
 
+def age_at_boot(terms: Terms, wall: float) -> float:
+    """Return the seconds of its lifetime that a machine has used up when it boots first.
+
+    Its creation counts, and waiting in a queue doesn't, as long as --max_hours is not over.
+    """
+    late = max(0.0, wall - terms.requested) if terms.requested else 0.0
+    if terms.hours_left:
+        return max(0.0, late - (terms.hours_left - terms.limit))
+    return min(late, CREATION_SECONDS)
+
+
 def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
-    """Compute the seconds since the counters were written, over a restart or a reboot too."""
+    """Return the seconds since the counters were written, across restarts and reboots."""
     if not counters.boot:
         return 0.0
     if counters.boot == boot:
@@ -124,7 +136,7 @@ def since(counters: Counters, clock: float, boot: str, wall: float) -> float:
 
 
 def load(paths: list[str]) -> Counters:
-    """Read the largest counters of all copies that are whole."""
+    """Read the largest counters of all intact copies."""
     copies = [Counters()]
     for path in paths:
         with contextlib.suppress(OSError, ValueError, TypeError), open(path, "rb") as file:
@@ -146,7 +158,7 @@ def save(paths: list[str], counters: Counters) -> None:
 
 
 class Host:
-    """This machine, as the watcher sees it: bucket, metadata server, service, disk."""
+    """Access of the watcher to bucket, metadata server, service and disk of this machine."""
 
     def __init__(self, terms: Terms, work_dir: str) -> None:
         self._terms, self._work_dir = terms, work_dir
@@ -154,7 +166,7 @@ class Host:
         self._number: int | None = None
 
     def look(self) -> Seen:
-        """Look at heartbeat, renewal and the end of training."""
+        """Read heartbeat, renewal and the end of training."""
         terms = self._terms
         step = self._values(terms.model_dir, "heartbeat.json").get("global_step")
         lease, renewal = self._values(terms.supervisor_dir, "lease.json"), None
@@ -164,7 +176,7 @@ class Host:
         return Seen(step if is_step else None, renewal, self.has_ended())
 
     def has_ended(self) -> bool:
-        """Tell whether training has ended, by the disk."""
+        """Return whether training has ended, by a file on the disk."""
         return os.path.exists(os.path.join(self._work_dir, "ended"))
 
     def copy_log(self) -> None:
@@ -177,7 +189,7 @@ class Host:
             self._write(name, file.read(LOG_BYTES))
 
     def _host(self) -> int:
-        """Return the number of this host in its slice; 0 where it is alone, or does not know."""
+        """Return the number of this host in its slice; 0 for one host, or if unknown."""
         if self._terms.hosts > 1 and self._number is None:
             for name in ("agent-worker-number", "worker-id"):
                 where = f"{self._terms.metadata}/computeMetadata/v1/instance/attributes/{name}"
@@ -190,9 +202,9 @@ class Host:
     def report(
         self, status: int, reason: str = "", pauses: tuple[float, ...] = (1.0, 3.0, 0.0)
     ) -> None:
-        """Tell the supervisor how training ended, or why the machine is deleted.
+        """Report the exit status of training, or the reason of a deletion, to the supervisor.
 
-        A reason stays: the trainer that dies with its machine is no preemption.
+        A reason is not overwritten: a trainer that ends with its machine was not preempted.
         """
         before = {} if reason else self._values(self._terms.supervisor_dir, "exit.json")
         if before.get("attempt") == self._terms.attempt and before.get("reason"):
@@ -208,7 +220,7 @@ class Host:
                 time.sleep(pause)
 
     def delete(self) -> None:
-        """Ask the service to delete this machine, at each of its addresses."""
+        """Request the deletion of this machine at each of its addresses."""
         for address in self._terms.delete:
             try:
                 self.request("DELETE", address)
@@ -222,16 +234,18 @@ class Host:
         url: str,
         data: bytes | None = None,
         seconds: float = DEADLINE_SECONDS,
-        most: int = ANSWER_BYTES,
+        maximum: int = ANSWER_BYTES,
     ) -> bytes:
-        """Send one signed request, over within `seconds`, with at most `most` bytes of answer."""
+        """Send one signed request with a deadline; return the answer of at most `maximum` bytes."""
         headers = {"Content-Type": "application/octet-stream"}
         if method != "GET" or url.startswith(self._terms.storage):
             headers["Authorization"] = f"Bearer {self._token()}"
-        return self._open(urllib.request.Request(url, data, headers, method=method), seconds, most)
+        return self._open(
+            urllib.request.Request(url, data, headers, method=method), seconds, maximum
+        )
 
     def get(self, url: str, target: str) -> None:
-        """Bring one file of the bucket into a local file."""
+        """Download one file of the bucket."""
         data = self._read(url, GET_SECONDS, GET_BYTES)
         with open(target, "wb") as file:
             file.write(data)
@@ -242,30 +256,32 @@ class Host:
         return str(json.loads(self._open(request, DEADLINE_SECONDS))["access_token"])
 
     def _open(
-        self, request: urllib.request.Request, seconds: float, most: int = ANSWER_BYTES
+        self, request: urllib.request.Request, seconds: float, maximum: int = ANSWER_BYTES
     ) -> bytes:
         parts: list[bytes] = []
         until = time.monotonic() + seconds
         with self._opener.open(request, timeout=min(CALL_SECONDS, seconds)) as answer:
-            while True:  # a server that sends a byte now and then has a deadline, too
+            while True:  # a server that sends single bytes has the deadline, too
                 part = answer.read1(1 << 20)
                 if not part:
                     return b"".join(parts)
                 parts.append(part)
-                most -= len(part)
-                if most < 0:
+                maximum -= len(part)
+                if maximum < 0:
                     raise ValueError(f"{request.full_url}: too large")
                 if time.monotonic() > until:
                     raise TimeoutError(f"{request.full_url}: no end after {seconds:.0f} s")
 
-    def _read(self, url: str, seconds: float = DEADLINE_SECONDS, most: int = ANSWER_BYTES) -> bytes:
+    def _read(
+        self, url: str, seconds: float = DEADLINE_SECONDS, maximum: int = ANSWER_BYTES
+    ) -> bytes:
         if not url.startswith("gs://"):
             with open(url, "rb") as file:
-                return file.read(most)
+                return file.read(maximum)
         bucket, _, name = url[5:].partition("/")
         quoted = urllib.parse.quote(name, safe="")
         address = f"{self._terms.storage}/storage/v1/b/{bucket}/o/{quoted}?alt=media"
-        return self.request("GET", address, None, seconds, most)
+        return self.request("GET", address, None, seconds, maximum)
 
     def _write(self, name: str, data: bytes) -> None:
         url = f"{self._terms.supervisor_dir}/{name}"
@@ -279,7 +295,7 @@ class Host:
         self.request("POST", f"{self._terms.storage}/upload/storage/v1/b/{bucket}/o?{query}", data)
 
     def _values(self, directory: str, name: str) -> dict[str, Any]:
-        """Read the object in a file; empty where none can be read."""
+        """Read the JSON object in a file; empty if it cannot be read."""
         values: Any = None
         with contextlib.suppress(Exception):
             values = json.loads(self._read(f"{directory}/{name}"))
@@ -294,11 +310,10 @@ def watch(
     sleep: Callable[[float], None],
     boot: str,
 ) -> None:
-    """Watch for as long as the machine is there."""
+    """Watch until the machine is deleted."""
     counters, is_reported = load(paths), False
-    if terms.requested and not counters.boot:  # the first start of all; its life began before
-        late = time.time() - terms.requested
-        counters = replace(counters, age=min(max(0.0, late), CREATION_SECONDS))
+    if not counters.boot:
+        counters = replace(counters, age=age_at_boot(terms, time.time()))
     while True:
         sleep(terms.poll)
         seconds = since(counters, clock(), boot, time.time()) if counters.boot else terms.poll
@@ -324,7 +339,7 @@ def say(text: str) -> None:
 
 
 def boot_id() -> str:
-    """Return a text that is another one after each boot."""
+    """Return an id that differs after each boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()
@@ -333,12 +348,12 @@ def boot_id() -> str:
 
 
 def since_boot() -> float:
-    """Return seconds of a clock that nobody sets, and that counts a suspended machine."""
+    """Return seconds of a monotonic clock that also counts while suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def main(arguments: list[str]) -> int:
-    """Do the verb of the first argument."""
+    """Run the verb of the first argument."""
     verb, terms = arguments[0], Terms(**json.loads(arguments[1]))
     work_dir = os.environ.get("BIGBIRD_JA_VM_DIR", "/opt/bigbird-ja")
     memory = os.environ.get("BIGBIRD_JA_VM_RUN_DIR", "/run")

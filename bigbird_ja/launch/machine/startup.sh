@@ -1,12 +1,12 @@
 #!/bin/bash
 # Runs on a TPU VM at boot: installs the package, trains, and watches over its own lease.
-# `bigbird-ja launch` fills in the words between two @@ (bigbird_ja/launch/startup.py, every value
+# `bigbird-ja launch` fills in the words between two @@ (launch/machine/startup.py, every value
 # quoted for the shell) and sends the result as the instance's start-up script.
 #
-# Called without an argument it starts the watcher (bigbird_ja/launch/watcher.py, which deletes this
+# Called without an argument it starts the watcher (launch/machine/watcher.py, which deletes this
 # machine when it must go), installs, and trains; it, or the service manager, calls it again as
-#   install puts the package in place; a shell of its own, where `set -e` is in force
-#   train   runs `bigbird-ja pretrain` as a user of its own, passes SIGTERM on, reports how it ended
+#   install puts the package in place; a shell of its own, in which `set -e` holds
+#   train   runs `bigbird-ja pretrain` as a user of its own, passes SIGTERM on, reports the exit status
 # No credentials are in here: the VM's service account signs everything.
 set -euo pipefail
 
@@ -40,7 +40,7 @@ watcher() { # watcher VERB [ARGUMENT...]
   "$PYTHON" -c "$WATCHER" "$verb" "$TERMS" "$@"
 }
 
-# report STATUS: tells the supervisor how training ended, and starts the watcher's patience.
+# report STATUS: reports the exit status of training; the watcher deletes the machine after a while.
 report() {
   touch "$WORK_DIR/ended" || true
   watcher report "$1" || say "could not report status $1"
@@ -79,8 +79,8 @@ install_pip() { # plain images of Ubuntu have none; at boot they may be updating
   apt-get -qy -o DPkg::Lock::Timeout=600 install --no-install-recommends python3-pip
 }
 
-# Hands the TPU's devices to a user of the trainer's own, and sets as_user to what runs a command as
-# that user, without a way back to root. Fails where something of it is not possible.
+# Gives the TPU's devices to the trainer's own user, and sets as_user to the prefix that runs a
+# command as that user, without a way back to root. Fails if a part of it is not possible.
 own_user() {
   local devices one uid gid
   shopt -s nullglob
@@ -98,7 +98,7 @@ own_user() {
   for one in "${devices[@]}"; do
     "${as_user[@]}" test -r "$one" -a -w "$one" || return 1
   done
-  # An image may have its TensorFlow where only root finds it.
+  # An image may have its TensorFlow in a place that only root reads.
   "${as_user[@]}" "$TRAINER" -c 'import importlib.util, sys
 sys.exit(importlib.util.find_spec("tensorflow") is None)' || return 1
   rm -rf -- "${TMPDIR:-/tmp}"/{libtpu_lockfile,tpu_logs} # of root, if it has used the TPU before
@@ -140,7 +140,7 @@ start_watcher() {
     systemd-run --quiet --unit=bigbird-ja-watch --setenv="BIGBIRD_JA_VM_DIR=$WORK_DIR" \
       --property=Restart=always --property=RestartSec=10 --property=StartLimitIntervalSec=0 \
       "$(command -v "$PYTHON")" -c "$WATCHER" watch "$TERMS" && return 0
-    say "the watcher is no unit: it runs, or runs beside this script from now on"
+    say "the watcher is no unit: it runs already, or as a child of this script from now on"
   fi
   "$PYTHON" -c "$WATCHER" watch "$TERMS" &
   watcher_process=$!

@@ -1,6 +1,7 @@
 """The watcher on a rented machine: what it counts, and as a real process on loopback."""
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -13,9 +14,10 @@ from typing import Any
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.launch import LaunchedRun, watcher
 from bigbird_ja.launch.files import RunFiles
-from bigbird_ja.launch.watcher import Counters, Host, Seen, Terms
+from bigbird_ja.launch.machine import watcher
+from bigbird_ja.launch.machine.watcher import Counters, Host, Seen, Terms
+from bigbird_ja.launch.record import LaunchedRun
 from tests.launch import support
 from tests.launch.support import wait_until
 
@@ -229,3 +231,100 @@ def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path):
     machine._opener.open = lambda *_, **__: Slow()  # type: ignore[assignment]
     with pytest.raises(TimeoutError):
         machine.request("GET", "http://elsewhere", None, 0.05, 1 << 40)
+
+
+FAULTS = [
+    *(
+        http.client.BadStatusLine("x"),
+        http.client.IncompleteRead(b"x"),
+        http.client.LineTooLong("x"),
+    ),
+    *(http.client.InvalidURL("x"), RecursionError(), MemoryError(), UnicodeError(), KeyError("x")),
+]
+HOSTILE = [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"7", b"", b" " * 10_000_000]
+
+
+class _Over(BaseException):
+    """The watch of a test ends."""
+
+
+def watched(tmp_path, host, seconds, terms):
+    """The counters after so many turns of ten seconds, which the real loop has stored."""
+    paths, clock = [str(tmp_path / "counters")], iter(range(0, 10**6, 10))
+    turns = iter(range(seconds // 10))
+
+    def sleep(_):
+        if next(turns, None) is None:
+            raise _Over
+
+    with contextlib.suppress(_Over):
+        watcher.watch(terms, host, paths, lambda: float(next(clock)) / 2, sleep, "boot")
+    return watcher.load(paths)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_no_failure_to_read_ends_the_watch(tmp_path, fault):
+    terms = replace(TERMS, limit=60.0, storage="http://x", delete=["http://service/node"])
+    host, deleted = Host(terms, str(tmp_path)), []
+
+    def fail(request, **_):
+        deleted.extend([request.full_url] * (request.get_method() == "DELETE"))
+        raise fault
+
+    host._opener.open = fail  # type: ignore[method-assign]
+    host._token = lambda: "token"  # type: ignore[method-assign]
+    assert host.look() == Seen()
+    assert watched(tmp_path, host, 200, terms).age >= 100.0
+    assert len(deleted) > 3  # each turn again
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_is_on_the_bucket_is_not_seen_and_time_is_counted(tmp_path, content):
+    for folder, name in (("model", "heartbeat.json"), ("supervisor", "lease.json")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(content)
+    places = {f"{name}_dir": str(tmp_path / name) for name in ("model", "supervisor")}
+    host = Host(replace(TERMS, **places), str(tmp_path))
+    assert host.look() == Seen()
+    assert watched(tmp_path, host, 100, replace(TERMS, **places)).age >= 50.0
+
+
+def test_time_is_counted_before_anything_is_read(tmp_path):
+    class Hanging(Host):
+        def look(self):
+            raise _Over
+
+    assert watched(tmp_path, Hanging(TERMS, str(tmp_path)), 1000, TERMS).age == TERMS.poll
+
+
+@pytest.mark.parametrize("step", ["9" * 4000, str(2**63), "-1", "5.0", '"5"', "null", "[5]"])
+def test_what_others_write_does_not_make_the_record_of_time_unreadable(tmp_path, step):
+    lease = json.dumps({"attempt": TERMS.attempt, "renewed": "\U0001f600" * 5_000})
+    for path, text in (
+        ("model/heartbeat.json", f'{{"global_step": {step}}}'),
+        ("supervisor/lease.json", lease),
+    ):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(text)
+    places = {f"{name}_dir": str(tmp_path / name) for name in ("model", "supervisor")}
+    host = Host(replace(TERMS, **places), str(tmp_path))
+    seen = host.look()
+    assert seen.step is None
+    assert watched(tmp_path, host, 100, replace(TERMS, **places)).age >= 50.0
+    record = [str(tmp_path / "record")]
+    watcher.save(record, replace(watcher.advanced(Counters(), 7.0, seen), boot="x" * 36))
+    assert watcher.load(record).age == 7.0
+
+
+def test_a_server_that_never_ends_is_left(tmp_path):
+    class Endless(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def read1(self, most):
+            return b"x" * most
+
+    host = Host(replace(TERMS, storage="http://x"), str(tmp_path))
+    host._opener.open = lambda *_, **__: Endless()  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="too large"):
+        host.request("GET", "http://elsewhere", None, 60.0)
