@@ -104,8 +104,8 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         priced = [price for price in prices if price is not None]
         if not priced or len(priced) < len(prices):
             raise BadInput(
-                f"no {pricing} price for {machine.name} in {', '.join(zones)}: add it in a file for"
-                " --price_file"
+                f"no {pricing} price for {machine.launch_type} in {', '.join(zones)}: add it in a"
+                " file for --price_file"
             )
         return max(priced)
 
@@ -140,8 +140,8 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if zone not in known:
             near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
             raise BadInput(
-                f"zone {zone!r}: {machine.name} is not offered there, by the package's table; the"
-                f" nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
+                f"zone {zone!r}: {machine.launch_type} is not offered there, by the package's table;"
+                f" the nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
             )
 
     def age_days(self, today: datetime.date) -> int:
