@@ -80,7 +80,12 @@ def read(
         for i, row in zip(right, rows, strict=True)
     ]
     chunks = [
-        [text[a:b] for a, b in itertools.pairwise([*begins[:: args.chunk_tokens or len(begins)], len(text)])]
+        [
+            text[a:b]
+            for a, b in itertools.pairwise(
+                [*begins[:: args.chunk_tokens or len(begins)], len(text)]
+            )
+        ]
         for text, begins in zip(texts, first, strict=True)
     ]
     return Part(texts, [row["query"] for row in rows], right, np.array(starts), chunks)
