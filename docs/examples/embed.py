@@ -16,8 +16,8 @@ with prompts keeps them; others, such as e5, need --query_prompt "query: " and -
 of a section; both are taken out of the article. --pairs has a `query` and its `text` in each line;
 --articles `id` and `text`, and --questions `query`, the `id` of the article that answers it, and
 `paragraph_start`, the character where the paragraph begins that does. An article is encoded once
-for --together of its questions. --from_paragraph trains on texts that begin at the paragraph of the
-first of them: a cheap start with few tokens. `search.py` evaluates questions on articles.
+for --together of its questions. With --window only that many characters around their paragraphs are
+read: a cheap start. `search.py` evaluates questions on articles.
 A share of the documents (--held_out, by checksum: always the same ones) is not trained on. The
 table ranks them for their own queries: recall and nDCG@10 by length of the document, for the
 embedder, for its view of the first 512 tokens, and for BM25 of characters and their pairs.
@@ -89,7 +89,7 @@ def from_corpus(path: Path, queries: int) -> Iterator[Pair]:
 
 
 def from_questions(
-    articles: Path, questions: Path, held_out: float, from_paragraph: int
+    articles: Path, questions: Path, held_out: float, together: int, window: int
 ) -> Iterator[tuple[bool, Pair]]:
     """Yield pairs in the order of the articles and their paragraphs, and if each is held out.
 
@@ -97,20 +97,26 @@ def from_questions(
         articles: file of `id` and `text`.
         questions: file of `query`, `id` of the article, and `paragraph_start`, a character in it.
         held_out: share of the articles.
-        from_paragraph: if above 0, as many questions in turn share a text that begins at the
-            paragraph of the first of them; if 0, the text is the whole article.
+        together: questions in turn that share a window.
+        window: characters around the paragraphs that are asked about; 0: the whole article.
     """
     texts = {row["id"]: str(row["text"]) for _, row in lines(articles)}
     rows = [row for _, row in lines(questions)]
     if missing := next((row for row in rows if row.get("id") not in texts), None):
         sys.exit(f"embed: {questions}: no article has the id {missing.get('id')!r}")
     rows.sort(key=lambda row: (row["id"], row.get("paragraph_start", 0)))
+    draw = random.Random(0)
     for name, group in itertools.groupby(rows, key=lambda row: row["id"]):
         article, asked = texts[name], [*group]
-        held = is_held_out(article, held_out)
-        for i, row in enumerate(asked):
-            first = asked[i - i % from_paragraph] if from_paragraph and not held else {}
-            yield held, (row["query"], article[first.get("paragraph_start", 0) :])
+        for first in range(0, len(asked), together):
+            several = asked[first : first + together]
+            begin, end = (several[i].get("paragraph_start", 0) for i in (0, -1))
+            # Not always in the same place, which the model would learn.
+            lead = draw.randint(0, max(0, window - (end - begin) - window // 4))
+            start = max(0, begin - lead) if window else 0
+            text = article[start : start + window] if window else article
+            for row in several:
+                yield is_held_out(article, held_out), (row["query"], text)
 
 
 def is_held_out(text: str, share: float) -> bool:
@@ -183,7 +189,7 @@ def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Name
         max_steps=args.steps or -1,
         per_device_train_batch_size=args.batch_size,
         learning_rate=args.learning_rate,
-        warmup_steps=0.1,  # of all
+        warmup_steps=args.warmup,
         bf16=args.bf16,
         use_cpu=not torch.cuda.is_available(),
         batch_sampler="no_duplicates",  # a document is no wrong answer to its own query
@@ -270,9 +276,7 @@ def main() -> None:
     source.add_argument("--pairs", type=Path, help="a query and a text in each line")
     source.add_argument("--articles", type=Path, help="id and text; with --questions")
     parser.add_argument("--questions", type=Path, help="query, id and paragraph_start")
-    parser.add_argument(
-        "--from_paragraph", action="store_true", help="train on texts from the asked paragraph on"
-    )
+    parser.add_argument("--window", type=int, default=0, help="characters of an article; 0: all")
     parser.add_argument("--output", type=Path, help="folder of the embedder")
     parser.add_argument("--held_out", type=float, default=0.2, help="share of the documents")
     parser.add_argument("--queries", type=int, default=2, help="of each article")
@@ -283,6 +287,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=64, help="every other text is wrong")
     parser.add_argument("--mini_batch_size", type=int, default=4, help="in memory at once")
     parser.add_argument("--learning_rate", type=float, default=1e-4)
+    parser.add_argument("--warmup", type=float, default=0.1, help="share of the steps")
     parser.add_argument("--scale", type=float, default=20, help="of cosines in the loss")
     parser.add_argument("--bf16", action="store_true", help="bfloat16 products in training")
     parser.add_argument(
@@ -302,8 +307,8 @@ def main() -> None:
         sys.exit("embed: --output names the folder of the embedder")
     sides: tuple[list[Pair], list[Pair]] = ([], [])
     if args.articles:
-        several = args.together if args.from_paragraph else 0
-        for held, pair in from_questions(path, args.questions, args.held_out, several):
+        asked = from_questions(path, args.questions, args.held_out, args.together, args.window)
+        for held, pair in asked:
             sides[held].append(pair)
     else:
         for pair in from_corpus(path, args.queries) if args.corpus else from_pairs(path):

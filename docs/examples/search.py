@@ -104,7 +104,7 @@ def vectors(model: Any, texts: Sequence[str], name: str, length: int, cache: Pat
         done += [*model.encode(batch, prompt_name=name, batch_size=1, normalize_embeddings=True)]
         np.save(path.with_suffix(".part.npy"), np.stack(done))
         path.with_suffix(".part.npy").replace(path)
-        print(f"{name}s of {length:,} tokens: {len(done):,} of {len(texts):,}", file=sys.stderr)
+        print(f"{name}, {length:,} tokens: {len(done):,} of {len(texts):,}", file=sys.stderr)
     return np.stack(done)
 
 
@@ -220,7 +220,7 @@ def main() -> None:
     tuned = read(args, low, high, args.most, model)
     methods = rank(model, judged, args)
     fused(methods, rank(model, tuned, args), tuned.right)
-    show(methods, judged, model.get_sentence_embedding_dimension() or 0)
+    show(methods, judged, model.get_embedding_dimension() or 0)
 
 
 if __name__ == "__main__":
