@@ -7,7 +7,8 @@ each length: BigBird's layers (`rolled`; full attention of 512 tokens), ModernBE
 (`full`) and local layers. Only these two keep documents apart, as in the presets; the document
 lengths are assumed ones. Needs libtpu 0.0.42 or later.
 
-The orders of work in `kernels.ORDERS` were found by a search that commit 485a8350 has.
+The orders of work in `model.kernels.layer_shape.ORDERS` were found by a search that commit
+485a8350 has.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any
 
 from bigbird_ja.accelerators import CHIPS
 from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels import ORDERS, LayerShape, Order, tile_rows
+from bigbird_ja.model.kernels.layer_shape import ORDERS, LayerShape, Order, tile_rows
 from bigbird_ja.preflight import compile as compiler
 from bigbird_ja.preflight import estimate, machine_code, roofline
 from bigbird_ja.process import console
@@ -58,8 +59,10 @@ def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
 
 
 def cycles(shape: Any, chip_name: str, directory: str) -> float | None:
-    """Count a kernel as `preflight.roofline` does; None if the compiler refuses it or the count
-    fails."""
+    """Count a kernel's cycles as `preflight.roofline` does.
+
+    None if the compiler refuses it or the count fails.
+    """
     import jax
     from jax.sharding import SingleDeviceSharding
 

@@ -32,7 +32,7 @@ class Limits:
     def give_to_pretrain(self, mark):
         """From here on `pretrain` has these limits, and calls `mark` with its phases and steps."""
         from bigbird_ja.commands import pretrain
-        from bigbird_ja.train import Dependencies
+        from bigbird_ja.train.job import Dependencies
 
         deps = Dependencies(mark=mark, timer=self.timer)
         pretrain.run = functools.partial(pretrain.run, deps=deps)

@@ -21,20 +21,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.process import streams
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import Override, fit_to_data
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import config_warnings, echo_settings, flatten
+from bigbird_ja.settings.values import flatten
 
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.train import Choice, Dependencies
+    from bigbird_ja.train.engines.choose import Choice
+    from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.run_dir import RunDir
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
@@ -96,7 +99,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
     """Train or resume; tests give dependencies that stop the process at chosen instants."""
-    from bigbird_ja.train import Dependencies
+    from bigbird_ja.train.job import Dependencies
 
     deps = deps or Dependencies()
     with (
@@ -118,8 +121,9 @@ def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
 def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dict[str, Any]:
     """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
     from bigbird_ja.storage import hub, outputs
-    from bigbird_ja.train import Job, hosts
-    from bigbird_ja.train.engines import choose
+    from bigbird_ja.train import hosts
+    from bigbird_ja.train.engines.choose import choose
+    from bigbird_ja.train.job import Job
     from bigbird_ja.train.run_dir import RunDir
 
     if args.init_from:

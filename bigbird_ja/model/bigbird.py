@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels import keeps_slope, tile_rows
+from bigbird_ja.model.kernels.choose import keeps_slope
+from bigbird_ja.model.kernels.layer_shape import tile_rows
 from bigbird_ja.model.layers import (
     Parameters,
     Tokens,
@@ -26,7 +27,7 @@ from bigbird_ja.model.layers import (
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS
 from bigbird_ja.model.tiled import tiled_attention
 from bigbird_ja.model.tiling import random_tiles
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 

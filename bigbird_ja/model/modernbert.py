@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels import keeps_slope, tile_rows
+from bigbird_ja.model.kernels.choose import keeps_slope
+from bigbird_ja.model.kernels.layer_shape import tile_rows
 from bigbird_ja.model.layers import (
     FORMS,
     Parameters,
@@ -27,7 +28,7 @@ from bigbird_ja.model.layers import (
     run_layers,
 )
 from bigbird_ja.model.params import WORDS
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 # Cosines, float32 [tiles, 1, 1, size / 2, rows], and sines of both halves: [tiles, 1, 2, ...].

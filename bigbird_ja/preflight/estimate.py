@@ -11,19 +11,20 @@ from bigbird_ja import accelerators, storage
 from bigbird_ja.accelerators import Chip
 from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.model import kernels, pattern
-from bigbird_ja.model.kernels import LayerShape, tile_rows
+from bigbird_ja.model import pattern
+from bigbird_ja.model.kernels import choose as kernels
+from bigbird_ja.model.kernels.layer_shape import LayerShape, tile_rows
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Target, compile_for
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.engines import check_divides
-from bigbird_ja.train.engines.lowering import LoweredStep
+from bigbird_ja.train.engines.choose import check_divides
+from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`

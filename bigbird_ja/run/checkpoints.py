@@ -28,7 +28,7 @@ import msgspec
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run import Time
+from bigbird_ja.run.records import Time
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Amount, Count
 from bigbird_ja.storage.ownership import MARK, Made, Owned

@@ -19,7 +19,7 @@ import msgspec
 from bigbird_ja import storage
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.process.streams import json_line
-from bigbird_ja.run import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
+from bigbird_ja.run.records import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.storage import decode
 
 MEASURED = "measured.json"  # of `doctor --measure`

@@ -18,10 +18,11 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.model import params, pattern, state_dict
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import Override
+from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config, ModelConfig
 from bigbird_ja.storage import decode, hub
-from bigbird_ja.text import folder_tokenizer, tokenizer_of
+from bigbird_ja.text import folder_tokenizer
+from bigbird_ja.text.load import tokenizer_of
 
 ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {

@@ -14,14 +14,15 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.process.errors import BadInput, Interrupted, Stalled, classify
+from bigbird_ja.process.classify import classify
+from bigbird_ja.process.errors import BadInput, Interrupted, Stalled
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
-from bigbird_ja.train import SingleProcess
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.pod import Pod
+from bigbird_ja.train.processes import SingleProcess
 from bigbird_ja.train.record import package_versions
 
 ALONE = (0, 1, "")  # of `find_process`

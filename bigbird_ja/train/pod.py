@@ -30,10 +30,11 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.process import errors
-from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
+from bigbird_ja.process.classify import summary_line
+from bigbird_ja.process.errors import BadInput, CommandError, Stalled
 from bigbird_ja.process.signals import on_abort
-from bigbird_ja.train import NamedArrays, SingleProcess
-from bigbird_ja.train.beside import in_thread
+from bigbird_ja.train.processes import NamedArrays, SingleProcess
+from bigbird_ja.train.threads import in_thread
 
 _NO_PROXY = "no_grpc_proxy"  # in lower case alone
 HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead

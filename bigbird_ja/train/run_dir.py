@@ -16,19 +16,19 @@ from functools import partial
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import EventRecord
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.run.records import EventRecord
+from bigbird_ja.settings.config_file import config_to_yaml, read_config
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import change_of, changes, config_to_yaml, flatten
+from bigbird_ja.settings.values import change_of, changes, flatten
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held, holder_of
 from bigbird_ja.storage.ownership import MARK, Owned
-from bigbird_ja.train import Dependencies, Resumption
+from bigbird_ja.train.job import Dependencies, Resumption
 
 LOCK = "lock.json"
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")

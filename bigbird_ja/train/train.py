@@ -20,6 +20,7 @@ from typing import Any
 
 from bigbird_ja.data.check import named_damage
 from bigbird_ja.process import errors
+from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
@@ -27,13 +28,18 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import TOKENIZER, check_tokenizer
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease
-from bigbird_ja.train import Job, Resumption, StepResult
-from bigbird_ja.train.beside import CheckpointSaver, Evaluations, Periodic, Watchdog, in_thread
-from bigbird_ja.train.engines import Engine, check, make_engine
-from bigbird_ja.train.progress import Profile
+from bigbird_ja.train.engine import check, make_engine
+from bigbird_ja.train.engines.protocol import Engine, StepResult
+from bigbird_ja.train.evaluations import Evaluations
+from bigbird_ja.train.job import Job, Resumption
+from bigbird_ja.train.periodic import Periodic
+from bigbird_ja.train.profile import Profile
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.saver import CheckpointSaver
+from bigbird_ja.train.threads import in_thread
 from bigbird_ja.train.warm_start import FirstValues, load_warm_start
+from bigbird_ja.train.watchdog import Watchdog
 
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
@@ -325,10 +331,10 @@ class Trainer:
         If the engine refuses a new run before its first step, the run's files are removed instead.
         """
         try:
-            with errors.mid_run():
+            with mid_run():
                 yield
         except BaseException as error:
-            known = errors.classify(error) or self.pod.explain(error)
+            known = classify(error) or self.pod.explain(error)
             if isinstance(known, errors.Diverged):  # a save under way is of a step before
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"

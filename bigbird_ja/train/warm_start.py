@@ -25,12 +25,12 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import CONFIG
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import content, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
-from bigbird_ja.train import Job
 from bigbird_ja.train.hf_folder import Source, describe, read_folder
+from bigbird_ja.train.job import Job
 
 # Other names of our variables in checkpoints, by the beginnings of names: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints

@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from bigbird_ja.launch import compute
-from bigbird_ja.train import engines
-from bigbird_ja.train.engines import devices
+from bigbird_ja.train.engines import choose, devices
 from testkit import killing
 from testkit.fakes.compute import FakeCompute
 
@@ -43,7 +42,7 @@ def test_a_machine_without_an_engine_is_refused_and_told_what_to_install(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: missing.get(name, find(name, *more))
     )
-    monkeypatch.setattr(engines, "has_estimator", lambda: False)
+    monkeypatch.setattr(choose, "has_estimator", lambda: False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", f"{tmp_path}/none.json")
     ended = run("doctor", "--json")
     assert ended.status == 2 and not ended.json["can_train"]

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from bigbird_ja.commands.pretrain import cpu_warning, plateau
-from bigbird_ja.train import Choice
-from bigbird_ja.train.engines import devices
+from bigbird_ja.train.engines import devices, host_memory
+from bigbird_ja.train.engines.choose import Choice
 from testkit.configs import fitted, with_data
 from testkit.machines import PretendedMachine
 from tests.commands.pretraining import refused
@@ -76,7 +76,7 @@ def test_a_step_that_does_not_fit_is_known_before_it_is_tried(
     inputs, tmp_path, monkeypatch, capsys
 ):
     """By the figures of the compiler, whose program is the one that would run."""
-    monkeypatch.setattr(devices, "available_bytes", lambda: 10_000)
+    monkeypatch.setattr(host_memory, "available_bytes", lambda: 10_000)
     small = ["--set=model.num_layers=1", "--set=model.hidden_dropout_prob=0"]  # compiles fast
     words = "needs about", "training.global_batch_size"
     refused(command(inputs, tmp_path / "model", *small), capsys, *words, status=71)

@@ -12,8 +12,8 @@ from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight.compile import of_chip, of_topology, optimised
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.process.errors import BadInput, CommandError
-from bigbird_ja.train.engines.lowering import LoweredStep, Spec, Traced
 from bigbird_ja.train.engines.lowering import program as program_lib
+from bigbird_ja.train.engines.lowering.lowered import LoweredStep, Spec, Traced
 from tests.preflight import SHORTAGES
 
 V3 = of_chip("v3")

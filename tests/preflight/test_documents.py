@@ -8,7 +8,7 @@ from testkit.configs import fitted, with_data
 
 pytest.importorskip("jax", minversion="0.7", reason="the kernels want jax 0.7")
 
-from bigbird_ja.model.kernels import LayerShape
+from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 SHAPE = LayerShape(1, 13, 2, 64, 128, None, True, "bfloat16")
 

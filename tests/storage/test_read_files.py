@@ -6,9 +6,10 @@ from typing import get_type_hints
 
 import pytest
 
-from bigbird_ja import plan, run
+from bigbird_ja.plan import estimate
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
 from bigbird_ja.train import hf_folder
 from tests.report import fake_run
@@ -29,12 +30,12 @@ def _evaluations(folder):
 
 
 READERS = {  # by the file's name: what it must hold, a sample, and what reads it in a folder
-    "heartbeat.json": (run.HeartbeatRecord, _BEAT, run_log.read_heartbeat),
-    "events.jsonl": (run.EventRecord, _EVENT, run_log.read_events),
-    "metrics.jsonl": (run.MetricsRecord, _STEP, run_log.read_metrics),
-    "eval.jsonl": (run.Evaluation, fake_run.evaluation(5), _evaluations),
+    "heartbeat.json": (records.HeartbeatRecord, _BEAT, run_log.read_heartbeat),
+    "events.jsonl": (records.EventRecord, _EVENT, run_log.read_events),
+    "metrics.jsonl": (records.MetricsRecord, _STEP, run_log.read_metrics),
+    "eval.jsonl": (records.Evaluation, fake_run.evaluation(5), _evaluations),
     "model.ckpt-3.json": (Meta, asdict(_META), lambda f: CheckpointStore(f).read_meta(3)),
-    "x.json": (plan.Results, _RATES, lambda f: plan.load_results(f"{f}/x.json")),
+    "x.json": (estimate.Results, _RATES, lambda f: estimate.load_results(f"{f}/x.json")),
     "config.json": (hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config),
 }
 

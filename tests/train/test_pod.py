@@ -14,9 +14,9 @@ import pytest
 from bigbird_ja.process.errors import BadInput, Diverged, Stalled, StorageError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings.schema import Config, TrainingConfig
-from bigbird_ja.train import Dependencies
 from bigbird_ja.train import pod as pod_lib
-from bigbird_ja.train.beside import Evaluations
+from bigbird_ja.train.evaluations import Evaluations
+from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.pod import Pod
 from testkit import pods
 

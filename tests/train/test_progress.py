@@ -1,16 +1,10 @@
-"""The progress line and its rates, with the clock passed in; Weights & Biases; a profile on
-gs://, by JAX's real profiler."""
+"""The progress line and its rates, with the clock passed in."""
 
 import io
-from unittest import mock
 
 import pytest
 
-from bigbird_ja.commands.pretrain import read_profile_steps
-from bigbird_ja.preflight import figures
-from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import flatten
-from bigbird_ja.train.progress import Profile, TrainProgress, WandbLog
+from bigbird_ja.train.progress import TrainProgress
 
 
 def make(peak=None, start=0, before=0.0):
@@ -84,44 +78,3 @@ def test_lines_in_a_log_are_spaced_but_the_last_is_always_there():
     progress.close()
     lines = stream.getvalue().splitlines()
     assert 3 <= len(lines) <= 5 and "step 100 " in lines[-1]
-
-
-def test_numbers_are_written_under_their_prefix():
-    library = mock.Mock()
-    log = WandbLog(library, "0123abcd", "model", flatten(Config()), print)
-    log.write(3, {"loss": 2.0, "examples": ["text"]}, "train")
-    log.close()
-    run, options = library.init.return_value, library.init.call_args.kwargs
-    assert run.mock_calls == [mock.call.log({"train/loss": 2.0}, step=3), mock.call.finish()]
-    assert (options["id"], options["name"], options["resume"]) == ("0123abcd", "model", "allow")
-    assert options["config"]["training.global_batch_size"] == 16
-    assert options["settings"]["console"] == "off" and options["settings"]["disable_git"]
-
-
-def test_a_failure_is_logged_once_and_training_continues():
-    library, printed = mock.Mock(), []
-    library.init.return_value.log.side_effect = ConnectionError("no network")
-    log = WandbLog(library, "0123abcd", "model", flatten(Config()), printed.append)
-    for step in range(3):
-        log.write(step, {"loss": 1.0}, "train")
-    log.close()
-    assert len(printed) == 1 and "no network" in printed[0]
-
-
-def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket, tmp_path):
-    jax = pytest.importorskip("jax", "0.7")
-    jax.config.update("jax_platforms", "cpu")
-    logged, events = [], []
-    steps = read_profile_steps("2-3", 4)
-    told = (logged.append, lambda **fields: events.append(fields))
-    profiled = Profile(steps, 0, "pjrt", f"{bucket}/run", str(tmp_path), *told)
-    multiply = jax.jit(lambda x: x @ x)
-    for step in range(1, 5):
-        profiled.at(step - 1)
-        multiply(jax.numpy.ones((64, 64))).block_until_ready()
-    profiled.close()
-    (event,) = events
-    assert event["steps"] == "2-3" and event["folder"].startswith("plugins/profile/")
-    assert logged == [f"profile of steps 2-3: {bucket}/run/{event['folder']}"]
-    names = figures.op_seconds(f"{bucket}/run")
-    assert any("dot" in name or "fusion" in name for name in names)  # of the step's product

@@ -10,7 +10,7 @@ import tensorflow as tf
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.settings.values import varied
-from bigbird_ja.train.engines.lowering import Division, Spec, division_of
+from bigbird_ja.train.engines.lowering.lowered import Division, Spec, division_of
 from bigbird_ja.train.step import train_step
 from testkit.configs import with_data
 from tests.model.tiny import initial_slots, tiny_batch, tiny_config

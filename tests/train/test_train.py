@@ -15,11 +15,13 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.values import varied
-from bigbird_ja.train import Choice, Dependencies, Job, StepResult
 from bigbird_ja.train import train as train_lib
-from bigbird_ja.train.beside import Watchdog
+from bigbird_ja.train.engines.choose import Choice
+from bigbird_ja.train.engines.protocol import StepResult
+from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.train import train
+from bigbird_ja.train.watchdog import Watchdog
 from testkit import synthetic
 
 SETTINGS = """

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
-from bigbird_ja.model.kernels import LayerShape
 from bigbird_ja.model.kernels import tiles as t
+from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 
 def backward(shape: LayerShape, interpret: Any = False) -> Any:

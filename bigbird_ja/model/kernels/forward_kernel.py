@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import tpu as pltpu
 
-from bigbird_ja.model.kernels import LayerShape
 from bigbird_ja.model.kernels import tiles as t
+from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 
 def forward(shape: LayerShape, interpret: Any = False) -> Any:

@@ -21,9 +21,9 @@ from jax import export
 from jaxlib.mlir import ir
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-from bigbird_ja.model.kernels import LayerShape
 from bigbird_ja.model.kernels.backward_kernel import backward
 from bigbird_ja.model.kernels.forward_kernel import forward
+from bigbird_ja.model.kernels.layer_shape import LayerShape
 from bigbird_ja.model.kernels.tiles import UNSEEN
 from bigbird_ja.model.layers import Tokens
 

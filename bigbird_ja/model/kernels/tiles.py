@@ -21,7 +21,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bigbird_ja.model.kernels import LayerShape
+from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 # As in `model.tiled`: the score of a key that must not be seen. Half of it is the least maximum.
 UNSEEN = -1e9

@@ -18,17 +18,17 @@ import tensorflow as tf
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.model import kernels
 from bigbird_ja.model.forward import Forward, inference_config
+from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.model import STEP
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.train import MakeBatches, Snapshot, StepResult
-from bigbird_ja.train.engines import devices as devices_lib
-from bigbird_ja.train.engines.devices import CompiledPrograms, Devices
-from bigbird_ja.train.engines.lowering import LoweredStep, as_jax_function, program, shard_map
+from bigbird_ja.train.engines import host_memory
+from bigbird_ja.train.engines.compile_cache import CompiledPrograms
+from bigbird_ja.train.engines.devices import Devices
+from bigbird_ja.train.engines.lowering import program
 from bigbird_ja.train.engines.lowering.device_step import (
     AXIS,
     DeviceState,
@@ -37,6 +37,9 @@ from bigbird_ja.train.engines.lowering.device_step import (
     shapes,
     to_host,
 )
+from bigbird_ja.train.engines.lowering.lowered import LoweredStep
+from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
+from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 
 _AHEAD = 2  # steps that are dispatched while one runs
 
@@ -175,11 +178,11 @@ class PjrtEngine:
         needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
         if self.devices.platform == "cpu":
             local = sum(d.process_index == jax.process_index() for d in self.devices.devices)
-            devices_lib.refuse_if_too_large(needed * local)
+            host_memory.refuse_if_too_large(needed * local)
             return
         available = self.devices.memory_bytes
         if available is not None and needed > available:
-            raise devices_lib.out_of_memory(needed, available, "this device")
+            raise host_memory.out_of_memory(needed, available, "this device")
 
     def _place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         return {

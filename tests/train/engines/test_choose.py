@@ -4,7 +4,8 @@ import pytest
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.values import varied
-from bigbird_ja.train.engines import check_divides, check_estimator_tpu, choose, devices
+from bigbird_ja.train.engines import devices
+from bigbird_ja.train.engines.choose import check_divides, check_estimator_tpu, choose
 from testkit.configs import fitted
 from testkit.machines import PretendedMachine
 

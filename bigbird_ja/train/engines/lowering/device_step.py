@@ -21,14 +21,8 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from bigbird_ja.run.model import STEP
-from bigbird_ja.train.engines.lowering import (
-    Division,
-    LoweredStep,
-    Spec,
-    as_jax_function,
-    gradient_name,
-    shard_map,
-)
+from bigbird_ja.train.engines.lowering.lowered import Division, LoweredStep, Spec, gradient_name
+from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
 
 AXIS = "replica"
 

@@ -30,12 +30,12 @@ from bigbird_ja.model import forward
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import slot_name
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import optimizer
 from bigbird_ja.train import step as step_lib
-from bigbird_ja.train.engines.lowering import (
+from bigbird_ja.train.engines.lowering.lowered import (
     Division,
     LoweredStep,
     Spec,

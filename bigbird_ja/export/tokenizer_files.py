@@ -1,0 +1,145 @@
+"""Export our SentencePiece model as a Hugging Face tokenizer that gives the same ids.
+
+The library `tokenizers` writes `tokenizer.json`. `AutoTokenizer` loads it as it is, because
+`tokenizer_class` names the class that adds nothing of its own. BigBird's class does: in
+transformers 5 it takes only the tokens and puts another normalizer before them (without NFKC), in
+transformers 4 its conversion strips spaces in front of the markers and does not compose half-width
+kana with their voicing marks. What makes the
+ids the same:
+
+- the whole text is normalised first (the model's own rules, then NFC, which composes what the
+  rules leave apart because Hugging Face applies them per character), and only then cut at the
+  markers, as SentencePiece does;
+- a space in front of the text only, not in front of what follows `[MASK]`;
+- `text.model_proto.round_scores`, so that float32 and float64 sums agree.
+
+Control pieces written in a text (`[CLS]`, `[SEP]`, `<s>`, ...) are special tokens there, as
+everywhere in Hugging Face; to SentencePiece they are ordinary characters.
+"""
+
+import json
+from typing import Any
+
+from bigbird_ja.text import model_proto
+from bigbird_ja.text.folder_tokenizer import CONFIG, FolderTokenizer
+from bigbird_ja.text.markers import MASK
+from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer, Tokenizer
+
+# transformers' name for the part that each control piece plays.
+_ROLES = {part: piece for piece, (part, _) in model_proto.PARTS.items()}
+
+
+def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
+    """Make a tokenizer's files: name -> content. Those of another project's folder are handed back.
+
+    Args:
+        tokenizer: of the data.
+        model_max_length: tokens that the model takes.
+    """
+    if isinstance(tokenizer, FolderTokenizer):
+        config = {**json.loads(tokenizer.files[CONFIG]), "model_max_length": model_max_length}
+        return {**tokenizer.files, CONFIG: to_json(config)}
+    assert isinstance(tokenizer, SentencePieceTokenizer)
+    return {
+        "spiece.model": tokenizer.model_bytes,
+        "tokenizer.json": to_json(tokenizer_json(tokenizer), indent=None),
+        "tokenizer_config.json": to_json(_config(tokenizer, model_max_length)),
+        "special_tokens_map.json": to_json(
+            {role: _as_token(piece) for role, piece in _ROLES.items()}
+        ),
+    }
+
+
+def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+    """Make the content of `tokenizer.json`, the format of the `tokenizers` library."""
+    import tokenizers
+    from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
+
+    settings = model_proto.settings(tokenizer.model_bytes)
+    made = tokenizers.Tokenizer(_model(tokenizer, settings))
+    steps: list[Any] = []
+    if settings.charsmap:
+        steps += [normalizers.Precompiled(settings.charsmap), normalizers.NFC()]
+    if settings.remove_extra_whitespaces:
+        steps += [normalizers.Strip(left=False), normalizers.Replace(Regex(" {2,}"), " ")]
+    made.normalizer = normalizers.Sequence(steps)
+    # "first": only where the text begins, as SentencePiece adds its space.
+    scheme = "first" if settings.add_dummy_prefix else "never"
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace("▁", scheme, split=False),
+            pre_tokenizers.Split(Regex("|".join(USER_PIECES)), "isolated"),
+        ]
+    )
+    special = tokenizer.special
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", special.cls), ("[SEP]", special.sep)],
+    )
+    scheme = "always" if settings.add_dummy_prefix else "never"
+    made.decoder = decoders.Metaspace("▁", scheme, split=False)
+    if _has_bytes(tokenizer):
+        made.decoder = decoders.Sequence([decoders.ByteFallback(), made.decoder])
+    made.add_special_tokens([tokenizers.AddedToken(**_as_token(piece)) for piece in CONTROL_PIECES])
+    return dict(json.loads(made.to_str()))
+
+
+def _model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSettings) -> Any:
+    from tokenizers import models
+
+    scores = [piece.score for piece in model_proto.pieces(tokenizer.model_bytes)]
+    if settings.model_type == model_proto.UNIGRAM:
+        vocabulary = list(zip(tokenizer.pieces, scores, strict=True))
+        return models.Unigram(vocabulary, tokenizer.special.unk, _has_bytes(tokenizer))
+    ids = {piece: i for i, piece in enumerate(tokenizer.pieces)}
+    return models.BPE(
+        ids,
+        _merges(ids, scores),
+        unk_token="<unk>",
+        fuse_unk=True,
+        byte_fallback=_has_bytes(tokenizer),
+        ignore_merges=True,  # a marker is one piece that no merge makes
+    )
+
+
+def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
+    """Tell whether unknown characters are spelt in bytes, as in models of other projects."""
+    return "<0x00>" in tokenizer.pieces
+
+
+def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
+    """List which neighbours join, in order; SentencePiece keeps only the results, by rank."""
+    merges = []
+    for piece, i in vocabulary.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in vocabulary and right in vocabulary:
+                merges.append((-scores[i], vocabulary[left], vocabulary[right], left, right))
+    return [(left, right) for *_, left, right in sorted(merges)]
+
+
+def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[str, Any]:
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        # As in transformers' BigBird tokenizer: segments only on request.
+        "model_input_names": ["input_ids", "attention_mask"],
+        "model_max_length": model_max_length,
+        "clean_up_tokenization_spaces": False,
+        "added_tokens_decoder": {
+            str(tokenizer.pieces.index(piece)): {**_as_token(piece), "special": True}
+            for piece in CONTROL_PIECES
+        },
+        **_ROLES,
+    }
+
+
+def _as_token(piece: str) -> dict[str, Any]:
+    """Describe a special token: a mask in a text takes the space before it along."""
+    plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
+    return {"content": piece, "lstrip": piece == MASK, **plain}
+
+
+def to_json(value: Any, indent: int | None = 2) -> bytes:
+    """Write a JSON file as Hugging Face's folders have them."""
+    return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode()

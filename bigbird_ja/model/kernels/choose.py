@@ -1,0 +1,145 @@
+"""The choice between XLA's attention and the kernels.
+
+XLA's attention (`bigbird`, `modernbert`, `tiled`) runs everywhere and is the reference. The kernels
+are for newer TPUs under the engine pjrt; on a CPU Pallas' interpreter runs them, for comparisons.
+jax is imported only where kernels are used.
+"""
+
+import contextlib
+import importlib.metadata
+import re
+
+from bigbird_ja.model import pattern
+from bigbird_ja.model.kernels.layer_shape import LANES, LayerShape, tile_rows
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import varied
+
+# Vector memory of one core, MiB (jax's `pltpu.get_tpu_info`).
+_VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
+
+
+# Chips on which `auto` takes the kernels: as part of a whole step they are cheaper there, by
+# machine code (docs/design/kernel.md).
+_CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
+
+
+_OLDEST_JAX = (0, 7)
+
+
+_KEY = "model.attention_implementation"
+
+
+# Words of a compiler that cannot take a kernel: it reads no such Mosaic, or has too little vector
+# memory for it.
+_REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
+
+
+_OTHER_MEMORY = "memory space hbm"  # of a list that names buffers, of kernels too
+
+
+def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Config:
+    """Return the config with `xla` or `kernel` in the place of `auto`.
+
+    Args:
+        config: of the run.
+        data: of the run.
+        platform: "cpu", "cuda" or "tpu".
+        chip: of a TPU, where it is known.
+
+    Raises:
+        BadInput: `kernel` is requested and cannot be had; says why.
+    """
+    wanted = config.model.attention_implementation
+    if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
+        return varied(config, {_KEY: "xla"})
+    why_not = _why_not(config, data.seq_length, platform, chip)
+    if why_not and wanted == "kernel":
+        raise BadInput(f"{_KEY}=kernel: {why_not}: leave it at auto")
+    return varied(config, {_KEY: "xla" if why_not else "kernel"})
+
+
+def without_kernels(requested: Config, taken: Config, error: Exception) -> Config:
+    """Fall back to XLA after a kernel failed to compile; log it.
+
+    Args:
+        requested: of which `taken` was resolved.
+        taken: what the compiler refused.
+        error: what it said.
+
+    Raises:
+        Exception: `error` itself, if it is not about kernels, or they were requested by name.
+    """
+    text = str(error)
+    is_ours = _REFUSAL.search(text) and _OTHER_MEMORY not in text
+    ways = [config.model.attention_implementation for config in (requested, taken)]
+    if ways != ["auto", "kernel"] or not is_ours:
+        raise error
+    log(f"{_KEY}=auto: xla, as this compiler refuses the kernels: {text.splitlines()[0][:200]}")
+    return varied(taken, {_KEY: "xla"})
+
+
+def keeps_slope(config: Config) -> bool:
+    """Return whether the activation keeps its derivatives, or its product (`layers`).
+
+    It does with the kernels: that is shown cheaper on the same chips (docs/design/kernel.md), and
+    on others the memory is needed.
+    """
+    return config.model.attention_implementation == "kernel"
+
+
+def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
+    """Trace what is within, of a resolved config, for that platform."""
+    if platform != "cpu" or config.model.attention_implementation != "kernel":
+        return contextlib.nullcontext()
+    from bigbird_ja.model.kernels.kernel_attention import interpreted
+
+    return interpreted()
+
+
+def _why_not(config: Config, length: int, platform: str, chip: str | None) -> str | None:
+    """Explain why kernels cannot compute this; None where they can."""
+    model = config.model
+    if model.architecture == "modernbert":
+        reach = model.local_attention // 2
+        tiles = [tile_rows(length, None), tile_rows(length, reach)]
+    elif pattern.is_full(config, length):
+        tiles = [tile_rows(length, None)]
+    elif (model.attention_type, model.random_pattern) != ("block_sparse", "rolled"):
+        return f"{model.attention_type} attention with {model.random_pattern} blocks has none"
+    else:
+        tiles = [2 * model.block_size]
+    if not all(tiles):
+        if model.architecture == "modernbert" and model.local_attention > 2 * LANES:
+            return f"model.local_attention={model.local_attention} is more than {2 * LANES}"
+        return f"sequences of {length} tokens are no multiple of its tiles, of 128 or 256"
+    if (version := _jax_version()) is None:
+        return "it needs jax, which is not installed"
+    if version < _OLDEST_JAX:
+        return f"it needs jax {'.'.join(map(str, _OLDEST_JAX))} or later"
+    if platform == "cpu":  # interpreted
+        return None
+    if platform != "tpu" or chip not in _VMEM_MIB:
+        return f"it is for TPUs {', '.join(_VMEM_MIB)}"
+
+    heads = model.num_attention_heads
+    size, documents = model.hidden_size // heads, not model.attend_across_documents
+    dtype = config.training.dtype
+    for rows in tiles:
+        shape = LayerShape(1, length // rows, heads, size, rows, None, documents, dtype)
+        if shape.rows % LANES or shape.group * shape.size % LANES:
+            return "it needs two blocks of a multiple of 128 tokens, and heads that fill 128 lanes"
+        if shape.vmem_bytes() > _VMEM_MIB[chip] << 20:
+            return f"sequences of {length} tokens do not fit the vector memory of a TPU {chip}"
+    return None
+
+
+def _jax_version() -> tuple[int, ...] | None:
+    """Return the major and minor number of the installed jax."""
+    try:
+        version = importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

@@ -1,0 +1,117 @@
+"""MODEL_DIR's files, for whoever writes or reads them: trainer, evaluation, report, export, launch.
+
+Here are the lines of a run's log files: the keys that readers rely on, and their ranges. The
+records are dictionaries, checked where they are read (`run.log`); keys that are not declared are
+kept as they are. `None` stands for a number that JSON cannot hold (NaN, infinity).
+
+No TensorFlow on import: the supervisor on a workstation reads and appends too.
+"""
+
+from typing import Annotated, Any, TypedDict
+
+from msgspec import Meta
+
+from bigbird_ja.storage.decode import Count
+
+# UNIX seconds up to the year 3000, and lengths of time: what a calendar can show.
+Time = Annotated[float, Meta(ge=0, le=32_503_680_000)]
+PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
+Usd = Annotated[float, Meta(ge=0, le=1e12)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # a loss, that a chart can draw
+
+
+class _Heartbeat(TypedDict):
+    global_step: Count
+    time: Time
+    state: str  # starting | training | saving | stopped
+
+
+class HeartbeatRecord(_Heartbeat, total=False):
+    """`heartbeat.json`."""
+
+    reason: str | None
+    tokens_per_second: PerSecond | None
+    num_train_steps: Count | None
+    loss: Finite | None
+    step_time: Time
+
+
+class _Event(TypedDict):
+    event: str
+    time: Time
+
+
+class EventRecord(_Event, total=False):
+    """A line of `events.jsonl`, of the trainer or of the supervisor."""
+
+    source: str
+    global_step: Count | None
+    reason: str | None
+    engine: str
+    environment: dict[str, Any]
+    init_from: dict[str, Any]
+    replicas: Count
+    cores: Count
+    cost_usd: Usd | None
+
+
+class _Metrics(TypedDict):
+    step: Count
+    time: Time
+
+
+class MetricsRecord(_Metrics, total=False):
+    """A line of `metrics.jsonl`: one logged step."""
+
+    loss: Finite | None
+    masked_lm_loss: Finite | None
+    masked_lm_accuracy: Finite | None
+    learning_rate: Finite | None
+    tokens_per_second: PerSecond | None
+    train_seconds: Time | None
+    mfu: Finite | None
+
+
+# Tokens; `to` is the first that is beyond, and None: the piece is visible nowhere else.
+_Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
+
+
+class PredictionBucket(_Span):
+    """Predictions by position or by distance."""
+
+    loss: Finite | None
+    accuracy: Finite | None
+
+
+class Example(TypedDict):
+    """A masked word of held-out text (or of a fixed sentence), with the model's guess."""
+
+    before: str
+    after: str
+    truth: str
+    guess: str
+    probability: Share
+
+
+class _Evaluation(TypedDict):
+    step: Count
+    time: Time
+
+
+class Evaluation(_Evaluation, total=False):
+    """A line of `eval.jsonl`; one of an evaluation on held-out records has loss and accuracy."""
+
+    masked_lm_loss: Finite | None
+    masked_lm_accuracy: Finite | None
+    perplexity: Annotated[float, Meta(ge=0)] | None
+    bits_per_character: Finite | None
+    predictions: Count
+    sequences: Count
+    next_sentence_loss: Finite | None
+    next_sentence_accuracy: Finite | None
+    by_position: list[PredictionBucket]
+    by_distance: list[PredictionBucket]
+    examples: list[Example]
+    data_fingerprint: str
+    max_batches: Count | None

@@ -1,0 +1,158 @@
+"""The choice of an engine: TensorFlow's TPUEstimator, or JAX's runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bigbird_ja.accelerators import CHIPS
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.train.engines import devices
+from bigbird_ja.train.engines.devices import Devices
+
+# The kinds of TPU that TensorFlow 2.15 is proven on.
+_ESTIMATOR_TPUS = ("v2", "v3")
+_KERNEL = "model.attention_implementation=kernel"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, and what it will run on."""
+
+    name: str  # estimator | pjrt
+    why: str
+    use_tpu: bool
+    replicas: int  # of the step: the global batch divides over them
+    device: str  # for people and events
+    peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, where known
+    devices: Devices | None = None  # pjrt only
+    processes: int = 1  # that train together
+
+    def __str__(self) -> str:
+        together = f" in {self.processes} processes" if self.processes > 1 else ""
+        return f"engine: {self.name} on {self.device}{together} ({self.why})"
+
+
+def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Choice:
+    """Choose the engine for this machine, or for all machines of a pod; reads only.
+
+    Args:
+        wanted: auto, estimator or pjrt.
+        use_tpu: as the flag.
+        config: of the run.
+        processes: that train together.
+
+    Raises:
+        BadInput: the engine's packages are missing, or what it should run on is.
+    """
+    # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
+    accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
+    if wanted != "auto":
+        name, why = wanted, f"--engine {wanted}"
+    elif processes > 1:
+        name, why = "pjrt", "several processes"
+    else:
+        name, why = _automatic(use_tpu, config, accelerator)
+    if name == "estimator":
+        return _estimator(why, use_tpu, config, accelerator)
+    present = devices.find(use_tpu)
+    about = present.description, present.peak_flops
+    return Choice("pjrt", why, use_tpu, len(present.devices), *about, present, processes)
+
+
+def has_estimator() -> bool:
+    """Tell whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator installed."""
+    if importlib.util.find_spec("tensorflow_estimator") is None:
+        return False
+    for package in ("tensorflow", "tensorflow-cpu"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package).startswith("2.15.")
+    return False
+
+
+def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[str, str]:
+    """Choose the engine that suits this machine, and say why."""
+    if not has_estimator():
+        return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
+    if use_tpu and config.tpu.name != "local":
+        return "estimator", "auto: only TensorFlow can reach a TPU by its name"
+    if config.model.attention_implementation == "kernel":
+        return "pjrt", f"auto: {_KERNEL} needs it"
+    if not use_tpu and not devices.is_installed():
+        return "estimator", "auto: jax is not installed"
+    if not use_tpu:
+        return "pjrt", "auto: no TPU v2 or v3, which TPUEstimator is for"
+    chip = _chip(accelerator or "")
+    if chip and chip not in _ESTIMATOR_TPUS:
+        return "pjrt", f"auto: TPUEstimator is not proven on a TPU {chip}"
+    if not devices.tensorflow_has_tpu():
+        return "pjrt", "auto: this TensorFlow is built without TPU support"
+    return "estimator", f"auto: TensorFlow 2.15 and a TPU {chip or 'of the first kinds'}"
+
+
+def _chip(accelerator: str) -> str:
+    """Name the chip, such as "v5e" of "v5litepod-8"; "" where it is not known."""
+    match = re.match(r"v\d+[a-z]*", accelerator)
+    return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
+
+
+def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None) -> Choice:
+    if not has_estimator():
+        raise BadInput(
+            "--engine estimator needs TensorFlow 2.15, which is not installed: pip install"
+            " 'bigbird-ja[estimator]', or use --engine pjrt"
+        )
+    if config.model.attention_implementation == "kernel":
+        raise BadInput(f"{_KERNEL} needs --engine pjrt: TPUEstimator does not have it")
+    if not use_tpu:
+        return Choice("estimator", why, False, 1, "CPU or GPU")
+    cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
+    accumulation = config.training.gradient_accumulation_steps
+    check_divides(config.training.global_batch_size, cores, accumulation)
+    check_estimator_tpu(config)
+    device = f"TPU {accelerator or ''}".strip() + f", {cores} cores"
+    chip = CHIPS.get(_chip(accelerator or ""))
+    return Choice("estimator", why, True, cores, device, chip.peak_flops if chip else None)
+
+
+def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
+    """Return the sequences per core and micro-batch.
+
+    Raises:
+        BadInput: the batch does not divide; the nearest ones that do are named.
+    """
+    unit = cores * micro_batches
+    if global_batch % unit:
+        below, above = global_batch // unit * unit, -(-global_batch // unit) * unit
+        nearest = f"{below} or {above}" if below else f"{above}"
+        raise BadInput(
+            f"training.global_batch_size={global_batch} is not divisible by {cores} cores x"
+            f" {micro_batches} micro-batches (training.gradient_accumulation_steps): use {nearest}"
+        )
+    return global_batch // unit
+
+
+def check_estimator_tpu(config: Config, files: Sequence[str] = devices.TPU_FILES) -> None:
+    """Refuse `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
+
+    Raises:
+        BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
+            name that does not answer.
+    """
+    advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
+    if config.tpu.name != "local":
+        devices.resolve_tpu(config)
+        return
+    if not devices.is_there(files):
+        raise BadInput(f"--use_tpu: this machine has no TPU: {advice}")
+    if not devices.tensorflow_has_tpu():
+        raise BadInput(
+            "--use_tpu: this TensorFlow is built without TPU support: use the TPU VM's own"
+            f" (a tpu-vm-tf-2.15 runtime image): {advice}"
+        )

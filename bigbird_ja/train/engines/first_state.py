@@ -1,0 +1,38 @@
+"""Values of all variables at the first step of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.run.model import STEP, read_variables, slot_name
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.schema import Config
+
+if TYPE_CHECKING:
+    from bigbird_ja.run.checkpoints import Checkpoint
+
+
+def first_state(
+    config: Config, data: Data, checkpoint: Checkpoint | None, initial: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """Return every variable where training begins, by the names of a checkpoint.
+
+    Args:
+        config: of the run.
+        data: of the run.
+        checkpoint: where training continues, or None.
+        initial: parameters that replace the random ones of a new run, float32 by name.
+    """
+    if checkpoint is not None:
+        return read_variables(checkpoint.prefix)
+    from bigbird_ja.train.optimizer import slot_parameters  # TensorFlow's
+
+    state: dict[str, Any] = dict(initial_parameters(config, data, config.training.seed))
+    state.update(initial)
+    for slot, names in slot_parameters(config, data).items():
+        state |= {slot_name(name, slot): np.zeros_like(state[name]) for name in names}
+    return state | {STEP: np.int64(0)}

@@ -1,0 +1,156 @@
+"""Hand the step from TensorFlow to JAX: its functions as HLO, and how JAX calls them.
+
+The step needs neither of the two, so it can be written to a file and read by another process.
+
+HLO becomes StableHLO by XLA's own converter. A function of the same signature is exported by
+`jax.export`, and its module replaced by ours: what `jax.export` gives is then called like any other
+JAX function, inside `jit` and `shard_map`. All names are public but two, for jax before 0.7.1.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from bigbird_ja.train.engines.lowering.lowered import Traced
+
+_KERNEL = "tpu_custom_call"
+
+
+def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
+    """Make a JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
+
+    Args:
+        traced: a lowered function.
+        platform: for which it may be compiled: "cpu", "cuda", "tpu".
+    """
+    import jax
+    import jax.numpy as jnp
+    from jax import export
+
+    def same_signature(*arguments: Any) -> list[Any]:
+        return [jnp.zeros(spec.shape, spec.dtype) for spec in traced.outputs.values()]
+
+    arguments = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in traced.inputs.values()]
+    # One platform: with several, the exported function has one argument more.
+    exported = export.export(jax.jit(same_signature, keep_unused=True), platforms=[platform])(
+        *arguments
+    )
+    module = to_portable_artifact(traced.hlo)
+    return dataclasses.replace(exported, mlir_module_serialized=module).call
+
+
+def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
+    """Call `jax.shard_map` by the name and with the arguments that the installed jax has."""
+    import jax
+
+    if hasattr(jax, "shard_map"):
+        return jax.shard_map(
+            function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+    from jax.experimental.shard_map import shard_map as experimental
+
+    return experimental(
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_rep=False
+    )
+
+
+def to_portable_artifact(hlo: bytes) -> bytes:
+    """Serialize an HLO module as StableHLO; TensorFlow's op names are its locations."""
+    from jax.interpreters import mlir
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    with mlir.make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(_to_stablehlo(hlo))
+        _return_results_one_by_one(module)
+        if _KERNEL.encode() in hlo:
+            _kernels_as_jax_writes_them(module)
+        artifact: bytes = stablehlo.serialize_portable_artifact(
+            module, stablehlo.get_current_version()
+        )
+    return artifact
+
+
+def _to_stablehlo(hlo: bytes) -> Any:
+    try:
+        from jax.extend.mlir import hlo_to_stablehlo  # jax 0.7.1
+    except ImportError:
+        from jax._src.lib import xla_client, xla_extension
+
+        convert = xla_extension.mlir.xla_computation_to_mlir_module
+        return convert(xla_client.XlaComputation(hlo))
+    return hlo_to_stablehlo(hlo)
+
+
+def _return_results_one_by_one(module: Any) -> None:
+    """Return as many results as there are outputs, as JAX expects.
+
+    HLO's entry returns one tuple.
+    """
+    from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import func
+
+    main = next(op for op in module.body.operations if op.sym_name.value == "main")
+    last = main.entry_block.operations[len(main.entry_block.operations) - 1]
+    if len(last.operands) != 1 or last.operands[0].owner.name != "stablehlo.tuple":
+        return
+    joined = last.operands[0].owner
+    values = list(joined.operands)
+    with ir.InsertionPoint(last), last.location:
+        func.ReturnOp(values)
+    last.operation.erase()
+    joined.erase()
+    kind = ir.FunctionType.get(main.type.inputs, [value.type for value in values])
+    main.attributes["function_type"] = ir.TypeAttr.get(kind)
+
+
+def _kernels_as_jax_writes_them(module: Any) -> None:
+    """Write the calls of kernels for a TPU as JAX does, which libtpu reads.
+
+    From HLO they return one tuple; JAX writes as many results as there are, by the first version of
+    the call's interface.
+    """
+    from jaxlib.mlir import ir
+
+    calls: list[Any] = []
+
+    def look(op: Any) -> Any:
+        is_call = op.name == "stablehlo.custom_call"
+        if is_call and op.attributes["call_target_name"].value == _KERNEL:
+            calls.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    for op in calls:
+        _with_single_results(op)
+
+
+def _with_single_results(op: Any) -> None:
+    from jaxlib.mlir import ir
+
+    kind = op.results[0].type
+    is_tuple = str(kind).startswith("tuple<")  # old and new bindings ask for types differently
+    types = [kind]
+    if is_tuple:
+        parts = ir.TupleType(kind)
+        types = [parts.get_type(i) for i in range(parts.num_types)]
+    kept = ("call_target_name", "backend_config", "operand_layouts", "result_layouts")
+    attributes = {name: op.attributes[name] for name in kept if name in op.attributes}
+    attributes["api_version"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1)
+    new = ir.Operation.create(
+        "stablehlo.custom_call",
+        results=types,
+        operands=list(op.operands),
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    if is_tuple:
+        for use in list(op.results[0].uses):
+            part = use.owner
+            index = ir.IntegerAttr(part.attributes["index"]).value
+            part.results[0].replace_all_uses_with(new.results[index])
+            part.operation.erase()
+    else:
+        op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()

@@ -1,0 +1,114 @@
+"""Evaluations on held-out records during training."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.run import log as run_log
+from bigbird_ja.train.job import Job
+from bigbird_ja.train.threads import in_thread
+
+if TYPE_CHECKING:
+    from bigbird_ja.model.forward import Model
+
+
+_EVALUATION_POLL_SECONDS = 0.1
+
+
+class Evaluations:
+    """Evaluate on held-out records every `training.eval_every_steps` steps and at the end.
+
+    On `training.eval_max_batches` batches at most.
+
+    Args:
+        job: the run.
+        stop: a request to stop leaves an evaluation unfinished.
+        tick: called after each batch.
+    """
+
+    def __init__(self, job: Job, stop: StopRequest, tick: Callable[[], None]) -> None:
+        self._job, self._stop, self._tick = job, stop, tick
+        self._every = job.config.training.eval_every_steps
+        self._total = job.config.training.num_train_steps
+        self._evaluated = -1  # the last step that was
+        self._running: Future[dict[str, Any] | None] | None = None
+
+    def begin(self, step: int) -> None:
+        """Find out which evaluation was the last before `step`, where training begins."""
+        if self._job.evaluates:
+            self._evaluated = self._job.pod.share("evaluated", lambda: self._last(step))
+
+    def _last(self, step: int) -> int:
+        """Return the last step, up to `step`, that eval.jsonl has an evaluation of; -1 for none."""
+        lines = run_log.read_evaluations(self._job.model_dir)
+        ours = self._job.manifest.fingerprint
+        steps = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
+        return max((number for number in steps if number <= step), default=-1)
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether the model is to be evaluated at `step`, also after a restart from there.
+
+        That is at the first step reached since a multiple of the interval, and at the last step, if
+        it is not evaluated yet; at step 0 only if the weights come from another model.
+        """
+        if not self._job.evaluates or (step == 0 and not self._job.init_from):
+            return False
+        due = self._total if step >= self._total else step // self._every * self._every
+        return (due > 0 or step == 0) and self._evaluated < due
+
+    def next_due(self, step: int) -> int:
+        """Return the next step after `step` at which one will be due."""
+        if not self._job.evaluates:
+            return self._total
+        return min((step // self._every + 1) * self._every, self._total)
+
+    def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
+        """Evaluate, and return the results as `evaluation.evaluate_model` has them.
+
+        None if a stop was requested before they were complete (the last batch may still be
+        computed: see `join`), and in a process that does not write. In a pod each process evaluates
+        its part.
+        """
+        self._job.deps.mark("evaluate")
+        self._running = in_thread("evaluation", lambda: self._run(step, forward))
+        waiting = {self._running}
+        while waiting and not self._stop.is_set():
+            waiting = concurrent.futures.wait(waiting, _EVALUATION_POLL_SECONDS).not_done
+        if self._stop.is_set():
+            return None
+        result = self._running.result()
+        self._evaluated = step
+        return result
+
+    def join(self) -> None:
+        """Wait for a batch that is still being computed."""
+        if self._running is not None:
+            concurrent.futures.wait([self._running])
+
+    def _run(self, step: int, forward: Model) -> dict[str, Any] | None:
+        from bigbird_ja import evaluation
+
+        def poll() -> None:
+            if self._stop.is_set():
+                raise _Abandoned
+
+        def tick() -> None:
+            self._tick()
+            poll()
+
+        job, pod = self._job, self._job.pod
+        part = evaluation.BatchShare(
+            pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
+        )
+        batches = job.config.training.eval_max_batches
+        return evaluation.evaluate_model(
+            forward, job.data_dir, job.manifest, max_batches=batches, tick=tick, part=part
+        )
+
+
+class _Abandoned(Exception):
+    """A stop was requested."""

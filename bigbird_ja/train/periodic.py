@@ -1,0 +1,70 @@
+"""Tasks that run every few seconds, in one thread: a slow bucket never stalls a step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bigbird_ja.storage.lease import LeaseLost
+
+_TASKS_POLL_SECONDS = 0.5
+
+
+@dataclass(eq=False)
+class Periodic:
+    """Run tasks in a thread between `__enter__` and `__exit__`.
+
+    A task that fails is logged, once per message, and retried; only a lost lock ends the run.
+    """
+
+    # By name: the seconds between two times, the first that long after the start; what is run.
+    tasks: Mapping[str, tuple[float, Callable[[], None]]]
+    log: Callable[[str], None]  # for failures
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        """Run nothing yet."""
+        self._next = {name: self.clock() + seconds for name, (seconds, _) in self.tasks.items()}
+        self._ended = threading.Event()
+        self._logged: set[str] = set()
+        self._lost: LeaseLost | None = None
+        self._thread = threading.Thread(target=self._run, name="periodic", daemon=True)
+
+    def poll(self) -> None:
+        """Raise LeaseLost once the lock is lost."""
+        if self._lost is not None:
+            raise self._lost
+
+    def run_due(self) -> None:
+        """Run the tasks that are due.
+
+        None runs any more once the lock is lost: MODEL_DIR belongs to another process then.
+        """
+        for name, (seconds, run) in self.tasks.items():
+            now = self.clock()
+            if self._lost is not None or now < self._next[name]:
+                continue
+            self._next[name] = now + seconds
+            try:
+                run()
+            except LeaseLost as error:
+                self._lost = error
+            except Exception as error:
+                message = f"{name} failed, will be tried again: {error}"
+                if message not in self._logged:
+                    self._logged.add(message)
+                    self.log(message)
+
+    def __enter__(self) -> Periodic:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        while not self._ended.wait(_TASKS_POLL_SECONDS):
+            self.run_due()

@@ -1,0 +1,116 @@
+"""Checkpoints saved in the background of training.
+
+The main thread only takes a snapshot of the variables; writing, checksums, `fsync` or upload happen
+in a thread. The next save, and the end of the run, wait for it; its failure ends the run at the
+next step.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta
+from bigbird_ja.run.model import write_variables
+from bigbird_ja.train.job import Job
+from bigbird_ja.train.threads import in_thread
+
+if TYPE_CHECKING:
+    from bigbird_ja.train.engines.protocol import Snapshot
+
+
+_NEVER = 1 << 62  # a step that is not reached
+
+
+@dataclass(eq=False)
+class CheckpointSaver:
+    """Save by minutes against preemption and by steps for keeps, one checkpoint at a time.
+
+    Attributes:
+        step: the last step that was saved, or where training starts.
+    """
+
+    job: Job
+    # Of MODEL_DIR; without its mark in a process of a pod that does not write and only takes part
+    # in the snapshot.
+    store: CheckpointStore
+    scratch: str  # local, on the disk of MODEL_DIR if that is local: files are moved, not copied
+    may_publish: Callable[[], None]  # raises where this process may no longer write (lost lock)
+    on_saved: Callable[[int, float], None]  # called with the step and the seconds in the background
+
+    def __post_init__(self) -> None:
+        """Count from step 0 on."""
+        self._config, self._deps = self.job.config.checkpoints, self.job.deps
+        self._saving: Future[None] | None = None
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Count minutes and steps from here on."""
+        self.step, self._time = step, self._deps.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether to save now; the first step at or after a multiple meets the step policy."""
+        if step <= self.step:
+            return False
+        if self.next_due(self.step) <= step:
+            return True
+        seconds = self._config.save_every_minutes * 60
+        is_time = bool(seconds) and self._deps.monotonic() - self._time >= seconds
+        return self.job.pod.saves_at(step, self.step, is_time)
+
+    def next_due(self, step: int) -> int:
+        """Return the next step after `step` at which the step policy is met."""
+        every = self._config.save_every_steps
+        return (step // every + 1) * every if every else _NEVER
+
+    def save(self, meta: Meta, snapshot: Callable[[], Snapshot]) -> None:
+        """Take a snapshot now and save it in the background.
+
+        Args:
+            meta: the sidecar; the files are added.
+            snapshot: copies the state, called before this returns; what it returns gives all
+                variables by name, and is called in the thread that saves.
+        """
+        self.begin(meta.step)
+        self.wait()
+        fetch = snapshot()
+        if self.store.owned is not None:
+            self._saving = in_thread("checkpoint", lambda: self._run(meta, fetch))
+
+    def give_time(self, seconds: float) -> None:
+        """Wait at most this many seconds for a save under way, and ignore its failure."""
+        if self._saving is not None:
+            concurrent.futures.wait([self._saving], seconds)
+
+    def poll(self) -> None:
+        """Raise the failure of a save in the background."""
+        if self._saving is not None and self._saving.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for the save under way; raise its failure."""
+        if self._saving is not None:
+            try:
+                self._saving.result()
+            finally:
+                self._saving = None
+
+    def _run(self, meta: Meta, fetch: Snapshot) -> None:
+        start, config = self._deps.monotonic(), self._config
+        prefix = os.path.join(self.scratch, f"model.ckpt-{meta.step}")
+        try:
+            self._deps.mark("save")
+            write_variables(prefix, fetch())
+            self.may_publish()
+            self.store.publish(prefix, meta, config.keep_last, config.keep_every_steps)
+            self.on_saved(meta.step, self._deps.monotonic() - start)
+        except BaseException:
+            for suffix in SUFFIXES:
+                with contextlib.suppress(OSError):
+                    os.unlink(prefix + suffix)
+            raise

@@ -1,0 +1,24 @@
+"""Calls in daemon threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
+    """Make a call in a daemon thread, for which the process does not wait when it exits."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -1,0 +1,80 @@
+"""Checkpoints saved in the background, and when saves are due."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from bigbird_ja.process.errors import StorageError
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.settings.schema import CheckpointsConfig, Config
+from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.train.job import Dependencies
+from bigbird_ja.train.processes import SingleProcess
+from bigbird_ja.train.saver import CheckpointSaver
+
+VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
+
+
+def job(checkpoints, **deps):
+    config = Config(checkpoints=checkpoints)
+    return SimpleNamespace(config=config, deps=Dependencies(**deps), pod=SingleProcess())
+
+
+def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off():
+    def schedule(minutes, steps):
+        config = CheckpointsConfig(save_every_minutes=minutes, save_every_steps=steps)
+        return CheckpointSaver(job(config, monotonic=lambda: now[0]), *[None] * 4)
+
+    now = [0.0]
+    saver = schedule(10, 100)
+    saver.begin(90)
+    assert not saver.is_due(99) and saver.is_due(100) and saver.is_due(117)
+    assert [saver.next_due(step) for step in (90, 99, 100, 117)] == [100, 100, 200, 200]
+    saver.begin(117)  # device loops end where they end
+    assert not saver.is_due(199) and saver.is_due(200)
+    now[0] = 600.0
+    assert saver.is_due(118) and not saver.is_due(117)
+    saver = schedule(0, 0)
+    now[0] = 1e9
+    assert not saver.is_due(10**9) and saver.next_due(10**9) > 10**12
+
+
+def make(tmp_path, may_publish=lambda: None, **deps):
+    scratch = tmp_path / ".scratch"
+    scratch.mkdir()
+    store = CheckpointStore(str(tmp_path), owned=Owned.create(str(tmp_path), "run"))
+    here, saved = job(CheckpointsConfig(), **deps), []
+    saver = CheckpointSaver(
+        here, store, str(scratch), may_publish, lambda step, seconds: saved.append(step)
+    )
+    return saver, store, saved
+
+
+def meta(step):
+    return Meta(step, "config", "data", 0.0, 0, 0, 0.0, next_batch=step, global_batch_size=1)
+
+
+def test_steps_continue_while_a_checkpoint_is_written(tmp_path):
+    gate = threading.Event()
+    saver, store, saved = make(tmp_path, mark=lambda phase: gate.wait(10))
+    saver.save(meta(1), lambda: lambda: VALUES)
+    assert store.steps() == []
+    gate.set()
+    saver.save(meta(2), lambda: lambda: VALUES)  # waits for the one before
+    saver.wait()
+    assert store.steps() == saved == [1, 2]
+
+
+def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path):
+    def lost():
+        raise StorageError("another trainer has taken over")
+
+    saver, store, saved = make(tmp_path, may_publish=lost)
+    saver.save(meta(1), lambda: lambda: VALUES)
+    with pytest.raises(StorageError, match="taken over"):
+        saver.wait()
+    saver.poll()
+    assert store.steps() == saved == []
+    assert list((tmp_path / ".scratch").iterdir()) == []
