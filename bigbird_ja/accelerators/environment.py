@@ -1,4 +1,4 @@
-"""The environment that tests, the package's figures and rented machines share."""
+"""Environment of tests, of the package's figures and of rented machines."""
 
 from collections.abc import Mapping
 

@@ -19,9 +19,9 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
 PRICINGS = ("on_demand", "spot")
-OLD_DAYS = 365  # a table older than this is called old wherever it is printed
-USUAL_ZONES = 4  # so many are tried where the user names none
-_MUCH_DEARER = 1.5  # than the first of them: left out, since a budget counts the dearest
+OLD_DAYS = 365  # age from which a table is reported as old
+USUAL_ZONES = 4  # maximum number of zones if the user names none
+_MAX_PRICE_RATIO = 1.5  # of a zone to the first: a budget counts the most expensive zone
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -31,32 +31,32 @@ def region_of(zone: str) -> str:
 
 
 class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One chip in some zones, US dollars per hour; None: not offered, or not known."""
+    """Price of a chip in some zones, US dollars per hour; None: not offered, or unknown."""
 
     on_demand: Price | None = None
     spot: Price | None = None
-    most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None  # at this price
+    most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None  # limit of this price
     zones: list[str] | None = None  # None: all zones of the chip in the table
 
 
 class Free(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A machine that costs nothing."""
+    """Machine that costs nothing."""
 
     machine: str
     note: str = ""  # the date of this information, and where its limits are
 
 
 class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A file of prices: US dollars."""
+    """Prices in US dollars."""
 
     as_of: datetime.date
     source: str = ""
     chips: dict[str, list[Offer]] = {}
     rentals: dict[str, list[Rental]] = {}  # by chip, the preferred service first
-    free: dict[str, Free] = {}  # by who lends it
+    free: dict[str, Free] = {}  # by provider
 
     def offers(self, chip: str) -> dict[str, Offer]:
-        """Return a chip's offers by zone; of several for a zone the last counts."""
+        """Return a chip's offers by zone; the last of several for a zone counts."""
         by_zone: dict[str, Offer] = {}
         for line in self.chips.get(chip, ()):
             by_zone |= dict.fromkeys(by_zone if line.zones is None else line.zones, line)
@@ -127,7 +127,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         continent = (near or "us-").partition("-")[0]
         zones = [zone for zone in zones if zone.partition("-")[0] == continent] or zones
         zones.sort(key=lambda zone: region_of(zone) != near)
-        limit = _MUCH_DEARER * priced[zones[0]] if priced else 0.0
+        limit = _MAX_PRICE_RATIO * priced[zones[0]] if priced else 0.0
         return tuple(zone for zone in zones if priced.get(zone, 0.0) <= limit)[:USUAL_ZONES]
 
     def check_zone(self, zone: str, machine: Accelerator, pricing: str) -> None:
@@ -140,7 +140,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if zone not in known:
             near = ", ".join(difflib.get_close_matches(zone, known, 3, 0.0)) or "none is known"
             raise BadInput(
-                f"zone {zone!r}: {machine.launch_type} is not offered there, by the package's table;"
+                f"zone {zone!r}: {machine.launch_type} is not offered there by the package's table;"
                 f" the nearest: {near} (of {len(known)}); add newer ones in a file for --price_file"
             )
 
@@ -149,7 +149,7 @@ class Prices(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return (today - self.as_of).days
 
     def describe_age(self, today: datetime.date) -> str:
-        """Say `prices of 2026-01-01, 325 days old: verify before renting`."""
+        """Return `prices of 2026-01-01, 325 days old: verify before renting`."""
         days = self.age_days(today)
         warning = ", warning: more than a year" if days > OLD_DAYS else ""
         return f"prices of {self.as_of}, {days} days old{warning}: verify before renting"
@@ -162,7 +162,7 @@ def load_prices(override_path: str | None = None) -> Prices:
         override_path: a YAML file of the same form, on disk or gs://; it may be partial.
 
     Raises:
-        BadInput: no such file, not YAML, an unknown key, or a price that is not a number.
+        BadInput: no such file, invalid YAML, an unknown key, or an invalid price.
     """
     advice = "see bigbird_ja/accelerators/prices.yaml for the form"
     built_in = importlib.resources.files("bigbird_ja.accelerators") / "prices.yaml"

@@ -1,4 +1,4 @@
-"""The services that rent each chip, with zones, images and the pages that document them."""
+"""Services that rent each chip, with zones, images and the pages that document them."""
 
 import datetime
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ _Chips = Annotated[int, Meta(ge=1, le=1 << 20)]
 
 
 class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A service that rents slices of a chip in some zones."""
+    """Service that rents slices of a chip in some zones."""
 
     service: Literal["compute", "tpu"]
     image: str  # runtime version or image family for the engine pjrt
@@ -24,7 +24,7 @@ class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     pricing: Literal["", "flex-start"] = ""  # "": spot and on demand
 
     def matches(self, chips: int, pricing: str) -> bool:
-        """Tell whether it rents slices of so many chips by that pricing."""
+        """Return whether it rents slices of this number of chips with this pricing."""
         is_flex = pricing == FLEX_START
         is_size = self.least_chips <= chips <= (self.most_chips or chips)
         return is_size and is_flex == (self.pricing == FLEX_START)

@@ -9,7 +9,7 @@ from typing import Any
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.evaluation.load import TrainedModel, load_run
 from bigbird_ja.evaluation.masked_lm import batch_size, evaluate_model
-from bigbird_ja.evaluation.tensorboard import write_tensorboard
+from bigbird_ja.evaluation.tensorboard import write_evaluation
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.process.console import Progress, log, table
 from bigbird_ja.process.errors import BadInput
@@ -119,7 +119,7 @@ def _measure(
     result = {"step": model.meta.step, "time": round(time.time(), 3), **measured}
     if Owned.load(model.folder):
         run_log.append_eval(model.folder, result)
-        write_tensorboard(model.folder, model.meta.step, result, result["time"])
+        write_evaluation(model.folder, model.meta.step, result, result["time"])
     return result
 
 

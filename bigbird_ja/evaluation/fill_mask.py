@@ -63,7 +63,7 @@ def fill_mask(
             f"the text has {len(ids):,} tokens; the model takes {most:,}: cut it near {MASK}"
         )
     scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
-    pieces = tokenizer.pieces
+    pieces = tokenizer.tokens
     return [
         [
             {"token": pieces[i], "token_id": int(i), "probability": math.exp(float(row[i]))}

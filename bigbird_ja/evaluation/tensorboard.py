@@ -1,4 +1,4 @@
-"""Results of evaluations in TensorBoard's event files."""
+"""TensorBoard event files of evaluations."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,13 +7,19 @@ from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 
 
-def write_tensorboard(
+def write_evaluation(
     model_dir: str, step: int, result: Mapping[str, Any], wall_time: float
 ) -> None:
-    """Add an evaluation's numbers, `eval/...`, to the event files of `MODEL_DIR/eval/`.
+    """Write an evaluation's numbers, `eval/...`, to an event file in `MODEL_DIR/eval/`.
 
-    TensorBoard shows that folder as another run, so that evaluating an older checkpoint later hides
-    nothing. `wall_time`: UNIX seconds.
+    TensorBoard shows that folder as another run, so that a later evaluation of an older checkpoint
+    hides nothing.
+
+    Args:
+        model_dir: folder of the run, on disk or gs://.
+        step: global step.
+        result: results of `evaluate_model`.
+        wall_time: UNIX seconds.
     """
     from tensorflow.core.util import event_pb2
 
@@ -21,8 +27,7 @@ def write_tensorboard(
     for key, value in result.items():
         if isinstance(value, (int, float)) and key not in ("step", "time", "max_batches"):
             event.summary.value.add(tag=f"eval/{key}", simple_value=float(value))
-    # The same name if the evaluation is repeated, another one for each step. Framed here, as
-    # tf.summary needs TensorBoard's package.
+    # A repeated evaluation of a step replaces its file. tf.summary needs TensorBoard's package.
     events = (event_pb2.Event(file_version="brain.Event:2"), event)
     data = tfrecords.frame([each.SerializeToString() for each in events])
     storage.make_directory(storage.join(model_dir, "eval"))

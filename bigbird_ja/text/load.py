@@ -12,11 +12,11 @@ from bigbird_ja.text.tokenizer import SentencePieceTokenizer, Tokenizer, has_our
 def read_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer: a `.model` file, or a Hugging Face folder, which needs transformers.
 
-    If a folder holds a model with our special pieces, such as one that `export` made, that model
-    is used.
+    A SentencePiece model with our special pieces in the folder, such as one of `export`, has
+    priority.
 
     Raises:
-        BadInput: there is no tokenizer, or none that can be used.
+        BadInput: no tokenizer, or none that can be used.
     """
     if not os.path.isdir(path) and (path.endswith(".model") or not storage.is_remote(path)):
         try:
@@ -41,7 +41,7 @@ def read_tokenizer(path: str) -> Tokenizer:
 
 
 def tokenizer_of(data: bytes, source: str) -> Tokenizer:
-    """Load what a `tokenizer.model` holds: a SentencePiece model, or the archive of a folder.
+    """Load the content of a `tokenizer.model`: a SentencePiece model, or the archive of a folder.
 
     Raises:
         BadInput: neither of the two.

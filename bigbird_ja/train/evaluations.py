@@ -67,7 +67,7 @@ class Evaluations:
         return min((step // self._every + 1) * self._every, self._total)
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
-        """Evaluate, and return the results as `evaluation.evaluate_model` has them.
+        """Evaluate, and return the results of `masked_lm.evaluate_model`.
 
         None if a stop was requested before they were complete (the last batch may still be
         computed: see `join`), and in a process that does not write. In a pod each process evaluates
@@ -90,7 +90,7 @@ class Evaluations:
             concurrent.futures.wait([self._running])
 
     def _run(self, step: int, forward: Model) -> dict[str, Any] | None:
-        from bigbird_ja import evaluation
+        from bigbird_ja.evaluation import masked_lm
 
         def poll() -> None:
             if self._stop.is_set():
@@ -101,11 +101,11 @@ class Evaluations:
             poll()
 
         job, pod = self._job, self._job.pod
-        part = evaluation.BatchShare(
+        part = masked_lm.BatchShare(
             pod.index, pod.count, lambda own: pod.collect(f"evaluation {step}", own, poll)
         )
         batches = job.config.training.eval_max_batches
-        return evaluation.evaluate_model(
+        return masked_lm.evaluate_model(
             forward, job.data_dir, job.manifest, max_batches=batches, tick=tick, part=part
         )
 

@@ -57,7 +57,7 @@ def test_all_ids_stay_and_missing_pieces_are_added_behind(name, models, sample_c
     added = sum("added" in change for change in ours.changes.values())
     assert added and ours.vocab_size - added == theirs.vocab_size()
     before = [theirs.id_to_piece(i) for i in range(theirs.vocab_size())]
-    renamed = {one for one, other in zip(ours.pieces, before, strict=False) if one != other}
+    renamed = {one for one, other in zip(ours.tokens, before, strict=False) if one != other}
     assert renamed <= model_proto.PARTS.keys()
 
 
