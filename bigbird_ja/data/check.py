@@ -114,13 +114,14 @@ def tokenizer_problem(manifest: Manifest, data_dir: str) -> str | None:
     """Return the problem of the data set's tokenizer.model, or None."""
     if not manifest.tokenizer_sha256:  # made without one
         return None
+    path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
     try:
-        data = storage.read_bytes(storage.join(data_dir, manifest_lib.TOKENIZER_NAME))
+        data = storage.read_bytes(path)
     except FileNotFoundError:
         return f"{manifest_lib.TOKENIZER_NAME} is missing"
     if hashlib.sha256(data).hexdigest() != manifest.tokenizer_sha256:
         return f"{manifest_lib.TOKENIZER_NAME} is not the one that the data was made with"
-    tokenizer = tokenizer_of(data, manifest_lib.TOKENIZER_NAME)
+    tokenizer = tokenizer_of(data, path)
     known = (tokenizer.vocab_size, tokenizer.special_ids)
     if known != (manifest.vocab_size, manifest.special_ids):
         return f"{manifest_lib.TOKENIZER_NAME} has other ids than the manifest states"

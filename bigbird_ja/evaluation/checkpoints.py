@@ -79,7 +79,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
     """Load the model.
 
     Raises:
-        BadInput: it was made for other data than this.
+        BadInput: a model for other data.
     """
     model = load_run(model_dir, step)
     longest = model.config.model.max_position_embeddings or 0
@@ -105,7 +105,7 @@ def _load(model_dir: str, step: int, data_dir: str, manifest: Manifest) -> Train
 def _measure(
     model: TrainedModel, data_dir: str, manifest: Manifest, max_batches: int | None
 ) -> dict[str, Any]:
-    """Evaluate, and record it where `pretrain` has marked MODEL_DIR."""
+    """Evaluate, and record the result if `pretrain` made MODEL_DIR."""
     total = -(-manifest.eval.sequences // batch_size(manifest.seq_length))
     with Progress(min(total, max_batches or total), "batches") as progress:
         measured = evaluate_model(
@@ -124,7 +124,7 @@ def _measure(
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """Write the tables that are printed."""
+    """Return the tables of a result."""
     rows = [
         ("masked-LM loss (nats)", result["masked_lm_loss"]),
         ("masked-LM accuracy (%)", _percent(result["masked_lm_accuracy"])),
@@ -140,7 +140,7 @@ def as_text(result: Mapping[str, Any]) -> str:
     ]
     for key, title in (
         ("by_position", "position in the sequence"),
-        ("by_distance", "tokens to the nearest visible same piece"),
+        ("by_distance", "distance in tokens to the nearest visible same token"),
     ):
         cells = [
             (row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])
@@ -156,7 +156,7 @@ def _percent(share: float | None) -> float | None:
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """Name a row of `evaluation.summarise` by its bucket's bounds, both inclusive."""
+    """Name a row of `masked_lm.summarize` by its bucket's bounds, both inclusive."""
     if row["from"] is None or row["to"] is None:
         return "nowhere else"
     return f"{row['from']}-{row['to'] - 1}"

@@ -47,7 +47,7 @@ def run(model_dir: str, step: int | None, text: str, top_k: int) -> dict[str, An
 def fill_mask(
     forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
 ) -> list[list[dict[str, Any]]]:
-    """Return the `top_k` likeliest pieces at each `[MASK]` in the order of the text.
+    """Return the `top_k` likeliest tokens at each `[MASK]` in the order of the text.
 
     Best first, each with `token`, `token_id` and `probability`.
 
@@ -63,10 +63,10 @@ def fill_mask(
             f"the text has {len(ids):,} tokens; the model takes {most:,}: cut it near {MASK}"
         )
     scores = forward.log_probabilities(np.array([ids]), np.array([positions]))[0]
-    pieces = tokenizer.tokens
+    names = tokenizer.tokens
     return [
         [
-            {"token": pieces[i], "token_id": int(i), "probability": math.exp(float(row[i]))}
+            {"token": names[i], "token_id": int(i), "probability": math.exp(float(row[i]))}
             for i in np.argsort(-row[: tokenizer.vocab_size], kind="stable")[:top_k]
         ]
         for row in scores

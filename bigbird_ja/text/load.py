@@ -1,5 +1,6 @@
 """Load a tokenizer: a SentencePiece model, or one of another project's folder."""
 
+import functools
 import os
 
 from bigbird_ja import storage
@@ -40,8 +41,12 @@ def read_tokenizer(path: str) -> Tokenizer:
     )
 
 
+@functools.lru_cache(maxsize=1)
 def tokenizer_of(data: bytes, source: str) -> Tokenizer:
     """Load the content of a `tokenizer.model`: a SentencePiece model, or the archive of a folder.
+
+    A start checks the data set's tokenizer, compares it with that of `--init_from`, and evaluates
+    with it: these share one object, which takes a second to load for a large vocabulary.
 
     Raises:
         BadInput: neither of the two.
