@@ -55,7 +55,7 @@ _TABLE = (
          "its clock is computed from its peak rate"),
 )
 CHIPS: dict[str, Chip] = {chip.name: chip for chip in _TABLE}
-# Chips whose two cores are one device on a slice.
+# Chips with two cores that are one device on a slice.
 MEGACORE: dict[str, Chip] = {
     "v4": Chip("v4", "v4:2x2x1", 275e12, 1.05e9, int(30.75 * _GIB), 1228e9, "chip", 300e9,
                "both cores joined"),

@@ -118,7 +118,7 @@ def _begin(request: Request, work: Work) -> None:
     if begun is not None and begun != spec:
         if not request.overwrite:
             raise BadInput(
-                f"{work.beside} holds unfinished work of other settings:"
+                f"{work.folder} holds unfinished work of other settings:"
                 f" {', '.join(spec.differences(begun))}: run that command again, or --overwrite"
             )
         begun = None

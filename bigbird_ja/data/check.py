@@ -68,8 +68,8 @@ def file_problems(
     for shard in (shard for split in splits for shard in manifest.shards(split)):
         if shard.name not in listing:
             problems.append(f"{shard.name} is missing")
-        elif what := _difference(shard, listing[shard.name]):
-            problems.append(f"{shard.name} {what}")
+        elif difference := _difference(shard, listing[shard.name]):
+            problems.append(f"{shard.name} {difference}")
     extra = {*listing} - {shard.name for shard in manifest.every_shard}
     names = sorted(name for name in extra if name.endswith(".tfrecord"))
     return [*problems, *(f"{name} is not in the manifest" for name in names)]

@@ -1,8 +1,8 @@
-"""Hash integers by what they belong to: the only, and stateless, source of randomness.
+"""Hashes of integers, the only source of randomness, without state.
 
-Masks, the order of records and the held-out documents are drawn from these hashes and from nothing
-else, so they are the same after any restart, on any number of hosts and processes, and in NumPy and
-TensorFlow (`ops`). 32-bit arithmetic modulo 2**32 throughout.
+Masks, the order of records and the held-out documents depend only on these hashes, so they are the
+same after any restart, on any number of hosts and processes, and in NumPy and TensorFlow (`ops`).
+32-bit arithmetic modulo 2**32 throughout.
 """
 
 from enum import IntEnum

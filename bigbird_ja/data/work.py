@@ -60,18 +60,18 @@ class Work:
     """Folders of the unfinished work for one output.
 
     Attributes:
-        beside: folder in the output, of everything but the blocks.
-        local: folder on this machine; the same as `beside` unless the output is on gs://.
+        folder: folder in the output, of everything but the blocks.
+        local: folder on this machine; the same as `folder` unless the output is on gs://.
         blocks: folder of packed blocks, in `local`.
-        ready: folder of finished shards, in `beside`.
+        ready: folder of finished shards, in `folder`.
     """
 
     def __init__(self, output_dir: str) -> None:
         """Name the folders; create none."""
         self._output = output_dir
-        self.beside = storage.join(output_dir, NAME)
-        self.ready = storage.join(self.beside, "ready")
-        self.local = self.beside
+        self.folder = storage.join(output_dir, NAME)
+        self.ready = storage.join(self.folder, "ready")
+        self.local = self.folder
         if storage.is_remote(output_dir):
             cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
             digest = hashlib.sha256(output_dir.rstrip("/").encode()).hexdigest()
@@ -85,7 +85,7 @@ class Work:
             BadInput: foreign files in one of the folders.
         """
         local = _spec_in(self.local)
-        return _spec_in(self.beside) or local  # the one in the output is decisive
+        return _spec_in(self.folder) or local  # the one in the output is decisive
 
     def open(self, spec: DataSpec) -> None:
         """Create the folders, or use existing ones.
@@ -97,12 +97,12 @@ class Work:
             _remove_ours(self.local)  # stale: the output has other settings
         settings = {"format_version": decode.FORMAT_VERSION, "spec": vars(spec)}
         text = json.dumps(settings, ensure_ascii=False, indent=1)
-        for folder in dict.fromkeys((self.beside, self.local)):
+        for folder in dict.fromkeys((self.folder, self.local)):
             storage.make_directory(folder)
             is_new = storage.create_exclusive(storage.join(folder, _SETTINGS), text.encode())
             if not is_new and _spec_in(folder) != spec:
                 raise BadInput(f"{folder}: another command has just begun there: {_WAIT}")
-        for folder in (self.blocks, storage.join(self.beside, "shards"), self.ready):
+        for folder in (self.blocks, storage.join(self.folder, "shards"), self.ready):
             storage.make_directory(folder)
             storage.clean_temporary(folder, _OURS[storage.base_name(folder)])
 
@@ -111,7 +111,7 @@ class Work:
 
         No other process writes there, so temporary files are leftovers of killed commands.
         """
-        for folder in dict.fromkeys((self.local, self.beside)):
+        for folder in dict.fromkeys((self.local, self.folder)):
             if _spec_in(folder) is not None:
                 _remove_ours(folder, seconds=-1)
 
@@ -120,7 +120,7 @@ class Work:
         return os.path.join(self.blocks, name)
 
     def _note(self, name: str) -> str:
-        return storage.join(self.beside, "shards", f"{name}.json")
+        return storage.join(self.folder, "shards", f"{name}.json")
 
     def note_shard(self, made: MadeShard) -> None:
         """Record that a shard is finished."""

@@ -35,7 +35,7 @@ _MIN_DISTANCE, _MAX_DISTANCE = 320, 13_000
 # Slots that are filled with a new random word in each sentence.
 _WORD_SLOTS = {
     "物": "things", "形": "adjectives", "事": "events", "業": "fields", "片": "katakana",
-    "英": "latin", "色": "colours", "言": "sayings", "叫": "exclamations", "書": "books",
+    "英": "latin", "色": "colors", "言": "sayings", "叫": "exclamations", "書": "books",
 }  # fmt: skip
 _FULL_WIDTH = str.maketrans("0123456789.", "０１２３４５６７８９．")
 

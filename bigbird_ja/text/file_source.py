@@ -167,7 +167,7 @@ def _runs(path: str, is_whole: bool) -> Iterator[tuple[int, str]]:
             pending.append(line)
             size += len(line.encode()) + 1
             if size > MAX_DOCUMENT_BYTES:
-                _refuse_long(path, first, "document (--txt_documents says what ends one)")
+                _refuse_long(path, first, "document (see --txt_documents)")
         elif pending:
             yield first, "\n".join(pending)
             pending = []

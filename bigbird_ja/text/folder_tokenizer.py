@@ -190,7 +190,7 @@ def _loading(source: str) -> Iterator[None]:
         with decode.made_by_others(source, "a tokenizer that transformers can load", _ADVICE):
             yield
     except ImportError as error:
-        advice = "pip install 'bigbird-ja[huggingface,words]', or what it names"
+        advice = "pip install 'bigbird-ja[huggingface,words]', or the package that it names"
         raise BadInput(f"{source}: {summary_line(error)}: {advice}") from error
 
 

@@ -211,7 +211,7 @@ def _refusal(message: str, settings: TokenizeConfig) -> BadInput:
     if match := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return BadInput(
             f"--vocab_size {settings.vocab_size} is too small: the corpus's characters and the"
-            f" special pieces alone need {match[1]}: use more, or a lower --character_coverage"
+            f" special pieces need {match[1]}: use more, or a lower --character_coverage"
         )
     return BadInput(
         f"SentencePiece cannot train on this corpus with --vocab_size {settings.vocab_size}:"
