@@ -1,4 +1,4 @@
-"""Prices of TPUs by chip, zone and pricing: `prices.yaml`, and a user's own file.
+"""Prices of TPUs and the services that rent them: `prices.yaml`, and a user's own file.
 
 Nothing here asks the network.
 """
@@ -7,21 +7,22 @@ import datetime
 import difflib
 import importlib.resources
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from bigbird_ja import storage
 from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
-from bigbird_ja.accelerators.rentals import Rental
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 
+FLEX_START = "flex-start"
 PRICINGS = ("on_demand", "spot")
 OLD_DAYS = 365  # age from which a table is reported as old
 USUAL_ZONES = 4  # maximum number of zones if the user names none
 _MAX_PRICE_RATIO = 1.5  # of a zone to the first: a budget counts the most expensive zone
+_Chips = Annotated[int, Meta(ge=1, le=1 << 20)]
 Price = Annotated[float, Meta(ge=0, lt=1e6)]  # US dollars
 
 
@@ -30,12 +31,32 @@ def region_of(zone: str) -> str:
     return zone.rpartition("-")[0]
 
 
+class Rental(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Service that rents slices of a chip in some zones."""
+
+    service: Literal["compute", "tpu"]
+    image: str  # runtime version or image family for the engine pjrt
+    zones: tuple[str, ...]
+    documented_by: str  # page on the chip
+    zones_by: str  # page that lists the zones
+    as_of: datetime.date  # day on which the copies of both were read
+    least_chips: _Chips = 1
+    most_chips: _Chips | None = None
+    pricing: Literal["", "flex-start"] = ""  # "": spot and on demand
+
+    def matches(self, chips: int, pricing: str) -> bool:
+        """Return whether it rents slices of this number of chips with this pricing."""
+        is_flex = pricing == FLEX_START
+        is_size = self.least_chips <= chips <= (self.most_chips or chips)
+        return is_size and is_flex == (self.pricing == FLEX_START)
+
+
 class Offer(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Price of a chip in some zones, US dollars per hour; None: not offered, or unknown."""
 
     on_demand: Price | None = None
     spot: Price | None = None
-    most_chips: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None  # limit of this price
+    most_chips: _Chips | None = None  # limit of this price
     zones: list[str] | None = None  # None: all zones of the chip in the table
 
 

@@ -3,8 +3,7 @@
 import os
 
 from bigbird_ja.accelerators.chips import CHIPS, Accelerator, find
-from bigbird_ja.accelerators.prices import Prices
-from bigbird_ja.accelerators.rentals import FLEX_START, Rental
+from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental
 from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.advice import quota_name
 from bigbird_ja.launch.record import LaunchedRun

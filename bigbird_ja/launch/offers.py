@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from bigbird_ja.accelerators.chips import USUAL, find
-from bigbird_ja.accelerators.prices import Prices, region_of
-from bigbird_ja.accelerators.rentals import FLEX_START, Rental
+from bigbird_ja.accelerators.prices import FLEX_START, Prices, Rental, region_of
 from bigbird_ja.launch import backends, compute, rest
 from bigbird_ja.launch.advice import FAMILIES, quota_name
 from bigbird_ja.launch.record import LaunchedRun

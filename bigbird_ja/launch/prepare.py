@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators.prices import USUAL_ZONES, Prices, region_of
-from bigbird_ja.accelerators.rentals import FLEX_START, Rental
+from bigbird_ja.accelerators.prices import FLEX_START, USUAL_ZONES, Prices, Rental, region_of
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import order
 from bigbird_ja.launch import backends, flex_start

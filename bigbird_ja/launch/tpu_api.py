@@ -13,7 +13,7 @@ from typing import Annotated
 
 import msgspec
 
-from bigbird_ja.accelerators.rentals import FLEX_START
+from bigbird_ja.accelerators.prices import FLEX_START
 from bigbird_ja.launch import flex_start, rest
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json
