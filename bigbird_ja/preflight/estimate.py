@@ -1,9 +1,11 @@
 """Traces, compiles and counts a config's step for a chip or slice."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +27,9 @@ from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.engines.choose import check_divides
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 _LARGEST_TRIED = 1024  # batch per core
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
@@ -60,16 +65,36 @@ def batch_per_core(config: Config, target: Target) -> int:
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
     """Trace the step that `pretrain --engine pjrt` runs on that many devices.
 
-    Of one device, its part of the step that runs on `tpu.num_cores`.
+    For one device: its part of the step on `tpu.num_cores` devices, without the traffic between
+    them. (A program of all of them cannot be compiled for one: libtpu wants a slice with as many
+    devices, and the collectives would be in the price.)
 
     Raises:
-        BadInput: shapes that the step refuses.
+        BadInput: Shapes that the step refuses.
     """
     from bigbird_ja.train.engines.lowering.program import Program
 
     sequences = batch * config.training.gradient_accumulation_steps
-    priced_as_one_of = config.tpu.num_cores if devices == 1 else 1
-    return Program(config, data, sequences, devices, priced_as_one_of).lower()
+    program = Program(config, data, sequences, devices)
+    if devices == 1 and config.tpu.num_cores > 1:
+        share = functools.partial(orthogonalize_share, devices=config.tpu.num_cores)
+        program = replace(program, orthogonalize=share)
+    return program.lower()
+
+
+def orthogonalize_share(stack: tf.Tensor, devices: int) -> tf.Tensor:
+    """Orthogonalize one device's share of a stack of Muon's matrices; the others stay unchanged.
+
+    Args:
+        stack: [n, rows, columns]; the result has the same shape and dtype.
+        devices: number of devices that divide the stack.
+    """
+    import tensorflow as tf
+
+    from bigbird_ja.train.optimizer import orthogonalize
+
+    count = -(-stack.shape[0] // devices)
+    return tf.concat([orthogonalize(stack[:count]), stack[count:]], axis=0)
 
 
 def examine(

@@ -20,7 +20,7 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
@@ -104,7 +104,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """List the steps with a sidecar, ascending. A directory that cannot be listed raises."""
-        return sorted(step for step, parts in self._parts().items() if ".json" in parts)
+        parts = _parts(storage.list_files(self.model_dir))
+        return sorted(step for step, endings in parts.items() if ".json" in endings)
 
     def publish(self, prefix: str, meta: Meta, keep_last: int, keep_every: int) -> Meta:
         """Make a checkpoint in local scratch files the latest of MODEL_DIR.
@@ -188,15 +189,18 @@ class CheckpointStore:
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
-    def latest_good(self) -> Checkpoint | None:
+    def latest_good(self, names: Collection[str]) -> Checkpoint | None:
         """Verify the newest checkpoint and return it; damaged ones are set aside on the way.
 
         Call it with the lock held. None means that nothing was ever saved here, for certain.
 
+        Args:
+            names: names of the files in MODEL_DIR.
+
         Raises:
             StorageError: there are checkpoints but none is good, or MODEL_DIR cannot be read.
         """
-        parts = self._parts()
+        parts = _parts(names)
         listed = self._listed()
         self._clean_up(parts, listed)
         complaint = ""
@@ -210,21 +214,12 @@ class CheckpointStore:
             if listed != sorted(parts):
                 self._write_state(sorted(parts))
             return checkpoint
-        aside = [n for n in storage.list_files(self.model_dir) if _ASIDE.match(n)]
-        if complaint or listed or aside:
+        if complaint or listed or any(map(_ASIDE.match, names)):
             raise StorageError(
                 f"{self.model_dir}: no good checkpoint is left ({complaint or 'see damaged-*'}):"
                 " restore one from a copy, or start over in another --model_dir"
             )
         return None
-
-    def _parts(self) -> dict[int, set[str]]:
-        """Group the files that are there: step to endings."""
-        parts: dict[int, set[str]] = {}
-        for name in storage.list_files(self.model_dir):
-            if match := _NAME.fullmatch(name):
-                parts.setdefault(int(match[1]), set()).add(match[2])
-        return parts
 
     def _listed(self) -> list[int]:
         """Read the steps that the `checkpoint` file lists; [] where it does not exist."""
@@ -302,6 +297,15 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
             first.setdefault(step // keep_every, step)
         kept |= {step for window, step in first.items() if window}
     return [step for step in steps if step not in kept]
+
+
+def _parts(names: Iterable[str]) -> dict[int, set[str]]:
+    """Group the names of checkpoints' files: step to endings."""
+    parts: dict[int, set[str]] = {}
+    for name in names:
+        if match := _NAME.fullmatch(name):
+            parts.setdefault(int(match[1]), set()).add(match[2])
+    return parts
 
 
 def _names(*steps: int) -> list[str]:

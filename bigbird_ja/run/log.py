@@ -79,14 +79,15 @@ def append_eval(model_dir: str, record: JsonRecord) -> None:
     append_line(storage.join(model_dir, EVAL), record)
 
 
-def drop_evaluations(model_dir: str, last_step: int) -> None:
-    """Drop evaluations of later steps, which are of work that was lost, from `eval.jsonl`."""
+def keep_evaluations(model_dir: str, last_step: int) -> list[Evaluation]:
+    """Return the evaluations up to a step; remove later ones, of lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
     data = _data(path)
     lines = decode.numbered_lines(data, Evaluation, path, _ADVICE)
-    kept = b"".join(line + b"\n" for line, record in lines if record["step"] <= last_step)
-    if kept != data:
-        storage.write_bytes(path, kept)
+    kept = [(line, record) for line, record in lines if record["step"] <= last_step]
+    if (whole := b"".join(line + b"\n" for line, _ in kept)) != data:
+        storage.write_bytes(path, whole)
+    return _on_held_out([_whole(line, record) for line, record in kept])
 
 
 def append_line(path: str, record: JsonRecord) -> None:
@@ -152,9 +153,12 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     Raises:
         BadInput: a line of `eval.jsonl` is none, and nothing else that belongs there.
     """
+    return _on_held_out(_read(model_dir, EVAL, Evaluation))
+
+
+def _on_held_out(lines: list[Evaluation]) -> list[Evaluation]:
     # Other lines are the probe's of earlier versions.
-    kept = {"masked_lm_loss", "masked_lm_accuracy"}
-    return [line for line in _read(model_dir, EVAL, Evaluation) if kept <= line.keys()]
+    return [line for line in lines if {"masked_lm_loss", "masked_lm_accuracy"} <= line.keys()]
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.run import log as run_log
+from bigbird_ja.run.records import Evaluation
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.threads import in_thread
+from bigbird_ja.train.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
@@ -22,32 +23,31 @@ _EVALUATION_POLL_SECONDS = 0.1
 class Evaluations:
     """Evaluate on held-out records every `training.eval_every_steps` steps and at the end.
 
-    On `training.eval_max_batches` batches at most.
+    `training.eval_max_batches` is the maximum of batches.
 
     Args:
         job: the run.
-        stop: a request to stop leaves an evaluation unfinished.
-        tick: called after each batch.
+        stop: request to stop, which leaves an evaluation unfinished.
+        watchdog: ticks after each batch.
     """
 
-    def __init__(self, job: Job, stop: StopRequest, tick: Callable[[], None]) -> None:
-        self._job, self._stop, self._tick = job, stop, tick
+    def __init__(self, job: Job, stop: StopRequest, watchdog: Watchdog) -> None:
+        self._job, self._stop, self._watchdog = job, stop, watchdog
         self._every = job.config.training.eval_every_steps
         self._total = job.config.training.num_train_steps
         self._evaluated = -1  # the last step that was
         self._running: Future[dict[str, Any] | None] | None = None
 
-    def begin(self, step: int) -> None:
-        """Find out which evaluation was the last before `step`, where training begins."""
-        if self._job.evaluates:
-            self._evaluated = self._job.pod.share("evaluated", lambda: self._last(step))
+    def begin(self, earlier: Iterable[Evaluation]) -> None:
+        """Find the last evaluation before the step at which training begins.
 
-    def _last(self, step: int) -> int:
-        """Return the last step, up to `step`, that eval.jsonl has an evaluation of; -1 for none."""
-        lines = run_log.read_evaluations(self._job.model_dir)
-        ours = self._job.manifest.fingerprint
-        steps = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
-        return max((number for number in steps if number <= step), default=-1)
+        Args:
+            earlier: evaluations up to that step, which only the writer of a pod knows.
+        """
+        if self._job.evaluates:
+            ours = self._job.manifest.fingerprint
+            steps = [line["step"] for line in earlier if line.get("data_fingerprint") == ours]
+            self._evaluated = self._job.pod.share("evaluated", lambda: max(steps, default=-1))
 
     def is_due(self, step: int) -> bool:
         """Tell whether the model is to be evaluated at `step`, also after a restart from there.
@@ -97,7 +97,7 @@ class Evaluations:
                 raise _Abandoned
 
         def tick() -> None:
-            self._tick()
+            self._watchdog.tick()
             poll()
 
         job, pod = self._job, self._job.pod

@@ -20,6 +20,7 @@ from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.engines import devices
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.processes import SingleProcess
 from bigbird_ja.train.record import package_versions
@@ -44,7 +45,12 @@ def _shared(args: Any, count: int, config: Config, manifest: Manifest) -> dict[s
 
 @contextlib.contextmanager
 def joined(
-    args: Any, config: Config, manifest: Manifest, stop: StopRequest, log: Callable[[str], None]
+    args: Any,
+    config: Config,
+    manifest: Manifest,
+    stop: StopRequest,
+    exit_process: ProcessExit,
+    log: Callable[[str], None],
 ) -> Iterator[SingleProcess]:
     """Join the pod of this process, and yield it once all are there.
 
@@ -52,7 +58,8 @@ def joined(
         args: of `pretrain`.
         config: of the run, which all processes must share.
         manifest: of its data set, likewise.
-        stop: of this process; requested when any process of the pod is to stop.
+        stop: request to stop this process, set when any process of the pod is to stop.
+        exit_process: ends this process when another one has failed.
         log: for people.
 
     Raises:
@@ -75,21 +82,12 @@ def joined(
         raise BadInput("--engine estimator drives all hosts from one process: leave it out")
     order.check_hosts(manifest.num_readers, config.training.global_batch_size, count)
     log(f"process {index} of {count}, which meet at {address}")
-    pod = Pod(index, count, socket.gethostname(), stop.ask)
-
-    def leave_all(message: str) -> None:
-        pod.fail(Interrupted.reason, message)
-        leave(Interrupted(message))
-
+    pod = Pod(index, count, socket.gethostname(), stop, exit_process)
     with _ending_together(pod):
         pod.connect(address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
         ours = _shared(args, count, config, manifest)
         check_same(pod.name, ours, pod.share("process 0", lambda: ours))
-        stop.tell = pod.ask_to_stop
-        stop.leave = leave_all
-        if stop.is_set():
-            stop.tell(stop.name)
         yield pod
 
 

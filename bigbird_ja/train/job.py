@@ -50,7 +50,6 @@ class Job:
     manifest: Manifest
     guard: DataGuard  # raises where a shard has been replaced since the command began
     data_dir: str
-    model_dir: str
     engine: Choice
     pod: SingleProcess = field(default_factory=SingleProcess)  # the processes that train together
     init_from: str | None = None

@@ -197,7 +197,6 @@ def muon_directions(
     momenta: Mapping[str, tf.Tensor],
     gradients: Mapping[str, tf.Tensor],
     norm: tf.Tensor,
-    multiple: int = 1,
 ) -> list[tf.Tensor]:
     """Stack the matrices that are to be orthogonalised, one stack for each shape.
 
@@ -206,8 +205,7 @@ def muon_directions(
         matrices: of `muon_matrices`.
         momenta: float32 by name; whole, or the same rows of each.
         gradients: as `momenta`.
-        norm: of all gradients.
-        multiple: fills each stack up with zeros to a multiple of so many matrices.
+        norm: float32 scalar, norm of all gradients.
 
     Returns:
         [n, rows, columns] of that dtype each.
@@ -219,23 +217,20 @@ def muon_directions(
         direction = muon_momentum(muon_momentum(momenta[name], gradient), gradient)
         for matrix in tf.split(tf.cast(direction, training.dtype), spec.count, axis=1):
             by_shape.setdefault(tuple(matrix.shape), []).append(matrix)
-    return [
-        tf.pad(tf.stack(each), [[0, -len(each) % multiple], [0, 0], [0, 0]])
-        for each in by_shape.values()
-    ]
+    return [tf.stack(each) for each in by_shape.values()]
 
 
-def orthogonalize(stack: tf.Tensor, devices: int = 1) -> tf.Tensor:
+def padded_stack(stack: tf.Tensor, multiple: int) -> tf.Tensor:
+    """Pad a stack [n, rows, columns] with zeros to a multiple of that many matrices."""
+    return tf.pad(stack, [[0, -stack.shape[0] % multiple], [0, 0], [0, 0]])
+
+
+def orthogonalize(stack: tf.Tensor) -> tf.Tensor:
     """Bring the singular values of each matrix near 1, by Newton-Schulz iterations.
 
     Args:
-        stack: [n, rows, columns], and so the result, of the same dtype.
-        devices: only the first n / devices, the others unchanged: one device's share, for
-            the price of its program.
+        stack: [n, rows, columns]; the result has the same shape and dtype.
     """
-    if devices > 1:
-        count = -(-stack.shape[0] // devices)
-        return tf.concat([orthogonalize(stack[:count]), stack[count:]], axis=0)
     is_tall = stack.shape[1] > stack.shape[2]  # the smaller of the two products
     values = tf.cast(stack, tf.float32)
     norms = tf.sqrt(tf.reduce_sum(tf.square(values), axis=[1, 2], keepdims=True))
@@ -255,14 +250,18 @@ def orthogonalize_together(
     num_replicas: int,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """Orthogonalise a stack as `orthogonalize`, an equal share on each replica.
+    """Orthogonalize a stack as `orthogonalize` does, an equal share on each replica.
 
     Args:
-        stack: [n, rows, columns], the same on all replicas; n divides by `num_replicas`.
-        replica_id: as of `step.train_step`.
-        num_replicas: as of `step.train_step`.
-        cross_replica_sum: as of `step.train_step`.
+        stack: [n, rows, columns], the same on all replicas.
+        replica_id: number of this replica.
+        num_replicas: number of replicas.
+        cross_replica_sum: sums a tensor over the replicas.
+
+    Returns:
+        The stack, padded with zeros to a multiple of `num_replicas`.
     """
+    stack = padded_stack(stack, num_replicas)
     shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])
     share = orthogonalize(tf.gather(shares, replica_id))
     here = tf.one_hot(replica_id, num_replicas, dtype=stack.dtype)[:, None, None, None]

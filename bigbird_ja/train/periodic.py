@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bigbird_ja.storage.lease import LeaseLost
+from bigbird_ja.train.job import Dependencies
 
 _TASKS_POLL_SECONDS = 0.5
 
@@ -21,12 +21,12 @@ class Periodic:
 
     # By name: the seconds between two times, the first that long after the start; what is run.
     tasks: Mapping[str, tuple[float, Callable[[], None]]]
-    log: Callable[[str], None]  # for failures
-    clock: Callable[[], float] = time.monotonic
+    deps: Dependencies
 
     def __post_init__(self) -> None:
         """Run nothing yet."""
-        self._next = {name: self.clock() + seconds for name, (seconds, _) in self.tasks.items()}
+        start = self.deps.monotonic()
+        self._next = {name: start + seconds for name, (seconds, _) in self.tasks.items()}
         self._ended = threading.Event()
         self._logged: set[str] = set()
         self._lost: LeaseLost | None = None
@@ -43,7 +43,7 @@ class Periodic:
         None runs any more once the lock is lost: MODEL_DIR belongs to another process then.
         """
         for name, (seconds, run) in self.tasks.items():
-            now = self.clock()
+            now = self.deps.monotonic()
             if self._lost is not None or now < self._next[name]:
                 continue
             self._next[name] = now + seconds
@@ -55,7 +55,7 @@ class Periodic:
                 message = f"{name} failed, will be tried again: {error}"
                 if message not in self._logged:
                     self._logged.add(message)
-                    self.log(message)
+                    self.deps.log(message)
 
     def __enter__(self) -> Periodic:
         self._thread.start()

@@ -31,7 +31,8 @@ import numpy as np
 
 from bigbird_ja.process import errors
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
-from bigbird_ja.process.signals import on_abort
+from bigbird_ja.process.signals import StopRequest, on_abort
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.processes import NamedArrays, SingleProcess
 from bigbird_ja.train.threads import in_thread
 
@@ -50,15 +51,20 @@ class Pod(SingleProcess):
     """A process of several; see the module.
 
     Args:
-        index, count: which process this is, and of how many.
-        host: its machine, for people.
-        stop: requests a stop of this process, given who requested it.
+        index: number of this process, from 0.
+        count: number of processes.
+        host: name of its machine, for messages.
+        stop: request to stop this process, which all share.
+        exit_process: ends this process when another one has failed.
     """
 
-    def __init__(self, index: int, count: int, host: str, stop: Callable[[str], None]) -> None:
+    def __init__(
+        self, index: int, count: int, host: str, stop: StopRequest, exit_process: ProcessExit
+    ) -> None:
         self.index, self.count, self.is_writer = index, count, index == 0
         self.name = f"process {index} on {host}"
-        self._stop = stop
+        self._stop, self._exit = stop, exit_process
+        exit_process.before(lambda error: self.fail(error.reason, str(error)))
         self._client: Any = None  # of the store; None before it is there and after it is gone
         self._is_over = False  # this process has failed or finished
         self._failure: CommandError | None = None  # its own, once it has failed
@@ -102,7 +108,7 @@ class Pod(SingleProcess):
             if time.monotonic() > end:
                 raise never_met
 
-        on_abort(lambda: self.leave(never_met))
+        on_abort(lambda: self._exit(never_met))
         try:
             self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
@@ -279,15 +285,18 @@ class Pod(SingleProcess):
                 time.sleep(_POLL_SECONDS / 4)
 
     def _listen(self) -> None:
-        """In a thread: hear requests to stop, and how other processes failed."""
-        client = self._client
+        """In a thread: exchange requests to stop, and read how other processes failed."""
+        client, is_stopping = self._client, False
         while not self._is_over:
+            if self._stop.is_set() and not is_stopping:
+                is_stopping = True
+                self.ask_to_stop(self._stop.name)
             try:
                 entries = dict(client.key_value_dir_get("pod/"))
             except RuntimeError:  # the store is gone, and JAX's client will abort
                 return
             if "pod/stop" in entries:
-                self._stop(entries["pod/stop"])  # again and again, which changes nothing
+                self._stop.ask(entries["pod/stop"])  # repeatedly, which changes nothing
             for key, value in entries.items():
                 if key.startswith("pod/ended/"):
                     self._end(_end_of(*json.loads(value)))
@@ -300,14 +309,14 @@ class Pod(SingleProcess):
         self._end(Stalled(_GONE))
         if self._failure is not None:  # a call to the store that is gone may never return
             time.sleep(_FAREWELL_SECONDS)
-            self.leave(self._failure)
+            self._exit(self._failure)
 
     def _end(self, news: CommandError) -> None:
         """End this process as another one has ended: where a thread waits in it, or here."""
         if self._news is None and not self._is_over:
             self._news = news
             if not self._waits:
-                self.leave(news)
+                self._exit(news)
 
 
 def _end_of(name: str, reason: str, message: str) -> CommandError:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.errors import CommandError
-from bigbird_ja.process.streams import leave
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,8 +18,6 @@ class SingleProcess:
     """Train in one process; what `train.pod` does in several."""
 
     index, count, is_writer = 0, 1, True
-    # Ends this process at once, from any thread; called where another one failed.
-    leave: Callable[[CommandError], None] = staticmethod(leave)
 
     def barrier(self, name: str) -> None:
         """Wait until all processes are here."""

@@ -14,6 +14,7 @@ from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
+from bigbird_ja.run.records import Evaluation
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -34,21 +35,28 @@ class Recorder:
 
     Args:
         job: the run.
-        run_dir: MODEL_DIR.
-        resumption: where training continues.
-        scratch: local directory, for TensorBoard's file while MODEL_DIR is on a bucket.
+        run_dir: MODEL_DIR, locked by the process that writes.
+        resumption: the point at which training continues.
+
+    Attributes:
+        step: the last finished step.
+        loss: loss of the last logged step.
+        evaluations: evaluations up to the step at which training continues.
+        has_engine: whether the engine has accepted the run.
     """
 
-    def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption, scratch: str) -> None:
-        self._job, self._deps, self._scratch = job, job.deps, scratch
-        self._run_dir, self._resumption, self._dir = run_dir, resumption, job.model_dir
+    def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
+        self._job, self._deps = job, job.deps
+        self._run_dir, self._resumption, self._dir = run_dir, resumption, run_dir.path
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
+        self.has_engine = False
+        self.evaluations: list[Evaluation] = []
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
-            run_log.drop_evaluations(self._dir, self.step)
+            self.evaluations = run_log.keep_evaluations(self._dir, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
         self._heartbeat = run_log.Heartbeat(
             self._dir,
@@ -130,11 +138,12 @@ class Recorder:
                 now=config_fingerprint(config, data),
             )
 
-    def open_board(self) -> None:
-        """Open TensorBoard's file; this is what needs TensorFlow."""
+    def engine_begun(self) -> None:
+        """Note that the engine has accepted the run; open TensorBoard's file and W&B's run."""
+        self.has_engine = True
         if not self._writes:
             return
-        self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
+        self._board = EventWriter(self._dir, self._run_dir.scratch, self.step, self._deps.clock)
         if self._job.wandb:
             name = storage.base_name(self._dir)
             settings = flatten(self._job.config, self._job.manifest)
@@ -209,6 +218,17 @@ class Recorder:
             self._deps.log(f"  {filled} {e['probability']:.1%}")
         self.progress.leave_out()
 
+    def saved(self, step: int, seconds: float) -> None:
+        """Record that the checkpoint of a step is complete; called in the thread that saves."""
+        self.heartbeat(state="training")
+        self.event("saved", global_step=step, seconds=round(seconds, 3))
+        self.sync()
+
+    def beat(self) -> None:
+        """Write heartbeat.json, unless another process has taken MODEL_DIR over."""
+        self._run_dir.check_lock()
+        self.heartbeat(write=True)
+
     def sync_metrics(self) -> None:
         """Bring metrics.jsonl on a bucket up to date."""
         if self._writes:
@@ -231,8 +251,8 @@ class Recorder:
         new = (self.step - before.meta.step) * tokens_per_step
         return before.meta.tokens_seen + round(new)  # steps before were of another size
 
-    def sidecar(self) -> Meta:
-        """Make the sidecar of a checkpoint of this step."""
+    def checkpoint_metadata(self) -> Meta:
+        """Return the metadata of a checkpoint of this step, without its files."""
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,

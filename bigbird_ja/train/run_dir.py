@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from bigbird_ja import storage
@@ -44,30 +44,40 @@ _ADVICE = (
 
 
 class RunDir:
-    """MODEL_DIR as it was when it was opened.
+    """MODEL_DIR: its files, ownership manifest, lock, scratch folder and checkpoints.
+
+    Its folder is listed once, and its manifest read once, when it is opened. Every file of a
+    checkpoint is in the manifest before it appears, so both are read again only if the manifest has
+    changed by the time that the folder is locked.
 
     Args:
         path: MODEL_DIR, on disk or gs://.
-        overwrite: reads only the names of its files: the run in it is not continued.
+        overwrite: whether the run in it is moved aside, not continued.
 
     Attributes:
-        files: what it holds, by name.
-        settings: config and data of the run in it; None where there is no run.
-        events: of that run; read once the folder is locked, since a supervisor may add some.
+        files: size and version of its files, by name.
+        settings: config and data of the run in it; None without a run.
+        events: events of that run; read once the folder is locked, since a supervisor may add some.
+        lease: the lock; None before it is held, and in a process of a pod that does not write.
+        scratch: empty local folder, once the folder is locked or joined.
+        checkpoints: likewise.
 
     Raises:
-        BadInput: it cannot be a folder, holds what `pretrain` did not make, or its settings cannot
-            be read.
+        BadInput: The path cannot be a folder, it holds what `pretrain` did not make, or its
+            settings cannot be read.
     """
 
     def __init__(self, path: str, overwrite: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
-        self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
+        # The ownership manifest; None if there is none yet.
+        self.manifest = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
         if not overwrite and CONFIG in self.files and self.has_work:
             self.settings = read_config(self.join(CONFIG))
         self.events = run_log.EventLog(path)
+        self.lease: Lease | None = None
+        self.scratch = ""
 
     def join(self, name: str) -> str:
         """Return the path of a file in MODEL_DIR."""
@@ -127,19 +137,18 @@ class RunDir:
             " --overwrite to move that run aside"
         )
 
-    def find_resumption(self, store: CheckpointStore, config: Config, data: Manifest) -> Resumption:
+    def find_resumption(self, config: Config, data: Manifest) -> Resumption:
         """Find the newest good checkpoint, checked against config and data; with the lock held.
 
         Args:
-            store: of MODEL_DIR.
-            config: to continue with; `check_settings` allowed it.
-            data: likewise.
+            config: config to continue with; `check_settings` allowed it.
+            data: data set to continue with.
 
         Raises:
-            BadInput: it belongs to another config or data set.
-            StorageError: checkpoints exist and none is good.
+            BadInput: The checkpoint belongs to another config or data set.
+            StorageError: Checkpoints exist and none is good.
         """
-        checkpoint = store.latest_good()
+        checkpoint = self.checkpoints.latest_good(self.files)
         interruptions = run_log.unfinished_starts(self.events.records)
         if checkpoint is None:
             return Resumption(None, interruptions)
@@ -157,15 +166,49 @@ class RunDir:
             checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
         )
 
-    def check_is_of(self, owner: str, deps: Dependencies) -> None:
-        """Refuse, in a process of a pod that does not write, another folder than the writer's.
+    # The lock.
 
-        Args:
-            owner: of the writer's lock.
-            deps: of the job.
+    @contextlib.contextmanager
+    def locked(self, deps: Dependencies) -> Iterator[None]:
+        """Create MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
+
+        On a local disk the scratch folder is inside MODEL_DIR, so that checkpoints are moved and
+        not copied.
 
         Raises:
-            BadInput: it is another folder, where that lock is not seen.
+            BadInput: A trainer is at work there, the run cannot be moved aside, or its events
+                cannot be read.
+        """
+        if self._overwrite and self.has_work:
+            with self._held(deps):
+                moved = self._move_aside()
+            deps.log(f"{self.path}: the run that was there is now {moved}")
+        parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
+        with outputs.new_folder(self.path):
+            is_new = self.manifest is None
+            self.manifest = self.manifest or Owned.create(self.path, _KIND)
+            with self._held(deps) as lease:
+                if not is_new and not self.manifest.is_current():  # another one has trained here
+                    self.files = storage.list_stats(self.path)
+                self.events.read()
+                self.manifest.note(dict.fromkeys(_LOGS))
+                with scratch_directory(*parent) as self.scratch:
+                    self.checkpoints = CheckpointStore(
+                        self.path, self.scratch, self._report(deps), deps.mark, self.manifest
+                    )
+                    self.lease = lease
+                    yield
+
+    @contextlib.contextmanager
+    def joined(self, owner: str, deps: Dependencies) -> Iterator[None]:
+        """Take part, in a process of a pod that does not write, in what the writer has locked.
+
+        Args:
+            owner: id of the lock's holder.
+            deps: clocks and log.
+
+        Raises:
+            BadInput: The writer's lock is not seen here: this is another folder.
         """
         end = deps.clock() + _VISIBLE_SECONDS
         while (holder := holder_of(self.join(LOCK))) is None or holder.id != owner:
@@ -175,44 +218,38 @@ class RunDir:
                     " --model_dir on gs://, or on a disk that all hosts share"
                 )
             time.sleep(_POLL_SECONDS)
+        with scratch_directory() as self.scratch:
+            self.checkpoints = CheckpointStore(self.path, self.scratch, mark=deps.mark)
+            yield
 
-    # Writing.
-
-    @contextlib.contextmanager
-    def locked(self, deps: Dependencies) -> Iterator[tuple[Lease, str]]:
-        """Make MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
-
-        Yields:
-            The lock, and an empty scratch folder: on the disk of MODEL_DIR, where that is local, so
-            that checkpoints are moved and not copied.
+    def check_lock(self) -> None:
+        """Check that this process still holds the lock.
 
         Raises:
-            BadInput: a trainer is at work there, the run cannot be moved aside, or its events
-                cannot be read.
+            LeaseLost: MODEL_DIR belongs to another process.
         """
-        if self._overwrite and self.has_work:
-            with self._lease(deps):
-                moved = self._move_aside()
-            deps.log(f"{self.path}: the run that was there is now {moved}")
-        parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
-        with outputs.new_folder(self.path):
-            self._owned = self._owned or Owned.create(self.path, _KIND)
-            with self._lease(deps) as lease:
-                self.events.read()
-                self.owned.note(dict.fromkeys(_LOGS))
-                with scratch_directory(*parent) as scratch:
-                    yield lease, scratch
+        if self.lease is not None:
+            self.lease.check()
 
     @property
     def owned(self) -> Owned:
-        """Return the mark of MODEL_DIR, once it is locked."""
-        assert self._owned is not None
-        return self._owned
+        """The ownership manifest, once MODEL_DIR is locked."""
+        assert self.manifest is not None
+        return self.manifest
 
-    def _lease(self, deps: Dependencies) -> contextlib.AbstractContextManager[Lease]:
+    def _held(self, deps: Dependencies) -> contextlib.AbstractContextManager[Lease]:
         """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another --model_dir"
         return held(Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic))
+
+    def _report(self, deps: Dependencies) -> Callable[[str, int, str], None]:
+        """Return a function that logs and records what becomes of unusable checkpoints."""
+
+        def report(event: str, step: int, text: str) -> None:
+            deps.log(text)
+            self.events.append(event, deps.clock, global_step=step, message=text)
+
+        return report
 
     def _move_aside(self) -> str:
         """Rename MODEL_DIR, with the lock held; returns the new name.
@@ -229,7 +266,7 @@ class RunDir:
                     for name in names
                 ]
             )
-            self.files, self._owned = {}, None
+            self.files, self.manifest = {}, None
             return moved
         advice = "choose another --model_dir, or move it yourself"
         path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
@@ -243,7 +280,7 @@ class RunDir:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(moved, LOCK))  # ours: the old run is not trained any more
         os.mkdir(path)
-        self.files, self._owned = {}, None
+        self.files, self.manifest = {}, None
         return moved
 
     def write_settings(self, config: Config, data: Data, tokenizer: str) -> None:

@@ -3,6 +3,7 @@
 It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,15 +72,18 @@ def train_step(
     how = (replica_id, num_replicas)
     gradients, sums = replica_gradients(config, data, params, batch, global_step, *how, weight)
     gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
-    stacks = None
-    if num_replicas > 1:
-        with tf.name_scope("optimizer"):
-            norm = global_norm(gradients)
-            about = config.training, muon_matrices(config, data), slots["m"], gradients
-            stacks = muon_directions(*about, norm, num_replicas)
-            stacks = [orthogonalize_together(s, *how, cross_replica_sum) for s in stacks]
     sums = cross_replica_sum(sums)
-    return apply_gradients(config, data, params, slots, gradients, sums, global_step, None, stacks)
+    share = orthogonalize
+    if num_replicas > 1:
+        share = functools.partial(
+            orthogonalize_together,
+            replica_id=replica_id,
+            num_replicas=num_replicas,
+            cross_replica_sum=cross_replica_sum,
+        )
+    return apply_gradients(
+        config, data, params, slots, gradients, sums, global_step, orthogonalize=share
+    )
 
 
 def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
@@ -149,14 +153,16 @@ def apply_gradients(
     global_step: tf.Tensor,
     squares: tf.Tensor | None = None,
     orthogonalized: Sequence[tf.Tensor] | None = None,
-    priced_as_one_of: int = 1,
+    orthogonalize: Callable[[tf.Tensor], tf.Tensor] = orthogonalize,
 ) -> tuple[NamedTensors, Slots, NamedTensors]:
-    """Make the update of the whole batch's gradients; returns what `train_step` does.
+    """Apply the whole batch's gradients; return what `train_step` does.
 
-    Other arguments are those of `train_step`. `gradients` and `sums` are of `replica_gradients`,
-    summed over the replicas. Params, slots and gradients may be the same parts of all; then
-    `squares`, the sum of all gradients' squares, and `orthogonalized`, the stacks of
-    `muon_directions` after that, are needed. `priced_as_one_of`: see `program.Program`.
+    `gradients` and `sums` are the results of `replica_gradients`, summed over the replicas; other
+    arguments are those of `train_step`. `orthogonalize` orthogonalizes Muon's stacks.
+
+    Params, slots and gradients may also be one replica's parts of all. Then `squares`, the sum of
+    all gradients' squares (float32 scalar), and the `orthogonalized` stacks of `muon_directions`
+    are needed.
     """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
@@ -174,7 +180,7 @@ def apply_gradients(
             metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
         if orthogonalized is None:
             stacks = muon_directions(config.training, matrices, slots["m"], gradients, norm)
-            orthogonalized = [orthogonalize(each, priced_as_one_of) for each in stacks]
+            orthogonalized = [orthogonalize(stack) for stack in stacks]
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,

@@ -31,6 +31,7 @@ from bigbird_ja.storage import content, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
 from bigbird_ja.train.hf_folder import Source, describe, read_folder
 from bigbird_ja.train.job import Job
+from bigbird_ja.train.run_dir import RunDir
 
 # Other names of our variables in checkpoints, by the beginnings of names: training with
 # Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
@@ -59,12 +60,12 @@ class FirstValues:
     record: dict[str, Any]
 
 
-def load_warm_start(job: Job, is_continued: bool) -> FirstValues | None:
+def load_warm_start(job: Job, run_dir: RunDir) -> FirstValues | None:
     """Load the parameters of `--init_from`; None without the flag, and where a run is resumed."""
     if not job.init_from:
         return None
-    if is_continued:
-        job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
+    if run_dir.is_continued:
+        job.deps.log(f"--init_from is ignored: {run_dir.path} is resumed")
         return None
     first = load_initial(job.init_from, job.config, job.manifest)
     job.deps.log(first.summary)

@@ -26,7 +26,7 @@ from bigbird_ja.run.model import STEP
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import host_memory
-from bigbird_ja.train.engines.compile_cache import CompiledPrograms
+from bigbird_ja.train.engines.compile_cache import CompileCache
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.lowering import program
 from bigbird_ja.train.engines.lowering.device_step import (
@@ -55,7 +55,7 @@ class PjrtEngine:
     first_state: Callable[[], Mapping[str, Any]]  # gives each variable's first value, by name; once
     batches: MakeBatches  # the input
     devices: Devices  # to train on; the global batch divides over them
-    programs: CompiledPrograms | None = None  # keeps compiled programs
+    cache: CompileCache | None = None
 
     ahead = _AHEAD + 1
 
@@ -76,16 +76,16 @@ class PjrtEngine:
         """Trace and compile the step, and bring the state to the devices."""
         # TensorFlow reads the input on the CPU: it must not take the memory of a GPU.
         tf.config.set_visible_devices([], "GPU")
-        if self.programs is not None:
-            self.programs.begin()
+        if self.cache is not None:
+            self.cache.begin()
         self._step = self._compile_with_fallback()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._state = place(self.first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
         batches = self.batches(jax.process_index(), jax.process_count())
         self._input = batches.as_numpy_iterator()
-        if self.programs is not None:  # last: a run that is refused leaves nothing
-            self.programs.keep()
+        if self.cache is not None:  # last: a run that is refused leaves nothing
+            self.cache.keep()
 
     def advance(self, limit: int) -> StepResult:
         """Dispatch what may be under way, and wait for the oldest step of it."""

@@ -58,15 +58,14 @@ class Program:
         data: of the run.
         sequences: of one replica and step, over all micro-batches.
         num_replicas: over which the global batch is divided.
-        priced_as_one_of: devices of the run of which this is one device's program without what
-            goes between them: it does its share of Muon's work. For its price alone.
+        orthogonalize: orthogonalizes a stack of Muon's matrices, if the state is not divided.
     """
 
     config: Config
     data: Data
     sequences: int
     num_replicas: int
-    priced_as_one_of: int = 1
+    orthogonalize: Callable[[tf.Tensor], tf.Tensor] = optimizer.orthogonalize
 
     @property
     def parameters(self) -> dict[str, Spec]:
@@ -168,14 +167,14 @@ class Program:
 
         def directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
-                return optimizer.muon_directions(
+                stacks = optimizer.muon_directions(
                     self.config.training,
                     matrices,
                     {name: values[slot_name(name, "m")] for name in parts},
                     {name: values[gradient_name(name)] for name in parts},
                     tf.sqrt(values["squares"]),
-                    multiple=count,
                 )
+                return [optimizer.padded_stack(stack, count) for stack in stacks]
 
         def orthogonalize(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
@@ -213,7 +212,7 @@ class Program:
                 values["step"],
                 squares=values.get("squares"),
                 orthogonalized=[values[name] for name in stacks] if self.shards else None,
-                priced_as_one_of=self.priced_as_one_of,
+                orthogonalize=self.orthogonalize,
             )
             return [
                 *(new[name] for name in parameters),
