@@ -80,7 +80,8 @@ def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
 
 def kind_rates(texts: list[str], work: str) -> list[list[Any]]:
     """Measure the tokenizers of Hugging Face folders on one core, and their own marks of words."""
-    from bigbird_ja.text import read_tokenizer, words
+    from bigbird_ja.text import words
+    from bigbird_ja.text.load import read_tokenizer
     from testkit import tokenizer_folders
 
     part, rows = texts[: max(1, len(texts) // 20)], []

@@ -6,8 +6,8 @@
 It writes the table of docs/lab/clock.md and its picture.
 
 The programs, who timed them and when are in scripts/clock.yaml. Half of them calibrate the
-constants of the model (`roofline.STEP_SECONDS`, `plan.REACHED`, `DISPATCH_MS`), half judge it. A
-whole step is compiled for one chip with one layer and extrapolated to its depth, and to its batch
+constants of the model (`roofline.STEP_SECONDS`, `measured.REACHED`, `DISPATCH_MS`), half judge it.
+A whole step is compiled for one chip with one layer and extrapolated to its depth, and to its batch
 and vocabulary where another step has the same layer; weights that a slice divides are gathered
 layer by layer beside the work (`_gathers`), Adam works on the chip's share.
 """
@@ -29,7 +29,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip, link_seconds
-from bigbird_ja.plan import REACHED, REACHED_RANGE
+from bigbird_ja.accelerators.measured import REACHED, REACHED_RANGE
 from bigbird_ja.preflight import compile as compiler
 from bigbird_ja.preflight import costs, hlo, machine_code, roofline
 from bigbird_ja.process.console import log

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja import evaluation
 from bigbird_ja.commands.evaluate import row_name
 from bigbird_ja.data import manifest
+from bigbird_ja.evaluation import load, masked_lm
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console
@@ -159,8 +159,8 @@ def measure(
         for name, guessed in guesses.items()
     }
     distances = np.array([case.distance for case in cases])
-    edges = evaluation.distance_edges(len(cases[0].input_ids), FIRST_EDGE)
-    return evaluation.bucket_means(edges, distances, shares)
+    edges = masked_lm.distance_edges(len(cases[0].input_ids), FIRST_EDGE)
+    return masked_lm.bucket_means(edges, distances, shares)
 
 
 def draw(rows: Sequence[dict[str, Any]], path: str) -> None:
@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=2000, help="most names to mask")
     parser.add_argument("--plot", help="PNG file")
     options = parser.parse_args()
-    model = evaluation.load_run(options.model_dir)
+    model = load.load_run(options.model_dir)
     length = model.config.model.max_position_embeddings or WINDOW
     records = sequences(open_corpus(options.input).texts(), model.tokenizer, length)
     cases = find_cases(records, model.tokenizer)
@@ -239,7 +239,7 @@ def main() -> None:
     chosen = np.random.Generator(np.random.PCG64(0)).permutation(len(cases))[: options.cases]
     cases = [cases[i] for i in sorted(chosen)]
     forward = Forward(model.config, model.data, model.params)
-    rows = measure(forward, model.tokenizer, cases, evaluation.batch_size(length))
+    rows = measure(forward, model.tokenizer, cases, masked_lm.batch_size(length))
     cells = [(row_name(row), row["count"], *(100 * row[key] for key in GUESSES)) for row in rows]
     titles = ["tokens back", "names", *(f"{label} %" for label, _, _ in GUESSES.values())]
     print(console.table(cells, titles))

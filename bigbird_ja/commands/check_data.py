@@ -78,8 +78,8 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
 
     from bigbird_ja import storage
     from bigbird_ja.data import manifest as manifest_lib
-    from bigbird_ja.data import masking, tfrecords
-    from bigbird_ja.text import tokenizer_of
+    from bigbird_ja.data import masking, parsing, tfrecords
+    from bigbird_ja.text.load import tokenizer_of
 
     path = storage.join(data_dir, manifest_lib.TOKENIZER_NAME)
     tokenizer = tokenizer_of(storage.read_bytes(path), path)
@@ -87,11 +87,11 @@ def _show_examples(manifest: Manifest, data_dir: str, count: int, colour: bool) 
         records = list(islice(tfrecords.frames(file), count))
     serialized = tf.constant(records)
     if manifest.masking == "dynamic":
-        parsed = tfrecords.parse_dynamic(manifest, serialized)
+        parsed = parsing.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"].numpy(), parsed["word_starts"].numpy()
         masked = masking.mask(tokens, starts, 0, np.arange(len(records)), 0, manifest.rule())
     else:
-        masked = {k: v.numpy() for k, v in tfrecords.parse_static(manifest, serialized).items()}
+        masked = {k: v.numpy() for k, v in parsing.parse_static(manifest, serialized).items()}
         tokens = masked["input_ids"].copy()
         starts = np.zeros(tokens.shape, bool)  # static records do not store words
     row, slot = np.nonzero(masked["masked_lm_weights"] > 0)

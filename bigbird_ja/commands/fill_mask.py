@@ -18,7 +18,7 @@ from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.commands import define_model_flags
 from bigbird_ja.process.console import printable, table
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import MASK
+from bigbird_ja.text.markers import MASK
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Forward

@@ -122,7 +122,7 @@ def run(args: Args) -> dict[str, Any]:
 
 def _load_tokenizer(path: str) -> Tokenizer:
     """Load a tokenizer, check it against its record, and log how it was changed."""
-    from bigbird_ja.text import read_tokenizer
+    from bigbird_ja.text.load import read_tokenizer
     from bigbird_ja.text.tokenizer_training import ModelFiles
 
     tokenizer = read_tokenizer(path)

@@ -46,7 +46,7 @@ from bigbird_ja.settings.values import config_warnings, decided_by_data
 from bigbird_ja.storage import hub
 
 if TYPE_CHECKING:
-    from bigbird_ja.plan import Plan, Results, Row
+    from bigbird_ja.plan.estimate import Plan, Results, Row
 
 EXAMPLE = "bigbird-ja plan --config base-4096"
 SETTINGS = used_by("plan")
@@ -76,7 +76,8 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Plan one run, or several one after the other."""
-    from bigbird_ja import accelerators, plan
+    from bigbird_ja import accelerators
+    from bigbird_ja.plan import estimate
 
     names = args.config or [None]
     _check_several(args, len(names))
@@ -84,8 +85,8 @@ def run(args: Args) -> dict[str, Any]:
     plans, runs = [each for each, _ in pairs], [about for _, about in pairs]
     listed, today = accelerators.load_prices(args.price_file), datetime.date.today()
     region = storage.bucket_location(args.data_dir[0]) if args.data_dir else None
-    made = plan.make_rows(plans, listed, args.accelerator_type, region or "")
-    chosen = plan.cheapest(made)
+    made = estimate.make_rows(plans, listed, args.accelerator_type, region or "")
+    chosen = estimate.cheapest(made)
     bought = _bought(plans[0], runs[0], made, args.max_cost) if args.max_cost else []
     print(_verdict(chosen, [row for row in made if _is_free(row)]))
     if bought:
@@ -122,9 +123,9 @@ def _check_several(args: Args, count: int) -> None:
 
 def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, Any]]:
     """Read one config, with its data set or an estimate of one; return the run and its results."""
-    from bigbird_ja import plan
     from bigbird_ja.accelerators import environment
     from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.plan import estimate
     from bigbird_ja.train import hf_folder
 
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
@@ -143,16 +144,16 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     else:
         data = requested_data(config)
         config = fit_to_data(config, data, overrides)
-        tokens = plan.WIKI40B_JA_BYTES / plan.BYTES_PER_TOKEN
+        tokens = estimate.WIKI40B_JA_BYTES / estimate.BYTES_PER_TOKEN
         sequences = math.ceil(tokens / data.seq_length)
         assumption = (
-            f"no --data_dir: assuming Wiki40b Japanese, {plan.WIKI40B_JA_BYTES / 1e9:.1f} GB of"
-            f" text at {plan.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
+            f"no --data_dir: assuming Wiki40b Japanese, {estimate.WIKI40B_JA_BYTES / 1e9:.1f} GB of"
+            f" text at {estimate.BYTES_PER_TOKEN:.0f} bytes per token, in full sequences of"
             f" {data.seq_length}"
         )
     for warning in config_warnings(config, not source, overrides, data):
         log(f"warning: {warning}")
-    planned = plan.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
+    planned = estimate.Plan(config, data, preemptions_per_hour=args.preemptions_per_hour)
     if args.preflight:
         results = _results(args.preflight[number], data.seq_length)
         planned = dataclasses.replace(planned, results=results)
@@ -161,7 +162,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     steps, batch = config.training.num_train_steps, config.training.global_batch_size
     about = {
         "config": name,
-        "tokens_per_step": plan.tokens_per_step(config, data),
+        "tokens_per_step": estimate.tokens_per_step(config, data),
         "steps_per_epoch": sequences / batch,
         "steps": steps,
         "tokens": planned.tokens,
@@ -174,7 +175,7 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
 
 def _results(path: str, seq_length: int) -> Results:
     """Read the results of `preflight` for sequences of that length."""
-    from bigbird_ja.plan import load_results
+    from bigbird_ja.plan.estimate import load_results
 
     results = load_results(path)
     for step in (*results.chips, *results.topologies):
@@ -190,9 +191,11 @@ def _bought(
     run: Plan, about: dict[str, Any], rows: Sequence[Row], budget: float
 ) -> list[dict[str, Any]]:
     """Compute what a budget buys on each rented machine, most first."""
-    from bigbird_ja import plan
+    from bigbird_ja.plan import estimate
 
-    shares = [(plan.affordable_share(run, row, budget), row) for row in rows if not _is_free(row)]
+    shares = [
+        (estimate.affordable_share(run, row, budget), row) for row in rows if not _is_free(row)
+    ]
     return [
         {
             **{"accelerator": row.accelerator, "pricing": row.pricing, "share": share},
@@ -256,9 +259,10 @@ def _describe(
     plans: Sequence[Plan], runs: Sequence[dict[str, Any]], rows: Sequence[Row], prices_age: str
 ) -> str:
     """Describe the runs, a table of machines, and the assumptions."""
-    from bigbird_ja import plan
+    from bigbird_ja.accelerators import measured
+    from bigbird_ja.plan import estimate
 
-    lost = (plans[0].checkpoint_interval / 2 + plan.RESTART_SECONDS) / 60
+    lost = (plans[0].checkpoint_interval / 2 + estimate.RESTART_SECONDS) / 60
     by_source = [f"by {text}: {names}" for text, names in _by(rows, "rate_source").items()]
     rented = [row for row in rows if not _is_free(row)]
     pages = dict.fromkeys(row.note.rpartition(": see ")[2] for row in rows if _is_free(row))
@@ -266,8 +270,8 @@ def _describe(
     is_narrow = width < _WIDTH and any("MFU" in row.rate_source for row in rows)
     notes = [
         *([f"shares of the peak are of models {_WIDTH} wide: {width} reaches less"] * is_narrow),
-        f"tokens/s {'; '.join(by_source)}; intervals: {plan.REACHED_RANGE[0]:g}-"
-        f"{plan.REACHED_RANGE[1]:g} x machine code",
+        f"tokens/s {'; '.join(by_source)}; intervals: {measured.REACHED_RANGE[0]:g}-"
+        f"{measured.REACHED_RANGE[1]:g} x machine code",
         f"compiled with {'; '.join(dict.fromkeys(run['compiler'] for run in runs))}",
         *(f"{text}: {names}" for text, names in _by(rented, "note").items()),
         f"spot: {plans[0].preemptions_per_hour:g} preemptions an hour, each costs {lost:g}"

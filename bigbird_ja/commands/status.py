@@ -112,11 +112,11 @@ def _state_of(state: RunState, heartbeat: TrainerBeat | None) -> str:
 
 def _tokens_per_step(config_path: str) -> int:
     """Return the tokens of a step; 0 where the config cannot be read."""
-    from bigbird_ja import plan
+    from bigbird_ja.plan import estimate
     from bigbird_ja.settings.resolve import read_config
 
     try:
-        return plan.tokens_per_step(*read_config(config_path))
+        return estimate.tokens_per_step(*read_config(config_path))
     except BadInput:
         return 0
 

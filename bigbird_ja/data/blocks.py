@@ -27,12 +27,15 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja import storage
-from bigbird_ja.data import Purpose, fold, masking, packing, pair_packing, seed_key
+from bigbird_ja.data import masking, packing, pair_packing
+from bigbird_ja.data.hashing import Purpose, fold, seed_key
 from bigbird_ja.data.manifest import LENGTH_BINS, MOST_FRAGMENTS, DataSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
-from bigbird_ja.text import sentence_boundaries, without_markers, words
+from bigbird_ja.text import words
+from bigbird_ja.text.markers import without_markers
+from bigbird_ja.text.sentences import sentence_boundaries
 from bigbird_ja.text.tokenizer import Tokenizer
 
 _BLOCK_CHARACTERS = 1 << 20

@@ -22,7 +22,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data import masking, tfrecords
 from bigbird_ja.data.manifest import SPLITS, Manifest, Shard
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput, StorageError
-from bigbird_ja.text import tokenizer_of
+from bigbird_ja.text.load import tokenizer_of
 
 _OTHER = "is not the file that was made (its checksum differs)"
 
@@ -254,8 +254,10 @@ def _check_shard(
 def _check_batch(manifest: Manifest, batch: list[bytes], first: int, totals: _Counts) -> list[str]:
     import tensorflow as tf
 
+    from bigbird_ja.data import parsing
+
     is_dynamic = manifest.masking == "dynamic"
-    parse = tfrecords.parse_dynamic if is_dynamic else tfrecords.parse_static
+    parse = parsing.parse_dynamic if is_dynamic else parsing.parse_static
     try:
         parsed = {
             name: value.numpy() for name, value in parse(manifest, tf.constant(batch)).items()

@@ -25,7 +25,7 @@ from bigbird_ja.settings import Data, Id, MakeDataConfig, Positive, predictions_
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.storage.paths import NAMED
-from bigbird_ja.text import MARKERS
+from bigbird_ja.text.markers import MARKERS
 
 if TYPE_CHECKING:
     from bigbird_ja.text.corpus import Corpus

@@ -11,9 +11,9 @@ The rule, for a record of n ordinary tokens (neither special nor padding):
 - of the predicted, 80 % become [MASK], 10 % a random ordinary token, 10 % stay (Devlin et al. 2019,
   arXiv:1810.04805).
 
-The rule is written once, for arrays of NumPy (here: static records, whose copies count as epochs)
-and of TensorFlow (`pipeline.TensorOps`: dynamic masks). `ArrayOps` holds what the two libraries
-spell differently. Both give the same targets, bit for bit, for the same (seed, epoch, record).
+The rule is written once, for arrays of NumPy (static records, whose copies count as epochs) and of
+TensorFlow (dynamic masks), by `ops`. Both give the same targets, bit for bit, for the same (seed,
+epoch, record).
 """
 
 import functools
@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja.data import NUMPY, Array, ArrayOps, Purpose, seed_key
+from bigbird_ja.data.hashing import Purpose, seed_key
+from bigbird_ja.data.ops import NUMPY, Array, ArrayOps
 
 MASK_BELOW = int(0.8 * 2**32)  # of a 32-bit hash: becomes [MASK]
 RANDOM_BELOW = int(0.9 * 2**32)  # becomes a random token; above: stays

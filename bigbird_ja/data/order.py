@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bigbird_ja.data import NUMPY, ArrayOps, Purpose, seed_key
+from bigbird_ja.data.hashing import Purpose, seed_key
+from bigbird_ja.data.ops import NUMPY, ArrayOps
 from bigbird_ja.process.errors import BadInput
 
 _MOST_READERS = 32

@@ -22,7 +22,7 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from bigbird_ja.data import fold
+from bigbird_ja.data.hashing import fold
 from bigbird_ja.data.packing import Fragment
 
 # A document is not cut into fragments shorter than this (tokens) only to fill the end of B.

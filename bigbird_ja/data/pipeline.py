@@ -6,17 +6,17 @@ manifest while they are read, because a complete but short reply of a bucket end
 early without an error.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import GOLDEN, MULTIPLIER_1, MULTIPLIER_2, ArrayOps, Purpose, order, tfrecords
+from bigbird_ja.data import order, parsing
+from bigbird_ja.data.hashing import Purpose
 from bigbird_ja.data.manifest import Manifest, Shard
 from bigbird_ja.data.masking import MaskingRule, MaskRate, mask_arrays
+from bigbird_ja.data.ops import TensorFlowOps
 from bigbird_ja.process.errors import SHARD_CHANGED, BadInput
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import mask_rates, train_predictions
@@ -25,97 +25,7 @@ EVAL_SEED = 0x5EED  # evaluation draws the same masks always, so that models com
 _READ_BUFFER_BYTES = 1 << 18
 _AHEAD = 4  # batches made side by side, and ready
 _NO_END = np.iinfo(np.int64).max
-_RUN = 32  # tokens that `TensorOps.running_count` sums at once
-
-
-class TensorOps(ArrayOps):
-    """Do in TensorFlow's graph what `ArrayOps` does with NumPy, to the same bits.
-
-    No Python callback is called, so they run wherever `tf.data` does.
-    """
-
-    xp: Any = tf
-    bits: Any = tf.bitwise
-    any: Any = staticmethod(partial(tf.reduce_any, axis=1, keepdims=True))
-    max: Any = staticmethod(partial(tf.reduce_max, axis=1, keepdims=True))
-    min: Any = staticmethod(partial(tf.reduce_min, axis=1, keepdims=True))
-    at_column: Any = staticmethod(partial(tf.gather, batch_dims=1))
-    gather: Any = staticmethod(tf.gather)
-    cast: Any = staticmethod(tf.cast)
-    select: Any = staticmethod(tf.boolean_mask)
-    concat: Any = staticmethod(partial(tf.concat, axis=0))
-    count_up: Any = staticmethod(lambda like: tf.range(tf.shape(like, tf.int64)[0]))
-    nonzero: Any = staticmethod(lambda values: tf.unstack(tf.where(values), axis=1))
-    at: Any = staticmethod(lambda values, *place: tf.gather_nd(values, tf.stack(place, axis=1)))
-
-    def fold(self, key: Any, value: Any) -> tf.Tensor:
-        """Compute `data.fold`; the key may be a Python integer, the value an array of NumPy."""
-
-        def xor_shift(x: tf.Tensor, bits: int) -> tf.Tensor:
-            return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(bits)))
-
-        key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
-        x = key * np.uint32(GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
-        x = xor_shift(x, 16) * np.uint32(MULTIPLIER_1)
-        x = xor_shift(x, 15) * np.uint32(MULTIPLIER_2)
-        return xor_shift(x, 16)
-
-    def permutation(self, key: Any, ids: Any) -> tf.Tensor:
-        """Compute `data.permutation` of int64."""
-        keys = tf.cast(self.fold(key, ids), tf.int64) * (1 << 31) + ids
-        return tf.cast(tf.argsort(keys), tf.int64)
-
-    def count(self, values: tf.Tensor) -> tf.Tensor:
-        """Implement `ArrayOps.count`."""
-        return tf.reduce_sum(tf.cast(values, tf.int32), axis=1, keepdims=True)
-
-    def running_count(self, values: tf.Tensor) -> tf.Tensor:
-        """Sums short runs by a product with a triangle of ones, and the runs by a cumulative sum.
-
-        Several times as fast as `tf.cumsum` along the whole row. Integers below 2**24 are exact.
-        """
-        length = values.shape[1]
-        short = tf.cast(tf.pad(values, [[0, 0], [0, -length % _RUN]]), tf.float32)
-        triangle = tf.constant(np.triu(np.ones((_RUN, _RUN), np.float32)))
-        within = tf.matmul(tf.reshape(short, [-1, _RUN]), triangle)
-        within = tf.reshape(within, [-1, short.shape[1] // _RUN, _RUN])
-        before = tf.cumsum(within[:, :, -1], axis=1, exclusive=True)
-        counts = tf.reshape(within + before[:, :, None], [-1, short.shape[1]])[:, :length]
-        return tf.cast(counts, tf.int32)
-
-    def nth_highest(self, values: tf.Tensor, more: tf.Tensor, n: int) -> tf.Tensor:
-        """Implement `ArrayOps.nth_highest`."""
-        both = tf.concat([values, more], axis=1)
-        return tf.raw_ops.NthElement(input=both, n=n - 1, reverse=True)[:, None]
-
-    def replace_rows(
-        self,
-        values: tf.Tensor,
-        where: tf.Tensor,
-        by: Callable[..., tf.Tensor],
-        arguments: Sequence[tf.Tensor],
-    ) -> tf.Tensor:
-        """Implement `ArrayOps.replace_rows`."""
-        rows = tf.where(where[:, 0])[:, 0]
-        replaced = by(*(tf.gather(argument, rows) for argument in arguments))
-        return tf.tensor_scatter_nd_update(values, rows[:, None], replaced)
-
-    def replace(
-        self, values: tf.Tensor, row: tf.Tensor, column: tf.Tensor, by: tf.Tensor
-    ) -> tf.Tensor:
-        """Implement `ArrayOps.replace`."""
-        return tf.tensor_scatter_nd_update(values, tf.stack([row, column], axis=1), by)
-
-    def scatter(
-        self, row: tf.Tensor, column: tf.Tensor, values: tf.Tensor, like: tf.Tensor, n: int
-    ) -> tf.Tensor:
-        """Implement `ArrayOps.scatter`."""
-        shape = tf.cast(tf.stack([tf.shape(like)[0], n]), tf.int64)
-        dense = tf.scatter_nd(tf.stack([row, column], axis=1), values, shape)
-        return tf.ensure_shape(dense, [like.shape[0], n])
-
-
-TENSORFLOW = TensorOps()
+TENSORFLOW = TensorFlowOps()
 
 
 def layout_of(manifest: Manifest, seed: int, shuffle_window: int) -> order.Layout:
@@ -277,14 +187,14 @@ def to_features(
 ) -> dict[str, tf.Tensor]:
     """Make what a model reads of a batch of serialised records; `prob` as of `mask_arrays`."""
     if manifest.masking == "static":
-        features = tfrecords.parse_static(manifest, serialized)
+        features = parsing.parse_static(manifest, serialized)
     else:
-        parsed = tfrecords.parse_dynamic(manifest, serialized)
+        parsed = parsing.parse_dynamic(manifest, serialized)
         tokens, starts = parsed["tokens"], parsed["word_starts"]
         features = mask_arrays(TENSORFLOW, tokens, starts, epoch, record, seed, rule, prob)
         for name in ("segment_ids", "next_sentence_labels"):
             features[name] = parsed[name]
-    features["document_ids"] = tfrecords.document_ids(manifest, features["input_ids"])
+    features["document_ids"] = parsing.document_ids(manifest, features["input_ids"])
     return features
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from bigbird_ja import __version__, storage
-from bigbird_ja.data import Purpose, fold, masking, order, permutation, seed_key, tfrecords
+from bigbird_ja.data import masking, order, tfrecords
 from bigbird_ja.data.blocks import StoredBlock
+from bigbird_ja.data.hashing import Purpose, fold, permutation, seed_key
 from bigbird_ja.data.manifest import DataSpec, Manifest, Shard, Split
 from bigbird_ja.text.corpus import Corpus
 

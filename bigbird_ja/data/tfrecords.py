@@ -1,4 +1,4 @@
-"""Write records (`tf.train.Example` in TFRecord files) without TensorFlow, and parse with it.
+"""Write records (`tf.train.Example` in TFRecord files) and read such files, without TensorFlow.
 
 A dynamic record holds `tokens` (bytes: little-endian uint16, or int32 for vocabularies above
 65,536) and `word_starts` (bytes: one bit per position, first position in the highest bit), with NSP
@@ -7,27 +7,20 @@ the classic features of BERT's and BigBird's pretraining data as int64 and float
 length, `document_ids`, and `input_mask` by choice.
 
 TensorFlow takes seconds to import and packs one integer at a time; NumPy packs a batch at once.
-Training reads with TensorFlow: whole batches of serialised records.
+`parsing` reads batches of serialized records with TensorFlow.
 Formats: protobuf's encoding guide; TFRecord in tensorflow/core/lib/io/record_writer.h.
 """
-
-from __future__ import annotations
 
 import base64
 import hashlib
 import itertools
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from bigbird_ja.data.manifest import DataSpec
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 0x0A, 0x12, 0x1A  # field tags inside a Feature
 _MASK_DELTA = 0xA282EAD8  # of TFRecord's masked CRC32C
@@ -194,93 +187,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     parts.append(value)
     return bytes(parts)
-
-
-# --- parsing, with TensorFlow ---
-
-
-def parse_dynamic(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses dynamic records.
-
-    Args:
-        spec: of the data set.
-        serialized: string [b].
-
-    Returns:
-        `tokens` int32 [b, S], `word_starts` bool [b, S], `segment_ids` int32 [b, S],
-        `next_sentence_labels` int32 [b].
-    """
-    import tensorflow as tf
-
-    def decoded(name: str, kind: tf.DType, length: int) -> tf.Tensor:
-        # decode_raw is a copy here: every record of a batch has the same length, and one that has
-        # not fails the op, which is what it should do.
-        return tf.ensure_shape(tf.io.decode_raw(parsed[name], kind), [None, length])
-
-    length = spec.seq_length
-    numbers = ["segment_b", "next_sentence_labels"] if spec.nsp else []
-    kinds = {"tokens": tf.string, "word_starts": tf.string, **dict.fromkeys(numbers, tf.int64)}
-    features = {name: tf.io.FixedLenFeature([], kind) for name, kind in kinds.items()}
-    parsed = tf.io.parse_example(serialized, features)
-    kind = tf.as_dtype(token_dtype(spec.vocab_size))
-    tokens = tf.cast(decoded("tokens", kind, length), tf.int32)
-    packed = decoded("word_starts", tf.uint8, -(-length // 8))
-    bits = tf.bitwise.bitwise_and(
-        packed[:, :, None], tf.constant([128, 64, 32, 16, 8, 4, 2, 1], tf.uint8)
-    )
-    starts = tf.reshape(bits > 0, [-1, packed.shape[1] * 8])[:, :length]
-    result = {"tokens": tokens, "word_starts": starts, **_without_nsp(tokens)}
-    if spec.nsp:
-        positions = tf.range(length, dtype=tf.int64)[None, :]
-        in_b = (positions >= parsed["segment_b"][:, None]) & tf.not_equal(tokens, spec.pad_id)
-        result["segment_ids"] = tf.cast(in_b, tf.int32)
-        result["next_sentence_labels"] = tf.cast(parsed["next_sentence_labels"], tf.int32)
-    return result
-
-
-def _without_nsp(ids: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Make one segment, and labels that mean nothing, for ids [b, S]."""
-    import tensorflow as tf
-
-    return {"segment_ids": tf.zeros_like(ids), "next_sentence_labels": tf.zeros_like(ids[:, 0])}
-
-
-def parse_static(spec: DataSpec, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses static records (the classic features) into what a model reads, without document ids.
-
-    Args:
-        spec: of the data set.
-        serialized: string [b].
-
-    Returns:
-        `input_ids`, `segment_ids` int32 [b, S]; `masked_lm_positions`, `masked_lm_ids` int32
-        [b, P]; `masked_lm_weights` float32 [b, P]; `next_sentence_labels` int32 [b].
-    """
-    import tensorflow as tf
-
-    length, most = spec.seq_length, spec.max_predictions_per_seq
-    lengths = {"input_ids": length, "masked_lm_positions": most, "masked_lm_ids": most}
-    if spec.nsp:
-        lengths |= {"segment_ids": length, "next_sentence_labels": 1}
-    features = {name: tf.io.FixedLenFeature([n], tf.int64) for name, n in lengths.items()}
-    features["masked_lm_weights"] = tf.io.FixedLenFeature([most], tf.float32)
-    parsed = tf.io.parse_example(serialized, features)
-    weights = parsed.pop("masked_lm_weights")
-    result = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
-    if spec.nsp:
-        result["next_sentence_labels"] = result["next_sentence_labels"][:, 0]
-    else:
-        result |= _without_nsp(result["input_ids"])
-    return {**result, "masked_lm_weights": weights}
-
-
-def document_ids(spec: DataSpec, input_ids: tf.Tensor) -> tf.Tensor:
-    """Number the runs of text that [SEP] ends 1, 2, ...: int32 [b, S]; 0 is padding.
-
-    Derived, not stored: a text never holds [SEP], and masking never touches one.
-    """
-    import tensorflow as tf
-
-    ends = tf.cast(tf.equal(input_ids, spec.special_ids["sep"]), tf.int32)
-    runs = tf.cumsum(ends, axis=1, exclusive=True) + 1
-    return tf.where(tf.equal(input_ids, spec.pad_id), 0, runs)

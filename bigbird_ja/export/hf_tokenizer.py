@@ -20,8 +20,9 @@ everywhere in Hugging Face; to SentencePiece they are ordinary characters.
 import json
 from typing import Any
 
-from bigbird_ja.text import MASK, model_proto
+from bigbird_ja.text import model_proto
 from bigbird_ja.text.folder_tokenizer import CONFIG, FolderTokenizer
+from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer, Tokenizer
 
 # transformers' name for the part that each control piece plays.

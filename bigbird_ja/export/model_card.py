@@ -22,7 +22,7 @@ from bigbird_ja.settings.schema import ModelConfig
 from bigbird_ja.settings.values import mask_rates
 from bigbird_ja.storage import hub
 from bigbird_ja.storage.paths import NAMED
-from bigbird_ja.text import MARKERS, MASK
+from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 from bigbird_ja.train import hf_folder
 

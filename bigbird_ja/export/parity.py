@@ -145,7 +145,7 @@ def our_scores(
     """Return the trained model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
     import tensorflow as tf
 
-    from bigbird_ja.data.tfrecords import document_ids
+    from bigbird_ja.data.parsing import document_ids
     from bigbird_ja.model.forward import Forward
 
     forward = Forward(model.config, model.data, model.params)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bigbird_ja import accelerators, plan, storage
+from bigbird_ja import accelerators, storage
 from bigbird_ja.accelerators import USUAL_ZONES, Prices, Rental
 from bigbird_ja.accelerators.rentals import FLEX_START
 from bigbird_ja.data import manifest as manifest_lib
@@ -20,6 +20,7 @@ from bigbird_ja.launch.files import RunFiles, read_run
 from bigbird_ja.launch.offers import Offers
 from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.state import Phase, RunState
+from bigbird_ja.plan.estimate import Plan, make_row
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.settings import Data, requested_data
@@ -322,7 +323,7 @@ def estimate(
         One line for people, and `needs` of the `--json` results.
     """
     machine, price = accelerators.find(run.accelerator_type), run.usd_per_hour or None
-    row = plan.make_row([plan.Plan(config, data)], machine, run.pricing, (), price)
+    row = make_row([Plan(config, data)], machine, run.pricing, (), price)
     most = cost_limits(run, table)["most_hours"]
     covered = most / row.hours if most is not None and row.hours else None
     keys = ("hours", "hours_range", "cost_usd", "cost_usd_range")

@@ -108,7 +108,7 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
     Raises:
         BadInput: there is none, or it is not the one that the checkpoint was trained with.
     """
-    from bigbird_ja.text import read_tokenizer
+    from bigbird_ja.text.load import read_tokenizer
 
     check_tokenizer(model_dir, meta.tokenizer_sha256)
     return read_tokenizer(storage.join(model_dir, TOKENIZER))

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from bigbird_ja.text import ARTICLE, NEWLINE, PARAGRAPH, SECTION
+from bigbird_ja.text.markers import ARTICLE, NEWLINE, PARAGRAPH, SECTION
 
 _MIN_LENGTH, _MAX_LENGTH = 250, 40_000  # characters
 _SPREAD = 1.0  # of the logarithm of lengths

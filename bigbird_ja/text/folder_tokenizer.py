@@ -35,7 +35,8 @@ from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput, require, summary_line
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.text import MASK, model_proto
+from bigbird_ja.text import model_proto
+from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import CORE, SpecialIds, Tokenizer, check_encodable
 
 FIRST_BYTES = b"PK\x03\x04"  # of a zip archive

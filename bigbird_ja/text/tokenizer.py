@@ -17,7 +17,8 @@ import sentencepiece
 
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
-from bigbird_ja.text import MARKERS, MASK, model_proto
+from bigbird_ja.text import model_proto
+from bigbird_ja.text.markers import MARKERS, MASK
 
 # In the order of their ids, which SentencePiece gives out from 0. "Control" pieces never come out
 # of text, whatever it holds; the user-defined ones are always one piece where the text has them.
@@ -56,7 +57,7 @@ CORE = ("pad", "cls", "sep", "mask")  # the parts that every tokenizer needs
 
 
 class Tokenizer(abc.ABC):
-    """A tokenizer, of whatever kind; `text.read_tokenizer` reads one.
+    """A tokenizer, of whatever kind; `load.read_tokenizer` loads one.
 
     Attributes:
         model_bytes: what DATA_DIR/tokenizer.model holds.

@@ -28,8 +28,9 @@ from bigbird_ja.process.console import Progress, waiting
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
-from bigbird_ja.text import model_proto, split_sentences
+from bigbird_ja.text import model_proto
 from bigbird_ja.text.corpus import Corpus
+from bigbird_ja.text.sentences import split_sentences
 from bigbird_ja.text.tokenizer import (
     CONTROL_PIECES,
     SPECIAL_PIECES,

@@ -21,7 +21,8 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
 from bigbird_ja.settings.schema import Config, ModelConfig
 from bigbird_ja.storage import decode, hub
-from bigbird_ja.text import folder_tokenizer, tokenizer_of
+from bigbird_ja.text import folder_tokenizer
+from bigbird_ja.text.load import tokenizer_of
 
 ROBERTAS = ("roberta", "xlm-roberta")
 _ARCHITECTURES = {

@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.accelerators import environment
 from bigbird_ja.model.params import count_parameters
-from bigbird_ja.plan import load_results
+from bigbird_ja.plan.estimate import load_results
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import costs, figures, hlo
 from bigbird_ja.storage.ownership import MARK

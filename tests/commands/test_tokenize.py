@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.storage.ownership import MARK, Owned
-from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text.load import read_tokenizer
 
 NAMES = {MARK, "ja.json", "ja.model", "ja.vocab"}
 

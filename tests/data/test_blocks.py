@@ -1,10 +1,13 @@
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigbird_ja.data import blocks
-from bigbird_ja.text import read_tokenizer, words
+from bigbird_ja.text import words
+from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
 from tests.text import HARD
 
@@ -47,3 +50,27 @@ def test_hostile_text_goes_through_without_a_loss(pack, texts, nsp):
         assert sorted(tokens.tolist()) == expected
     assert stats.tokens == len(tokens)
     assert stats.documents == len(texts)
+
+
+@pytest.mark.parametrize(
+    ("weight", "eval_fraction"), [(0.0001, 0.001), (0.25, 1 / 3), (1.001, 0.0), (12.75, 0.001)]
+)
+def test_an_epoch_takes_each_document_as_often_as_the_weight_says(weight, eval_fraction):
+    number = 20_000
+    a = [f"a{i}" for i in range(number)]
+    b = [f"b{i}" for i in range(100)]
+    cut = blocks.cut_into_blocks([(a, weight), (b, 1.0)], 128, eval_fraction, 5, Counter())
+    times = {"train": Counter(), "eval": Counter()}
+    numbers = {"train": [], "eval": []}
+    for block in cut:
+        numbers[block.split].append(block.number)
+        assert {text[0] for text in block.texts} == {"ab"[block.corpus]}
+        assert not times[block.split].keys() & set(block.texts)
+        times[block.split].update(dict.fromkeys(block.texts, block.times))
+    assert all(each == list(range(len(each))) for each in numbers.values())
+    assert set(times["eval"].values()) <= {1} and not times["train"].keys() & times["eval"].keys()
+    held_out = sum(text[0] == "a" for text in times["eval"])
+    assert abs(held_out - number * eval_fraction) <= 1
+    trained = [count for text, count in times["train"].items() if text[0] == "a"]
+    assert abs(sum(trained) - weight * (number - held_out)) <= 1
+    assert set(trained) <= {int(weight), int(weight) + 1}

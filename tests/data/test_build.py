@@ -1,34 +1,22 @@
 """`make-data` packs every token once, in equal shards, with the same bytes for any worker count."""
 
-import dataclasses
-import functools
-import multiprocessing.pool
 import os
-import sys
-import types
+import random
 import zipfile
+from collections import Counter
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from bigbird_ja import storage
-from bigbird_ja.data import blocks, build, check, ray_runner, shards, tfrecords
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.data import build, check, parsing
+from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage.ownership import MARK
 from bigbird_ja.text import corpus as corpus_lib
-from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
-
-
-@pytest.fixture(scope="module")
-def made(sample_corpus, tokenizer_path, tmp_path_factory):
-    """A dynamic data set of the sample corpus, from several blocks."""
-    output = str(tmp_path_factory.mktemp("made") / "data")
-    with making.small_blocks():
-        manifest, was_there = build.make_data(making.request(sample_corpus, tokenizer_path, output))
-    assert not was_there
-    return manifest, output
 
 
 def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
@@ -40,7 +28,7 @@ def test_every_token_of_the_corpus_is_there_once_in_equal_shards(
     special = tokenizer.special
     files = [f"{output}/{s.name}" for s in manifest.train_shards + manifest.eval_shards]
     (batch,) = tf.data.TFRecordDataset(files).batch(10**6)
-    tokens = tfrecords.parse_dynamic(manifest, batch)["tokens"].numpy().ravel()
+    tokens = parsing.parse_dynamic(manifest, batch)["tokens"].numpy().ravel()
     counted = np.bincount(tokens, minlength=1200)
     used = len(tokens) - counted[special.pad]
     counted[[special.pad, special.cls, special.sep]] = 0
@@ -79,39 +67,6 @@ def test_a_corpus_that_changes_while_it_is_read_is_refused(base, tmp_path, token
         assert not (tmp_path / name[2:]).exists()
         again = making.request(f"{base}/{name}", tokenizer_path, request.output_dir)
         assert build.make_data(again)[0].documents == 9
-
-
-@pytest.fixture
-def ray_stand_in(monkeypatch):
-    """Threads in place of Ray's pool, which has the interface of the standard library's; Ray itself
-    takes a minute to start: tests/data/test_runners.py."""
-    ray, pools = types.ModuleType("ray"), types.ModuleType("ray.util.multiprocessing")
-    ray.init = ray.shutdown = lambda **_: None
-    ray.cluster_resources, ray.nodes = lambda: {"CPU": 2.0}, lambda: [{}]
-    ray.exceptions = types.SimpleNamespace(RayError=type("RayError", (Exception,), {}))
-    pools.Pool = lambda *given, ray_remote_args: multiprocessing.pool.ThreadPool(*given)
-    modules = {"ray": ray, "ray.util": types.ModuleType("ray.util"), pools.__name__: pools}
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    return ray
-
-
-def test_blocks_that_are_packed_elsewhere_make_the_same_bytes(
-    made, tmp_path, sample_corpus, tokenizer_path, ray_stand_in, monkeypatch
-):
-    with making.small_blocks():
-        there = making.request(sample_corpus, tokenizer_path, str(tmp_path / "there"))
-        pack = functools.partial(ray_runner.pack_blocks, num_workers=None)
-        build.make_data(dataclasses.replace(there, pack=pack))
-    assert making.tree(made[1]) == making.tree(tmp_path / "there")
-
-    def lost(block):
-        raise ray_stand_in.exceptions.RayError("an actor died")
-
-    monkeypatch.setattr(blocks, "packed", lost)
-    lost = making.request(sample_corpus, tokenizer_path, str(tmp_path / "lost"))
-    with pytest.raises(StorageError, match="an actor died: run the same command again"):
-        build.make_data(dataclasses.replace(lost, pack=pack))
 
 
 def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokenizer_path):
@@ -156,6 +111,90 @@ def test_text_that_cannot_be_predicted_leaves_nothing(tmp_path, tokenizer_path, 
     assert not (tmp_path / "data").exists()
 
 
-def test_more_shards_than_records_are_fewer():
-    expected = {1: 1, 30: 2, 1600: 32, 80_000: 384, 10**9: 8192}
-    assert {n: shards.choose_num_shards(n, 9000) for n in expected} == expected
+# --- several corpora with weights ---
+
+HIRAGANA, KATAKANA = "あいうえおかきくけこさしすせそ", "アイウエオカキクケコサシスセソ"
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """80 documents of hiragana, 60 of katakana, so that a token tells whose it is."""
+    folder, draw = tmp_path_factory.mktemp("corpora"), random.Random(3)
+    paths = []
+    for name, letters, number in (("a", HIRAGANA, 80), ("b", KATAKANA, 60)):
+        texts = [
+            "。".join("".join(draw.choices(letters, k=9)) for _ in range(draw.randrange(1, 60)))
+            for _ in range(number)
+        ]
+        paths.append(making.write_corpus(folder / f"{name}.jsonl", texts))
+    return paths[0], paths[1]
+
+
+def make(corpora, tokenizer_path, output, weights=("=2.5", "=0.25"), workers=1, **changes):
+    inputs = [path + weight for path, weight in zip(corpora, weights, strict=True)]
+    request = making.request(inputs, tokenizer_path, str(output), workers, **changes)
+    return build.make_data(request)[0]
+
+
+@pytest.fixture(scope="module")
+def mixed(corpora, tokenizer_path, tmp_path_factory):
+    output = tmp_path_factory.mktemp("made") / "data"
+    with making.small_blocks():
+        return make(corpora, tokenizer_path, output), str(output)
+
+
+def records_of(manifest, output, split, pieces):
+    """How often each record's tokens come, by the number of its corpus."""
+    is_dynamic = manifest.masking == "dynamic"
+    parse = parsing.parse_dynamic if is_dynamic else parsing.parse_static
+    times = {0: Counter(), 1: Counter()}
+    for shard in manifest.shards(split):
+        for batch in tf.data.TFRecordDataset(f"{output}/{shard.name}").batch(64):
+            parsed = parse(manifest, batch)
+            for row in parsed["tokens" if is_dynamic else "input_ids"].numpy():
+                text = "".join(pieces[token] for token in row)
+                counts = [sum(map(text.count, each)) for each in (HIRAGANA, KATAKANA)]
+                assert not is_dynamic or min(counts) == 0  # a mask may draw of either
+                times[int(counts[1] > counts[0])][tuple(row)] += 1
+    return times
+
+
+def test_each_record_is_of_one_corpus_and_comes_as_often_as_its_weight(mixed, tokenizer_path):
+    manifest, output = mixed
+    pieces = read_tokenizer(tokenizer_path).pieces
+    for split, expected in (("train", {2, 3}), ("eval", {1})):
+        times = records_of(manifest, output, split, pieces)
+        assert times[0].total() + times[1].total() == getattr(manifest, split).sequences
+        assert set(times[0].values()) == expected and set(times[1].values()) == {1}
+    assert check.check(manifest, output) == [] and manifest_lib.load(output) == manifest
+
+
+def test_static_copies_of_what_is_taken_oftener_have_masks_of_their_own(
+    tmp_path, corpora, tokenizer_path
+):
+    manifest = make(
+        corpora, tokenizer_path, tmp_path / "data", ("=2", "=1"), masking="static", dupe_factor=3
+    )
+    pieces = read_tokenizer(tokenizer_path).pieces
+    masked = records_of(manifest, str(tmp_path / "data"), "train", pieces)
+    for number, times in ((0, 6), (1, 3)):
+        number_of_copies = masked[number].total()
+        assert number_of_copies % times == 0 and len(masked[number]) > 0.99 * number_of_copies
+    assert check.check(manifest, str(tmp_path / "data")) == []
+
+
+def test_other_weights_are_other_settings(mixed, corpora, tokenizer_path):
+    _, output = mixed
+    before = making.tree(output)
+    for weights in (("=2.5", "=1"), ("", "")):
+        with pytest.raises(BadInput, match=r"--input \(other weights\)"):
+            make(corpora, tokenizer_path, output, weights)
+    assert making.tree(output) == before
+
+
+def test_a_corpus_of_which_nothing_would_be_trained_on_is_refused(
+    tmp_path, corpora, tokenizer_path
+):
+    with pytest.raises(BadInput, match=r"b\.jsonl=0\.0001: none of its documents"):
+        make(corpora, tokenizer_path, tmp_path / "data", ("=1", "=0.0001"))
+    assert not (tmp_path / "data").exists()

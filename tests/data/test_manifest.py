@@ -27,6 +27,14 @@ def test_it_comes_back_as_it_was_written_and_its_fingerprint_is_of_the_content(t
     assert stripped.fingerprint != made.fingerprint
 
 
+def test_a_manifest_of_before_that_counts_by_corpus_is_read(tmp_path):
+    manifest = synthetic.write(tmp_path)
+    before = dataclasses.replace(manifest, corpora=({"name": "/p/x.jsonl", "weight": 2.0},))
+    assert manifest_lib.from_json(manifest_lib.to_json(before).encode(), "m") == before
+    moved = dataclasses.replace(manifest, corpora=({"name": "/q/x.jsonl", "weight": 2.0},))
+    assert before.fingerprint == moved.fingerprint != manifest.fingerprint
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

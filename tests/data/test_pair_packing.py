@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.data import blocks, fold, pair_packing
-from bigbird_ja.text import articles, read_tokenizer, words
+from bigbird_ja.data import blocks, pair_packing
+from bigbird_ja.data.hashing import fold
+from bigbird_ja.text import articles, words
+from bigbird_ja.text.load import read_tokenizer
 from tests.data import making
 from tests.data.test_packing import LENGTHS, covered
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.data import check, masking, pipeline, tfrecords
+from bigbird_ja.data import check, masking, parsing, pipeline, tfrecords
 from bigbird_ja.data.masking import MaskRate
 from bigbird_ja.process.errors import BadInput, classify
 from bigbird_ja.settings.resolve import resolve_config
@@ -46,7 +46,7 @@ def test_reads_the_records_that_order_says(tmp_path, counts, readers, window, st
     expected = itertools.islice(batches, 12)
     for (serialized, epoch, record), batch in zip(dataset.take(12), expected, strict=True):
         assert list(zip(epoch.numpy().tolist(), record.numpy().tolist(), strict=True)) == batch
-        tokens = tfrecords.parse_dynamic(manifest, serialized)["tokens"].numpy()
+        tokens = parsing.parse_dynamic(manifest, serialized)["tokens"].numpy()
         numbers = [synthetic.record_number(row, manifest.vocab_size) for row in tokens]
         assert numbers == record.numpy().tolist()
 

@@ -10,9 +10,10 @@ import subprocess
 
 import pytest
 
-from bigbird_ja import cli, plan
+from bigbird_ja import cli
 from bigbird_ja.accelerators import load_prices
 from bigbird_ja.cli import command_flags
+from bigbird_ja.plan import estimate
 from bigbird_ja.settings import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from scripts import make_docs
@@ -115,7 +116,7 @@ def test_the_commands_of_the_cloud_guide_parse():
 def test_the_hours_and_prices_of_both_readmes_are_those_of_plan(readme):
     config = resolve_config("base-4096")[0]
     data = requested_data(config)
-    rows = plan.make_rows([plan.Plan(fit_to_data(config, data), data)], load_prices())
+    rows = estimate.make_rows([estimate.Plan(fit_to_data(config, data), data)], load_prices())
     spot = {row.accelerator: row for row in rows if row.pricing == "spot"}
     quoted = re.findall(r"(?m)^\| (v\d[a-z]?-8) \|(.*)$", text_of(readme))
     assert len(quoted) >= 5

@@ -1,36 +1,12 @@
 """The summary against sums by hand, and one pass over held-out records."""
 
 import math
-import re
-import sys
-import unicodedata
 
 import numpy as np
 import pytest
 
-from bigbird_ja import evaluation
-from bigbird_ja.data import pipeline
-from bigbird_ja.model.forward import Forward
+from bigbird_ja.evaluation import masked_lm
 from bigbird_ja.model.pattern import padded_length
-from bigbird_ja.text.corpus import open_corpus
-
-
-@pytest.fixture(scope="module")
-def forward(trained):
-    return Forward(trained.config, trained.data, trained.params)
-
-
-@pytest.fixture(scope="module")
-def result(forward, small_run, manifest):
-    return evaluation.evaluate_model(forward, small_run.data_dir, manifest)
-
-
-@pytest.fixture
-def batch(small_run, manifest):
-    """The first held-out records."""
-    size = evaluation.batch_size(256)
-    batches = pipeline.eval_batches(manifest, small_run.data_dir, batch_size=size)
-    return {name: value.copy() for name, value in next(batches.as_numpy_iterator()).items()}
 
 
 def test_every_held_out_prediction_is_counted_once(result, manifest):
@@ -41,42 +17,6 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
         assert mean == pytest.approx(result["masked_lm_loss"], rel=1e-5)
     assert result["perplexity"] == pytest.approx(math.exp(result["masked_lm_loss"]))
     assert 0 < result["bits_per_character"] < 20
-
-
-def test_the_preview_fills_words_of_held_out_records(result, forward, trained, small_run, batch):
-    """Fixed Japanese sentences were shown whatever the language of tokenizer and text."""
-    tokenizer = trained.tokenizer
-    asked, ask = [], forward.log_probabilities
-    forward.log_probabilities = lambda *given: asked.append(given) or ask(*given)
-    assert evaluation.preview(forward, tokenizer, batch) == result["examples"]
-    del forward.log_probabilities
-    ((ids, places),) = asked
-    assert len(result["examples"]) == len(ids) == 3
-
-    def without_spaces(text):
-        return re.sub(r"\s|_NEWLINE_", "", unicodedata.normalize("NFKC", text))
-
-    texts = "".join(open_corpus([small_run.corpus]).texts())
-    for e, row, (place,) in zip(result["examples"], ids, places, strict=True):
-        whole = f"{e['before']}{e['truth']}{e['after']}".strip()
-        assert without_spaces(whole) in without_spaces(texts)
-        assert row[place] == tokenizer.special.mask and (row == row[place]).sum() == 1
-        assert e["truth"].isalnum() and 0 <= e["probability"] <= 1
-        assert e["guess"] in tokenizer.written or f"▁{e['guess']}" in tokenizer.written
-
-
-def test_words_of_wordpiece_stand_apart_in_the_preview(forward, trained, batch, monkeypatch):
-    tokenizer = trained.tokenizer
-    joined = evaluation.preview(forward, tokenizer, batch)
-    continues = np.arange(tokenizer.vocab_size) % 2 == 0
-    monkeypatch.setattr(tokenizer, "continues_word", continues)
-    for before, after in zip(joined, evaluation.preview(forward, tokenizer, batch), strict=True):
-        assert after["after"].count(" ") > before["after"].count(" ")
-
-
-def test_records_without_predictions_have_no_preview(forward, trained, batch):
-    batch["masked_lm_weights"][:] = 0
-    assert evaluation.preview(forward, trained.tokenizer, batch) == []
 
 
 def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
@@ -90,27 +30,10 @@ def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
         "next_sentence_losses": np.array([0.5, 0.5, 0.5]),
         "next_sentence_correct": np.array([1.0, 1.0, 0.0]),
     }
-    measured = evaluation.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
+    measured = masked_lm.summarise(collected, manifest, np.full(manifest.vocab_size, 2))
     assert measured["masked_lm_loss"] == pytest.approx(7 / 3)
     assert measured["next_sentence_accuracy"] == pytest.approx(2 / 3)
     assert measured["bits_per_character"] == pytest.approx(7 / math.log(2) / 6)
-
-
-def test_tensorboard_reads_what_was_measured_and_is_not_needed_to_write_it(
-    result, tmp_path, monkeypatch
-):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    # A wheel's TensorFlow comes without it.
-    monkeypatch.setitem(sys.modules, "tensorboard.summary.v2", None)
-    for _ in range(2):  # the same file
-        evaluation.write_tensorboard(str(tmp_path), 4, result, 1.5e9)
-    assert len(list((tmp_path / "eval").iterdir())) == 1
-    events = EventAccumulator(str(tmp_path / "eval"))
-    events.Reload()
-    (scalar,) = events.Scalars("eval/masked_lm_loss")
-    assert (scalar.step, scalar.wall_time) == (4, 1.5e9)
-    assert scalar.value == pytest.approx(result["masked_lm_loss"])
 
 
 def test_padding_changes_no_prediction(forward):
@@ -129,19 +52,19 @@ def test_distances_equal_a_search_by_hand():
     ids = random.integers(0, 12, (4, 40))
     positions = np.stack([np.sort(random.permutation(40)[:7]) for _ in range(4)])
     targets = random.integers(0, 14, (4, 7))  # 12 and 13 are nowhere
-    measured = evaluation.distances_to_same_piece(ids, positions, targets)
+    measured = masked_lm.distances_to_same_piece(ids, positions, targets)
     for (row, place), distance in np.ndenumerate(measured):
         others = np.flatnonzero(ids[row] == targets[row, place])
         gaps = np.abs(others - positions[row, place])
-        assert distance == min(gaps[gaps > 0], default=evaluation.NO_DISTANCE)
+        assert distance == min(gaps[gaps > 0], default=masked_lm.NO_DISTANCE)
 
 
 def test_buckets_cover_and_count_everything_once():
-    assert evaluation.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
-    assert evaluation.distance_edges(100, first=32) == [0, 32, 64, 100]
-    values = np.array([0, 5, 9, 10, 99, evaluation.NO_DISTANCE])
+    assert masked_lm.position_edges(4096, 4) == [0, 1024, 2048, 3072, 4096]
+    assert masked_lm.distance_edges(100, first=32) == [0, 32, 64, 100]
+    values = np.array([0, 5, 9, 10, 99, masked_lm.NO_DISTANCE])
     columns = {"loss": np.arange(6.0)}
-    rows = evaluation.bucket_means([0, 10, 50, 100], values, columns)
+    rows = masked_lm.bucket_means([0, 10, 50, 100], values, columns)
     spans = [(row["from"], row["to"], row["count"]) for row in rows]
     assert spans == [(0, 10, 3), (10, 50, 1), (50, 100, 1), (None, None, 1)]
     assert rows[0]["loss"] == pytest.approx(1.0)

@@ -6,8 +6,9 @@ import os
 import pytest
 
 from bigbird_ja.export import hf_tokenizer
-from bigbird_ja.text import articles, read_tokenizer
+from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.text.load import read_tokenizer
 from tests.text import HARD
 
 transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bigbird_ja import export
-from bigbird_ja.data import tfrecords
+from bigbird_ja.data import parsing
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import varied
@@ -75,7 +75,7 @@ def test_logits_of_documents_apart_are_the_trainers(trained, small_run, manifest
     batch["input_ids"][:, 100] = special.sep  # two documents
     ids = torch.from_numpy(batch["input_ids"].astype(np.int64))
     numbers = modeling.document_numbers(ids, special.sep, special.pad).numpy()
-    expected = tfrecords.document_ids(manifest, batch["input_ids"]).numpy()
+    expected = parsing.document_ids(manifest, batch["input_ids"]).numpy()
     np.testing.assert_array_equal(numbers, expected)
     ours = parity.our_scores(changed, batch, manifest)
     theirs = parity.their_scores(folder, changed, batch)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from bigbird_ja import export
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.settings.values import varied
-from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text.load import read_tokenizer
 
 pytestmark = pytest.mark.both
 

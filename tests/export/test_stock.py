@@ -13,7 +13,8 @@ from bigbird_ja.export import model_card, parity
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
-from bigbird_ja.text import articles, read_tokenizer
+from bigbird_ja.text import articles
+from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train import hf_folder
 from bigbird_ja.train.warm_start import load_initial
 

@@ -1,15 +1,14 @@
 """The page is whole, and fetches nothing."""
 
-import math
 import re
 
 import pytest
 
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.report import RunLogs, charts, name_apart, page
+from bigbird_ja.report.page import page
+from bigbird_ja.report.run_logs import RunLogs
 from tests.report import fake_run
 
-matplotlib = pytest.importorskip("matplotlib.image", reason="draws the charts")
+pytest.importorskip("matplotlib.image", reason="draws the charts")
 
 
 @pytest.fixture(scope="module")
@@ -48,49 +47,3 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path):
     (tmp_path / "events.jsonl").write_text('{"event": "started", "time": 100.0}\n')
     text = page([RunLogs(str(tmp_path), 110.0)], 110.0)
     assert "nothing logged yet" in text and "not evaluated yet" in text and "starting" in text
-
-
-def test_a_damaged_measurement_is_bad_input(tmp_path):
-    folder = fake_run.write(tmp_path / "run")
-    (folder / "measured.json").write_text("{")
-    with pytest.raises(BadInput, match=r"measured\.json"):
-        RunLogs(str(folder), 0.0)
-
-
-def test_counts_cost_and_eta_are_those_of_the_model_card(tmp_path):
-    run_dir = fake_run.write(tmp_path / "base")
-    now = fake_run.end_of(run_dir) + 10
-    run = RunLogs(str(run_dir), now)
-    assert run.is_running and not RunLogs(str(run_dir), now + 3600).is_running
-    # As the model card has them: time in steps, ends other than `finished`.
-    assert run.train_seconds == 6000 * fake_run.STEP_SECONDS and run.interruptions == 3
-    assert run.count("preempted") == 1 and run.count("saved") == 12
-    assert run.eta_seconds == pytest.approx(4000 * fake_run.STEP_SECONDS)
-    assert run.cost_usd is None
-    with open(run_dir / "events.jsonl", "a", encoding="utf-8") as file:
-        file.write('{"event": "deleted", "time": 1.9e9, "cost_usd": 12.5}\n{half')
-    assert RunLogs(str(run_dir), now).cost_usd == 12.5
-
-
-def test_runs_are_named_by_where_they_differ(tmp_path):
-    dirs = [fake_run.write(tmp_path / name, steps=200) for name in ("a/model", "b/model")]
-    a, b = (RunLogs(f"{place}/", 0.0) for place in dirs)
-    for runs, names in (
-        ([a, b], ["a/model", "b/model"]),
-        ([a], ["model"]),
-        ([a, a], ["model"] * 2),
-    ):
-        name_apart(runs)
-        assert [run.name for run in runs] == names
-
-
-def test_thinning_keeps_the_last_point_and_drops_what_is_not_finite():
-    points = [(float(i), 1.0) for i in range(5000)] + [(5000.0, math.nan), (5001.0, 7.0)]
-    steps, values = charts.thin(points, 100)
-    assert len(steps) == 100 and (steps[-1], values[-1]) == (5001.0, 7.0)
-    assert steps.mean() == pytest.approx(2500, rel=0.05)
-
-
-def test_bars_leave_out_what_is_missing():
-    text = charts.bar_chart("x", {"a": {"0+": 0.5, "16+": None}, "b": {"0+": 0.1, "16+": 0.2}})
-    assert text.count("fill: var(--c0)") == 2 and text.count("fill: var(--c1)") == 3  # and a key

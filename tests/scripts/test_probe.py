@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from bigbird_ja.text import articles, read_tokenizer
+from bigbird_ja.text import articles
+from bigbird_ja.text.load import read_tokenizer
 from scripts import probe
 from testkit import command_line
 

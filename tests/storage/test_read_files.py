@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from bigbird_ja import plan
+from bigbird_ja.plan import estimate
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
@@ -35,7 +35,7 @@ READERS = {  # by the file's name: what it must hold, a sample, and what reads i
     "metrics.jsonl": (records.MetricsRecord, _STEP, run_log.read_metrics),
     "eval.jsonl": (records.Evaluation, fake_run.evaluation(5), _evaluations),
     "model.ckpt-3.json": (Meta, asdict(_META), lambda f: CheckpointStore(f).read_meta(3)),
-    "x.json": (plan.Results, _RATES, lambda f: plan.load_results(f"{f}/x.json")),
+    "x.json": (estimate.Results, _RATES, lambda f: estimate.load_results(f"{f}/x.json")),
     "config.json": (hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config),
 }
 

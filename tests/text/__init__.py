@@ -12,3 +12,14 @@ BOUNDARIES = json.loads((ROOT / "tests/fixtures/boundaries.json").read_text("utf
 def texts(*sources, **about):
     """All texts of a corpus."""
     return list(open_corpus([str(source) for source in sources], **about).texts())
+
+
+def lines_of(*texts):
+    """The content of a .jsonl file."""
+    return b"".join(json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in texts)
+
+
+def write(path, content):
+    """Write a file; return its path."""
+    path.write_bytes(content)
+    return str(path)

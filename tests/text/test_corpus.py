@@ -1,101 +1,13 @@
-"""Sources: what is read, in which order, in which parts, and what is refused how."""
+"""Corpora of several sources: their order, their fingerprint, and weights."""
 
-import gzip
-import io
-import json
 import os
-import zipfile
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus, split_weight
-from tests.text import texts
-
-with zipfile.ZipFile(packed := io.BytesIO(), "w") as archive:
-    archive.writestr("a.txt", "one")
-LOCKED_ZIP = bytearray(packed.getvalue())
-LOCKED_ZIP[6] |= 1  # it says that it has a password
-LOCKED_ZIP[LOCKED_ZIP.index(b"PK\x01\x02") + 8] |= 1
-CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
-
-
-def lines_of(*texts):
-    return b"".join(json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in texts)
-
-
-def write(path, content):
-    path.write_bytes(content)
-    return str(path)
-
-
-BOM = b"\xef\xbb\xbf"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("a.jsonl", lines_of("一\n二", "", "三\u2028四\x85"), ["一\n二", "", "三\u2028四\x85"]),
-        ("a.jsonl", b'{"text": "a"}\r\n\r{"text": "b"}\r{"text": "c"}\n\n', ["a", "b", "c"]),
-        ("a.jsonl", BOM + lines_of("a") + b'{"text": null}\n', ["a", ""]),
-        ("a.jsonl", rb'{"text": "\ud83d\ude00 \u0000 \u0007 \u200f"}', ["😀 \0 \x07 \u200f"]),
-        ("a.txt", "\n\n一\n二\n \t\u3000\n\n三\n\n\n".encode(), ["一\n二", "三"]),
-        ("a.txt", "\r\r一\r二\r \t\u3000\r\r三\r".encode(), ["一\n二", "三"]),
-        ("a.txt", b"a\r\nb\rc\n\r\nd\n\re\r\rf\r\n\r\ng", ["a\nb\nc", "d", "e", "f", "g"]),
-        ("a.txt", BOM + b"a", ["a"]),
-        ("a.txt", b"a" * ((1 << 20) - 2) + "\n\u3000\n次".encode(), ["a" * ((1 << 20) - 2), "次"]),
-    ],
-)
-def test_files_are_cut_into_documents(tmp_path, name, content, expected):
-    assert texts(write(tmp_path / name, content)) == expected
-    assert texts(write(tmp_path / f"{name}.gz", gzip.compress(content, mtime=0))) == expected
-
-
-SCRAPS = st.lists(
-    st.sampled_from(["\n", "\r\n", "\r", " ", "\t", "\u3000", "一", "a", "、", "\n\u3000\n"]),
-    max_size=25,
-).map("".join)
-
-
-@given(SCRAPS)
-@settings(max_examples=200, deadline=None)
-def test_no_character_of_a_text_is_lost(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("scraps") / "a.txt"
-    result = list(file_source.FileSource(write(path, content.encode())).texts())
-    assert "".join("".join(result).split()) == "".join(content.split())
-    for text in result:
-        assert text.strip() and all(line.strip(" \t\u3000") for line in text.split("\n"))
-
-
-@pytest.mark.parametrize(("name", "comma"), [("a.csv", ","), ("a.tsv", "\t"), ("a.csv.gz", ",")])
-def test_a_table_is_a_column_of_texts_quoted(tmp_path, name, comma):
-    rows = [f"id{comma}本文", f'1{comma}"一{comma}""二""\r\n三"', "", f"2{comma}", f"3{comma}四"]
-    content = ("\ufeff" + "\r\n".join(rows)).encode()
-    packed = gzip.compress(content, mtime=0) if name.endswith(".gz") else content
-    read = open_corpus([write(tmp_path / name, packed)], text_field="本文").texts()
-    assert [text for text in read if text] == [f'一{comma}"二"\n三', "四"]
-
-
-def test_an_archive_is_its_files_by_name(tmp_path):
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x/b.jsonl", lines_of("二"))
-        archive.writestr("x/a.txt", "一")
-        archive.writestr("x/c.csv.gz", gzip.compress("text\n三\n".encode(), mtime=0))
-        archive.writestr("x/README.md", "no text of the corpus")
-        archive.writestr("__MACOSX/x/._a.txt", "none either")
-    assert texts(str(tmp_path / "a.zip")) == ["一", "二", "三"]
-    digest = open_corpus([str(tmp_path / "a.zip")]).fingerprint
-    for name in ("x/b.jsonl", "x/a.txt", "x/c.csv.gz"):
-        zipfile.ZipFile(tmp_path / "a.zip").extract(name, tmp_path)
-    assert open_corpus([str(tmp_path / "x")]).fingerprint == digest
-    with zipfile.ZipFile(tmp_path / "none.zip", "w") as archive:
-        archive.writestr("a.md", "x")
-    with pytest.raises(BadInput, match="an archive without files of"):
-        texts(str(tmp_path / "none.zip"))
+from tests.text import lines_of, texts, write
 
 
 def test_a_bucket_reads_like_a_disk_and_a_file_counts_once(bucket):
@@ -117,92 +29,6 @@ def test_the_fingerprint_follows_the_content_and_how_it_is_cut(tmp_path):
     other = open_corpus([write(tmp_path / "c.jsonl", lines_of("一"))])
     by_line = open_corpus([f"{tmp_path}/a.txt"], txt_documents="line")
     assert len({*result, other.fingerprint, by_line.fingerprint}) == 4
-
-
-def test_what_a_document_of_a_txt_is_can_be_said(tmp_path):
-    path = write(tmp_path / "a.txt", BOM + "\n一\r\n\r\n 二 \r三\n\n".encode())
-    expected = {
-        "line": ["一", " 二 ", "三"],
-        "blank_line": ["一", " 二 \n三"],
-        "file": ["一\n\n 二 \n三"],
-    }
-    for choice, documents in expected.items():
-        assert texts(path, txt_documents=choice) == documents
-    assert texts(path) == expected["blank_line"]
-
-
-BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
-
-
-@pytest.mark.parametrize(
-    ("contents", "number", "said"),
-    [
-        ([BOOK] * 4, 4, "each of 4 .txt files is a document (--txt_documents file)"),
-        ([BOOK], 3, "a blank line ends a document (--txt_documents blank_line)"),
-        ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # more than a book
-    ],
-)
-def test_auto_looks_at_the_files_and_says_what_it_takes(tmp_path, capsys, contents, number, said):
-    for name, content in enumerate(contents):
-        write(tmp_path / f"{name}.txt", content.encode())
-    for source in (tmp_path, f"{tmp_path}/*.txt"):
-        assert len(texts(str(source))) == number
-        shown = capsys.readouterr().err
-        assert said in shown and str(source) in shown
-
-
-def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, monkeypatch):
-    long = "長い文。" * 900_000
-    assert texts(write(tmp_path / "a.jsonl", lines_of("短い", long)))[1] == long
-    assert texts(write(tmp_path / "a.txt", f"短い\n\n{long}\n\n短い".encode()))[1] == long
-    monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", 1 << 20)
-    first = "短い\n\n".encode()
-    for name, content, message in (
-        ("a.txt", first + b"x\n" * (1 << 20), "line 3: a document .*longer than 1 MB"),
-        ("a.txt", first + b" " * (1 << 21), "line 3: a line longer than 1 MB"),
-        ("a.jsonl", lines_of("a", "長" * (1 << 19)), "line 2: a line longer than 1 MB"),
-    ):
-        with pytest.raises(BadInput, match=message):
-            texts(write(tmp_path / name, content))
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        (
-            "a.jsonl",
-            lines_of("一") + b'{"title": "x", "body": 1}\n',
-            "a.jsonl line 2: no string `text`: fields are title, body: name one with --text_field",
-        ),
-        ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: no string `text`: it is no text"),
-        ("a.jsonl", lines_of("一") + b'"text"', "line 2: no string `text`"),
-        ("a.jsonl", lines_of("一") + b"[]", "line 2: no string `text`"),
-        ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
-        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: not JSON"),
-        ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),
-        ("a.jsonl", lines_of("一") + b'{"text": "a\\ud800b"}', "a.jsonl line 2: a lone surrogate"),
-        ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
-        ("a.jsonl.gz", CUT_GZIP, "a.jsonl.gz: not a whole file of its kind .Compressed file ended"),
-        ("a.jsonl.gz", b"plain", "a.jsonl.gz: not a whole file"),
-        ("a.jsonl", b"text", r'not JSON .*: each line must be an object such as {"text"'),
-        ("a.txt", "日本語の文章です。\n".encode("cp932"), r"CP932: iconv -f CP932 -t UTF-8"),
-        ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "it looks like EUC-JP"),
-        ("a.txt", "日本語".encode("utf-16"), "it looks like UTF-16"),
-        ("a.json", b"[]", r"must end in .*jq -c '\.\[\]'"),
-        ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
-        ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
-        ("a.csv", b"id,body\n1,a\n", "no column text: name one of id, body with --text_field"),
-        ("a.csv", b"text,text\n1,a\n", "several columns text: name one of text, text"),
-        ("a.zip", b"PK", "a.zip: not an archive"),
-        ("a.zip", LOCKED_ZIP, r"a.zip::a.txt: not a whole file .*password.*: unpack it, and give"),
-        ("a.txt", b"", "the corpus is empty"),
-        ("a.txt", b" \n\n\n \n", "the corpus is empty"),
-        ("a.jsonl", lines_of("", " "), "the corpus is empty"),
-    ],
-)
-def test_what_is_refused(tmp_path, name, content, message):
-    with pytest.raises(BadInput, match=message):
-        texts(write(tmp_path / name, content))
 
 
 def test_what_names_no_file(tmp_path):

@@ -1,150 +1,172 @@
-"""Text in the formats of other tools: parquet, Arrow, `datasets` on disk, zstd, folders."""
+"""Files of text: how they are cut into documents, and what is refused."""
 
-import functools
-import json
-from array import array
+import gzip
+import io
+import zipfile
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import file_source, stored
+from bigbird_ja.text import file_source
 from bigbird_ja.text.corpus import open_corpus
-from tests.text import texts
+from tests.text import lines_of, texts, write
 
-pyarrow = pytest.importorskip("pyarrow", reason="needs the arrow extra")
-parquet = pytest.importorskip("pyarrow.parquet", reason="needs the arrow extra")
-TEXTS = ["一つ目。", "二つ目。\n改行も。", *(f"文書{i}。" for i in range(600))]
-
-
-def table(texts=TEXTS, field="text"):
-    return pyarrow.table({"id": list(range(len(texts))), field: texts})
-
-
-def write_parquet(path, content):
-    parquet.write_table(content, path, row_group_size=100)
+with zipfile.ZipFile(packed := io.BytesIO(), "w") as archive:
+    archive.writestr("a.txt", "one")
+LOCKED_ZIP = bytearray(packed.getvalue())
+LOCKED_ZIP[6] |= 1  # it says that it has a password
+LOCKED_ZIP[LOCKED_ZIP.index(b"PK\x01\x02") + 8] |= 1
+CUT_GZIP = gzip.compress(b'{"text": "one"}\n' * 900, mtime=0)[:-12]
 
 
-def write_arrow(path, content, kind=pyarrow.ipc.new_stream):
-    with pyarrow.OSFile(str(path), "wb") as sink, kind(sink, content.schema) as out:
-        out.write_table(content, 250)
+BOM = b"\xef\xbb\xbf"
 
 
-WRITERS = {
-    "a.parquet": write_parquet,
-    "a.arrow": write_arrow,
-    "b.arrow": functools.partial(write_arrow, kind=pyarrow.ipc.new_file),
-}
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.jsonl", lines_of("一\n二", "", "三\u2028四\x85"), ["一\n二", "", "三\u2028四\x85"]),
+        ("a.jsonl", b'{"text": "a"}\r\n\r{"text": "b"}\r{"text": "c"}\n\n', ["a", "b", "c"]),
+        ("a.jsonl", BOM + lines_of("a") + b'{"text": null}\n', ["a", ""]),
+        ("a.jsonl", rb'{"text": "\ud83d\ude00 \u0000 \u0007 \u200f"}', ["😀 \0 \x07 \u200f"]),
+        ("a.txt", "\n\n一\n二\n \t\u3000\n\n三\n\n\n".encode(), ["一\n二", "三"]),
+        ("a.txt", "\r\r一\r二\r \t\u3000\r\r三\r".encode(), ["一\n二", "三"]),
+        ("a.txt", b"a\r\nb\rc\n\r\nd\n\re\r\rf\r\n\r\ng", ["a\nb\nc", "d", "e", "f", "g"]),
+        ("a.txt", BOM + b"a", ["a"]),
+        ("a.txt", b"a" * ((1 << 20) - 2) + "\n\u3000\n次".encode(), ["a" * ((1 << 20) - 2), "次"]),
+    ],
+)
+def test_files_are_cut_into_documents(tmp_path, name, content, expected):
+    assert texts(write(tmp_path / name, content)) == expected
+    assert texts(write(tmp_path / f"{name}.gz", gzip.compress(content, mtime=0))) == expected
 
 
-def save_data_set(folder, parts):
-    """As `datasets.Dataset.save_to_disk` does."""
-    folder.mkdir(parents=True)
-    names = [f"data-{i:05}-of-{len(parts):05}.arrow" for i in range(len(parts))]
-    for name, part in zip(names, parts, strict=True):
-        write_arrow(folder / name, table(part))
-    write_arrow(folder / "cache-0123456789abcdef.arrow", table(["what `map` has kept"]))
-    for name in ("state.json", "dataset_info.json"):
-        (folder / name).write_text("{}")
+SCRAPS = st.lists(
+    st.sampled_from(["\n", "\r\n", "\r", " ", "\t", "\u3000", "一", "a", "、", "\n\u3000\n"]),
+    max_size=25,
+).map("".join)
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_each_row_is_a_document_and_damage_is_one_line(tmp_path, name):
-    path = tmp_path / name
-    WRITERS[name](path, table())
-    assert texts(path) == TEXTS
-    data = path.read_bytes()
-    for damaged in (data[: len(data) // 2], b"", b"not such a file at all"):
-        path.write_bytes(damaged)
-        with pytest.raises(BadInput, match=r"not a whole file|no text in"):
-            texts(path)
-    WRITERS[name](path, table(["", None, "x"], "body"))
-    assert texts(path, text_field="body") == ["", "", "x"]
-    with pytest.raises(BadInput, match="no column text: name one of id, body with --text_field"):
-        texts(path)
+@given(SCRAPS)
+@settings(max_examples=200, deadline=None)
+def test_no_character_of_a_text_is_lost(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("scraps") / "a.txt"
+    result = list(file_source.FileSource(write(path, content.encode())).texts())
+    assert "".join("".join(result).split()) == "".join(content.split())
+    for text in result:
+        assert text.strip() and all(line.strip(" \t\u3000") for line in text.split("\n"))
 
 
-def test_damaged_text_is_refused_before_it_is_read(tmp_path):
-    """Arrow does not look at strings when it reads them: these were tracebacks, or a crash."""
-    for offsets, data in (([0, 2], b"\xff\xfe"), ([0, 1 << 30, 2], b"ab")):
-        buffers = [None, *(pyarrow.py_buffer(b) for b in (array("i", offsets).tobytes(), data))]
-        column = pyarrow.Array.from_buffers(pyarrow.string(), len(offsets) - 1, buffers)
-        for name in ("a.arrow", "b.arrow"):
-            WRITERS[name](tmp_path / name, pyarrow.table({"text": column}))
-            with pytest.raises(BadInput, match="not a whole file"):
-                texts(tmp_path / name)
+@pytest.mark.parametrize(("name", "comma"), [("a.csv", ","), ("a.tsv", "\t"), ("a.csv.gz", ",")])
+def test_a_table_is_a_column_of_texts_quoted(tmp_path, name, comma):
+    rows = [f"id{comma}本文", f'1{comma}"一{comma}""二""\r\n三"', "", f"2{comma}", f"3{comma}四"]
+    content = ("\ufeff" + "\r\n".join(rows)).encode()
+    packed = gzip.compress(content, mtime=0) if name.endswith(".gz") else content
+    read = open_corpus([write(tmp_path / name, packed)], text_field="本文").texts()
+    assert [text for text in read if text] == [f'一{comma}"二"\n三', "四"]
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_columns_of_other_types_are_refused_unread(tmp_path, name):
-    number = pyarrow.array([2**62])
-    times = {"time": number.view(pyarrow.timestamp("us")), "date": number.view(pyarrow.date64())}
-    columns = {"number": number, **times, "list": pyarrow.array([["x"]])}
-    WRITERS[name](tmp_path / name, pyarrow.table(columns))
-    for column in columns:
-        with pytest.raises(BadInput, match=f"{column} holds no text but .*: name another column"):
-            texts(tmp_path / name, text_field=column)
+def test_an_archive_is_its_files_by_name(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/b.jsonl", lines_of("二"))
+        archive.writestr("x/a.txt", "一")
+        archive.writestr("x/c.csv.gz", gzip.compress("text\n三\n".encode(), mtime=0))
+        archive.writestr("x/README.md", "no text of the corpus")
+        archive.writestr("__MACOSX/x/._a.txt", "none either")
+    assert texts(str(tmp_path / "a.zip")) == ["一", "二", "三"]
+    digest = open_corpus([str(tmp_path / "a.zip")]).fingerprint
+    for name in ("x/b.jsonl", "x/a.txt", "x/c.csv.gz"):
+        zipfile.ZipFile(tmp_path / "a.zip").extract(name, tmp_path)
+    assert open_corpus([str(tmp_path / "x")]).fingerprint == digest
+    with zipfile.ZipFile(tmp_path / "none.zip", "w") as archive:
+        archive.writestr("a.md", "x")
+    with pytest.raises(BadInput, match="an archive without files of"):
+        texts(str(tmp_path / "none.zip"))
 
 
-def test_large_and_repeated_strings_are_text(tmp_path):
-    for kind in (pyarrow.large_string(), pyarrow.dictionary(pyarrow.int32(), pyarrow.string())):
-        content = pyarrow.table({"text": pyarrow.array(TEXTS).cast(kind)})
-        write_arrow(tmp_path / "a.arrow", content)
-        assert texts(tmp_path / "a.arrow") == TEXTS
+def test_what_a_document_of_a_txt_is_can_be_said(tmp_path):
+    path = write(tmp_path / "a.txt", BOM + "\n一\r\n\r\n 二 \r三\n\n".encode())
+    expected = {
+        "line": ["一", " 二 ", "三"],
+        "blank_line": ["一", " 二 \n三"],
+        "file": ["一\n\n 二 \n三"],
+    }
+    for choice, documents in expected.items():
+        assert texts(path, txt_documents=choice) == documents
+    assert texts(path) == expected["blank_line"]
 
 
-def test_a_text_that_is_stored_once_and_stands_in_every_row_is_held_once(tmp_path, monkeypatch):
-    path, text = tmp_path / "a.parquet", "長" * 1_000_000  # of 3 MB
-    kept = pyarrow.DictionaryArray.from_arrays([0] * 100, [text])
-    table = pyarrow.table({"text": pyarrow.chunked_array([kept])})
-    parquet.write_table(table, path, dictionary_pagesize_limit=1 << 30)
-    monkeypatch.setattr(stored, "_BATCH_BYTES", 10 << 20)
-    before = pyarrow.default_memory_pool().max_memory()
-    assert path.stat().st_size < 1 << 20
-    assert sum(len(read) for read in open_corpus([str(path)]).texts()) == 100_000_000
-    assert pyarrow.default_memory_pool().max_memory() - before < 100 << 20, "300 MB at once"
-    monkeypatch.setattr(stored, "_MOST_EXPANSION", 50)
-    with pytest.raises(BadInput, match="repeats a text more than 50 times"):
-        texts(path)
-    monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", (3 << 20) - (1 << 18))
-    with pytest.raises(BadInput, match="line 1: a row longer than 2 MB"):
-        texts(path)
+BOOK = "第一章\n\n吾輩は猫である。\n\n名前はまだ無い。\n"
 
 
-def test_a_data_set_on_disk(tmp_path):
-    save_data_set(tmp_path / "plain", [TEXTS[:2], TEXTS[2:]])
-    assert texts(tmp_path / "plain") == TEXTS
-    save_data_set(tmp_path / "splits/train", [TEXTS[:1]])
-    save_data_set(tmp_path / "splits/test", [TEXTS[1:2]])
-    (tmp_path / "splits/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    assert texts(tmp_path / "splits") == TEXTS[:1]
-    assert texts(tmp_path / "splits/test") == TEXTS[1:2]
-    (tmp_path / "splits/train").rename(tmp_path / "dev")
-    with pytest.raises(BadInput, match=r"splits/train: a folder without files"):
-        texts(tmp_path / "splits")
+@pytest.mark.parametrize(
+    ("contents", "number", "said"),
+    [
+        ([BOOK] * 4, 4, "each of 4 .txt files is a document (--txt_documents file)"),
+        ([BOOK], 3, "a blank line ends a document (--txt_documents blank_line)"),
+        ([BOOK, "長い。" * (1 << 20)], 4, "a blank line ends a document"),  # more than a book
+    ],
+)
+def test_auto_looks_at_the_files_and_says_what_it_takes(tmp_path, capsys, contents, number, said):
+    for name, content in enumerate(contents):
+        write(tmp_path / f"{name}.txt", content.encode())
+    for source in (tmp_path, f"{tmp_path}/*.txt"):
+        assert len(texts(str(source))) == number
+        shown = capsys.readouterr().err
+        assert said in shown and str(source) in shown
 
 
-def test_zstd_lines_and_a_folder_of_everything(tmp_path):
-    folder = tmp_path / "corpus"
-    (folder / "more").mkdir(parents=True)
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
-    packed = pyarrow.compress(lines, codec="zstd", asbytes=True)
-    (folder / "a.jsonl.zst").write_bytes(packed)
-    write_parquet(folder / "more/b.parquet", table(["p"]))
-    (folder / "c.txt").write_text("q\n\nr")
-    (folder / "README.md").write_text("left out")
-    assert texts(folder / "a.jsonl.zst") == TEXTS
-    assert texts(folder) == [*TEXTS, "q", "r", "p"]
-    (folder / "a.jsonl.zst").write_bytes(packed[:-20])
-    with pytest.raises(BadInput, match="not a whole file"):
-        texts(folder / "a.jsonl.zst")
+def test_documents_of_ten_megabytes_are_read_and_longer_ones_refused(tmp_path, monkeypatch):
+    long = "長い文。" * 900_000
+    assert texts(write(tmp_path / "a.jsonl", lines_of("短い", long)))[1] == long
+    assert texts(write(tmp_path / "a.txt", f"短い\n\n{long}\n\n短い".encode()))[1] == long
+    monkeypatch.setattr(file_source, "MAX_DOCUMENT_BYTES", 1 << 20)
+    first = "短い\n\n".encode()
+    for name, content, message in (
+        ("a.txt", first + b"x\n" * (1 << 20), "line 3: a document .*longer than 1 MB"),
+        ("a.txt", first + b" " * (1 << 21), "line 3: a line longer than 1 MB"),
+        ("a.jsonl", lines_of("a", "長" * (1 << 19)), "line 2: a line longer than 1 MB"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            texts(write(tmp_path / name, content))
 
 
-def test_another_field_is_another_corpus(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "x", "body": "y"}\n')
-    assert texts(path, text_field="body") == ["y"]
-    fields = ("text", "body")
-    assert len({open_corpus([str(path)], text_field=f).fingerprint for f in fields}) == 2
-    (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(BadInput, match="no --input has fields: leave it out"):
-        texts(tmp_path / "a.txt", text_field="body")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.jsonl",
+            lines_of("一") + b'{"title": "x", "body": 1}\n',
+            "a.jsonl line 2: no string `text`: fields are title, body: name one with --text_field",
+        ),
+        ("a.jsonl", lines_of("一") + b'{"text": [1]}\n', "line 2: no string `text`: it is no text"),
+        ("a.jsonl", lines_of("一") + b'"text"', "line 2: no string `text`"),
+        ("a.jsonl", lines_of("一") + b"[]", "line 2: no string `text`"),
+        ("a.jsonl", lines_of("一") + b'\n\n{"text": "x"\n', "a.jsonl line 4: not JSON"),
+        ("a.jsonl", b"[" * 100_000, "a.jsonl line 1: not JSON"),
+        ("a.jsonl", lines_of("一", "二") + b'{"text": "\xe3\x81"}\n', "a.jsonl line 3: not UTF-8"),
+        ("a.jsonl", lines_of("一") + b'{"text": "a\\ud800b"}', "a.jsonl line 2: a lone surrogate"),
+        ("a.txt", "一\r\n\r\n二\r三\n".encode() + b"\xff", "a.txt line 5: not UTF-8 .byte 0xff"),
+        ("a.jsonl.gz", CUT_GZIP, "a.jsonl.gz: not a whole file of its kind .Compressed file ended"),
+        ("a.jsonl.gz", b"plain", "a.jsonl.gz: not a whole file"),
+        ("a.jsonl", b"text", r'not JSON .*: each line must be an object such as {"text"'),
+        ("a.txt", "日本語の文章です。\n".encode("cp932"), r"CP932: iconv -f CP932 -t UTF-8"),
+        ("a.jsonl", "日本語の文章です。\n".encode("euc_jp"), "it looks like EUC-JP"),
+        ("a.txt", "日本語".encode("utf-16"), "it looks like UTF-16"),
+        ("a.json", b"[]", r"must end in .*jq -c '\.\[\]'"),
+        ("a.csv", b"id,text\n1,a\n2\n", "a.csv line 3: 1 columns, not 2"),
+        ("a.csv", b'text\n"a\nb\n', "a.csv line 3: unexpected end of data"),
+        ("a.csv", b"id,body\n1,a\n", "no column text: name one of id, body with --text_field"),
+        ("a.csv", b"text,text\n1,a\n", "several columns text: name one of text, text"),
+        ("a.zip", b"PK", "a.zip: not an archive"),
+        ("a.zip", LOCKED_ZIP, r"a.zip::a.txt: not a whole file .*password.*: unpack it, and give"),
+        ("a.txt", b"", "the corpus is empty"),
+        ("a.txt", b" \n\n\n \n", "the corpus is empty"),
+        ("a.jsonl", lines_of("", " "), "the corpus is empty"),
+    ],
+)
+def test_what_is_refused(tmp_path, name, content, message):
+    with pytest.raises(BadInput, match=message):
+        texts(write(tmp_path / name, content))

@@ -15,8 +15,9 @@ pytest.importorskip("transformers", reason="needs the huggingface extra")
 
 from bigbird_ja.export import hf_tokenizer
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import articles, folder_tokenizer, read_tokenizer, tokenizer_of, words
+from bigbird_ja.text import articles, folder_tokenizer, words
 from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.text.load import read_tokenizer, tokenizer_of
 from testkit import ROOT, tokenizer_folders
 from tests.text import HARD
 

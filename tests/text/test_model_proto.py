@@ -10,9 +10,10 @@ import pytest
 import sentencepiece
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import model_proto, read_tokenizer
+from bigbird_ja.text import model_proto
 from bigbird_ja.text import tokenizer as tokenizer_lib
 from bigbird_ja.text.corpus import open_corpus
+from bigbird_ja.text.load import read_tokenizer
 from testkit import ROOT
 
 # Options of the trainer by kind. "plain": <unk>, <s>, </s>, no padding, nothing for masks.

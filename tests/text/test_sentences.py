@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigbird_ja.text import MARKERS, MAX_BRACKET_LENGTH, split_sentences
+from bigbird_ja.text.markers import MARKERS
+from bigbird_ja.text.sentences import MAX_BRACKET_LENGTH, split_sentences
 from tests.text import BOUNDARIES
 
 # Strings made of what the splitter looks at, and of anything else.

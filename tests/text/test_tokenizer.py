@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import MARKERS, read_tokenizer
+from bigbird_ja.text.load import read_tokenizer
+from bigbird_ja.text.markers import MARKERS
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.text import corpus, read_tokenizer, words
+from bigbird_ja.text import corpus, words
+from bigbird_ja.text.load import read_tokenizer
 from tests.text import BOUNDARIES, HARD
 
 has_mecab = importlib.util.find_spec("fugashi") is not None

@@ -13,7 +13,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.settings.values import varied
-from bigbird_ja.text import read_tokenizer
+from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config

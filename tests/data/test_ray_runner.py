@@ -1,25 +1,63 @@
-"""`make-data --runner ray` on a local cluster: an actor that is killed is replaced by Ray."""
+"""Blocks that are packed elsewhere: by threads in place of Ray, and on a local cluster."""
 
+import dataclasses
+import functools
 import json
+import multiprocessing.pool
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
+from bigbird_ja.data import blocks, build, ray_runner
+from bigbird_ja.process.errors import StorageError
 from testkit import ROOT
 from tests.data import making
 
-pytest.importorskip("ray", reason="needs the ray extra")
-pytestmark = pytest.mark.nightly
 FLAGS = "--seq_length=128 --num_shards=16 --num_workers=1 --masking=static --dupe_factor=20 --json"
+
+
+@pytest.fixture
+def ray_stand_in(monkeypatch):
+    """Threads in place of Ray's pool, which has the interface of the standard library's; Ray itself
+    takes a minute to start."""
+    ray, pools = types.ModuleType("ray"), types.ModuleType("ray.util.multiprocessing")
+    ray.init = ray.shutdown = lambda **_: None
+    ray.cluster_resources, ray.nodes = lambda: {"CPU": 2.0}, lambda: [{}]
+    ray.exceptions = types.SimpleNamespace(RayError=type("RayError", (Exception,), {}))
+    pools.Pool = lambda *given, ray_remote_args: multiprocessing.pool.ThreadPool(*given)
+    modules = {"ray": ray, "ray.util": types.ModuleType("ray.util"), pools.__name__: pools}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return ray
+
+
+def test_blocks_that_are_packed_elsewhere_make_the_same_bytes(
+    made, tmp_path, sample_corpus, tokenizer_path, ray_stand_in, monkeypatch
+):
+    with making.small_blocks():
+        there = making.request(sample_corpus, tokenizer_path, str(tmp_path / "there"))
+        pack = functools.partial(ray_runner.pack_blocks, num_workers=None)
+        build.make_data(dataclasses.replace(there, pack=pack))
+    assert making.tree(made[1]) == making.tree(tmp_path / "there")
+
+    def lost(block):
+        raise ray_stand_in.exceptions.RayError("an actor died")
+
+    monkeypatch.setattr(blocks, "packed", lost)
+    lost = making.request(sample_corpus, tokenizer_path, str(tmp_path / "lost"))
+    with pytest.raises(StorageError, match="an actor died: run the same command again"):
+        build.make_data(dataclasses.replace(lost, pack=pack))
 
 
 @pytest.fixture
 def make_data(sample_corpus, tokenizer_path, tmp_path):
     """`make_data(folder, "--flag", ...)`: the command, started, with one actor."""
+    pytest.importorskip("ray", reason="needs the ray extra")
     program = [sys.executable, "-m", "bigbird_ja", "make-data", *FLAGS.split()]
     program += [f"--input={sample_corpus}", f"--tokenizer={tokenizer_path}"]
     # Ray gives up after half a minute, which a busy machine needs.
@@ -42,6 +80,7 @@ def actors(process):
     return [int(pid) for pid in found if os.getsid(int(pid)) == session]
 
 
+@pytest.mark.nightly
 def test_with_an_actor_killed_on_the_way_the_bytes_are_those_of_one_machine(make_data, tmp_path):
     process = make_data("data", "--runner=ray")
     while process.poll() is None and not (killed := actors(process)):
@@ -55,6 +94,7 @@ def test_with_an_actor_killed_on_the_way_the_bytes_are_those_of_one_machine(make
     assert making.tree(tmp_path / "data") == making.tree(tmp_path / "whole")
 
 
+@pytest.mark.nightly
 def test_what_an_actor_refuses_is_one_line(make_data, tmp_path):
     corpus = making.write_corpus(tmp_path / "c.jsonl", ["\ud800"])
     status = make_data("data", "--runner=ray", f"--input={corpus}").wait()

@@ -1,66 +1,14 @@
-"""Names and sizes of what can be rented; the table of prices: form, age, zones, overrides."""
+"""The table of prices: form, age, zones, overrides."""
 
 import datetime
 
 import pytest
 
-from bigbird_ja import accelerators
-from bigbird_ja.accelerators import CHIPS, USUAL_ZONES, load_prices
+from bigbird_ja.accelerators.chips import CHIPS
+from bigbird_ja.accelerators.prices import USUAL_ZONES, load_prices, region_of
 from bigbird_ja.process.errors import BadInput
 
 TABLE = load_prices()
-
-
-@pytest.mark.parametrize(
-    ("name", "known_as", "topology", "chips", "units", "devices", "hosts", "peak_flops"),
-    [
-        ("v2-8", "v2-8", "v2:2x2", 4, 8, 8, 1, 8 * 22.5e12),
-        ("v3-8", "v3-8", "v3:2x2", 4, 8, 8, 1, 8 * 61.5e12),
-        ("v4-8", "v4-8", "v4:2x2x1", 4, 8, 4, 1, 4 * 275e12),  # two cores are one device
-        ("v5e-1", "v5e-1", "v5e:1x1", 1, 1, 1, 1, 197e12),
-        ("v5litepod-8", "v5e-8", "v5e:2x4", 8, 8, 8, 1, 8 * 197e12),
-        ("v5e-16", "v5e-16", "v5e:4x4", 16, 16, 16, 4, 16 * 197e12),
-        ("v5p-8", "v5p-8", "v5p:2x2x1", 4, 4, 4, 1, 4 * 459e12),
-        ("v6e-32", "v6e-32", "v6e:4x8", 32, 32, 32, 8, 32 * 918e12),
-        ("tpu7x-8", "v7x-8", "v7x:2x2x1", 4, 8, 8, 1, 8 * 1153.5e12),
-    ],
-)
-def test_names_topologies_and_sizes(
-    name, known_as, topology, chips, units, devices, hosts, peak_flops
-):
-    machine = accelerators.find(name)
-    assert machine == accelerators.of_topology(topology)
-    assert (machine.name, machine.chips, machine.units) == (known_as, chips, units)
-    assert (machine.devices, machine.hosts) == (devices, hosts)
-    assert machine.peak_flops == peak_flops
-    launched_as = known_as.replace("v5e", "v5litepod")
-    assert accelerators.launch_type(machine) == launched_as
-
-
-@pytest.mark.parametrize("name", ["v3", "A100", "v9-8", "v5e-7", "v3-7", "v3-4", "v5e-0", "v5e-24"])
-def test_unknown_machines_are_refused(name):
-    with pytest.raises(BadInput, match=f"'{name}'"):
-        accelerators.find(name)
-
-
-@pytest.mark.parametrize(
-    ("topology", "links", "hops"),
-    [("v6e:2x4", 2, 6), ("v6e:16x16", 4, 16), ("v5p:2x2x1", 2, 4), ("v5p:4x4x4", 6, 6)],
-)
-def test_collectives_take_their_hops_and_their_bytes_over_the_links_of_a_corner(
-    topology, links, hops
-):
-    chip = accelerators.CHIPS[topology[:3]]
-    hop, rate = accelerators.LINKS[chip.name]
-    seconds = accelerators.link_seconds(chip, topology, 1e9, 10)
-    assert seconds == pytest.approx(10 * hops * hop + 1e9 / (links * rate))
-
-
-def test_links_that_nobody_timed_count_by_their_rate_on_paper():
-    assert accelerators.link_seconds(accelerators.CHIPS["v3"], "v3:2x2", 82e9, 10) == 1.0
-
-
-# --- prices ---
 
 
 def test_the_built_in_table_has_every_chip_and_makes_sense():
@@ -139,7 +87,7 @@ def test_each_row_of_rentals_names_dated_pages():
 def test_zones_are_those_near_the_bucket_at_about_one_price(near):
     zones = TABLE.usual_zones("v5e-8", "spot", near)
     prices = {zone: price for zone, price in TABLE.by_zone("v5e-8", "spot") if zone in zones}
-    assert accelerators.region_of(zones[0]) == near or "-" not in near
+    assert region_of(zones[0]) == near or "-" not in near
     assert {zone.partition("-")[0] for zone in zones} == {(near or "us").partition("-")[0]}
     assert max(prices.values()) <= 1.5 * prices[zones[0]]
 

@@ -4,13 +4,15 @@ import random
 
 import pytest
 
-from bigbird_ja import accelerators, plan
-from bigbird_ja.accelerators import load_prices
+from bigbird_ja.accelerators import measured
+from bigbird_ja.accelerators.chips import find
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import World, supervise
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.plan import MachineRate, Plan, Results
+from bigbird_ja.plan import estimate
+from bigbird_ja.plan.estimate import MachineRate, Plan, Results
 from bigbird_ja.settings.values import varied
 from testkit.configs import fitted, with_data
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
@@ -20,13 +22,13 @@ PRICES = load_prices()
 
 
 def rate_of(name, results=None, run=BASE):
-    return plan.rate_of(accelerators.find(name), Plan(*run, results or Results([])))
+    return estimate.rate_of(find(name), Plan(*run, results or Results([])))
 
 
 def test_rates_come_from_preflight_where_it_was_run():
     results = Results([{"chip": "v3", "tokens_per_second_per_core": 10_000.0, "fits": True}])
-    measured = MachineRate(80_000.0, "preflight, one chip, priced cycles", True)
-    assert rate_of("v3-8", results) == measured
+    compiled = MachineRate(80_000.0, "preflight, one chip, priced cycles", True)
+    assert rate_of("v3-8", results) == compiled
     assumed = rate_of("v2-8", results)
     assert assumed.source == "MFU 34%, priced cycles"
     # By hand: 2-8 has 8 x 22.5 TFLOP/s; a BERT-base sequence takes some 2.5 TFLOP.
@@ -48,17 +50,17 @@ def test_rates_are_by_machine_code_where_nearly_all_of_it_was_counted(coverage, 
 
 def test_each_architecture_has_its_own_share_of_the_peak():
     """By machine code too, of which 0.9 is taken."""
-    modern, machine = with_data(fitted("modernbert-8192")), accelerators.find("v5e-8")
+    modern, machine = with_data(fitted("modernbert-8192")), find("v5e-8")
     rate = rate_of("v5e-8", run=modern).tokens_per_second
     reached = rate * model_flops(*modern, 1) / 8192 / machine.peak_flops
-    assert reached == pytest.approx(0.9 * accelerators.CODE_MFU["modernbert"]["v5e"])
-    assert reached < 0.9 * accelerators.CODE_MFU["bigbird"]["v5e"]
+    assert reached == pytest.approx(0.9 * measured.CODE_MFU["modernbert"]["v5e"])
+    assert reached < 0.9 * measured.CODE_MFU["bigbird"]["v5e"]
     assert rate_of("v5e-8").source == "MFU 57%, 0.9 x machine code"
 
 
 def test_no_step_is_shorter_than_a_host_takes_to_start_it():
     tiny = with_data(fitted("tiny-cpu"))
-    most = plan.tokens_per_step(*tiny) / 0.005
+    most = estimate.tokens_per_step(*tiny) / 0.005
     assert rate_of("v6e-8", run=tiny) == MachineRate(most, "5 ms a step, assumed")
 
 
@@ -72,7 +74,7 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
         {"topology": "v5e:4x4", "tokens_per_second": 150_000.0, "fits": True},
         {"topology": "v3:2x2", "tokens_per_second": None, "fits": False},
     ]
-    made = plan.make_rows([Plan(*BASE, Results(chips, slices))], PRICES)
+    made = estimate.make_rows([Plan(*BASE, Results(chips, slices))], PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     assert by_name["v5e-8", "spot"].tokens_per_second == 70_000
     assert by_name["v5e-8", "spot"].rate_source == "preflight v5e:2x4, priced cycles"
@@ -83,11 +85,11 @@ def test_a_whole_slice_goes_before_one_chip_and_gets_a_row():
     assert "does not fit" in by_name["v3-8", "spot"].note
     assert by_name["v5e-1", "Colab"].tokens_per_second == 10_000  # no slice of its size
     assert len(made) == 2 + 2 * 8  # lent ones, seven usual ones and v5e-16; no row twice
-    assert plan.cheapest([by_name["v3-8", "spot"], large]) == large
+    assert estimate.cheapest([by_name["v3-8", "spot"], large]) == large
 
 
 def test_rows_hold_their_arithmetic():
-    made = plan.make_rows([Plan(*BASE)], PRICES)
+    made = estimate.make_rows([Plan(*BASE)], PRICES)
     costs = [row.cost_usd for row in made if row.cost_usd is not None]
     assert costs == sorted(costs) and len(costs) == 14
     for row in made:
@@ -97,8 +99,8 @@ def test_rows_hold_their_arithmetic():
             continue
         assert row.cost_usd == pytest.approx(row.hours * row.usd_per_hour)
         assert row.cost_usd_range == tuple(
-            pytest.approx(row.cost_usd * plan.REACHED / share, rel=0.02)
-            for share in reversed(plan.REACHED_RANGE)
+            pytest.approx(row.cost_usd * measured.REACHED / share, rel=0.02)
+            for share in reversed(measured.REACHED_RANGE)
         )
         assert row.preemptions == (
             0 if row.pricing == "on_demand" else pytest.approx(row.hours / 4)
@@ -106,20 +108,20 @@ def test_rows_hold_their_arithmetic():
 
 
 def test_a_batch_that_a_machine_does_not_divide_is_noted_and_never_the_cheapest():
-    made = plan.make_rows([Plan(*BASE)], PRICES, ("v5e-32",))
+    made = estimate.make_rows([Plan(*BASE)], PRICES, ("v5e-32",))
     assert {row.accelerator for row in made} == {"v5e-32"}
-    assert not made[0].divides and plan.cheapest(made) is None
+    assert not made[0].divides and estimate.cheapest(made) is None
     assert "a batch of 16 does not divide by 32" in made[0].note
 
 
 def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_cheapest():
-    made = plan.make_rows([Plan(*BASE)], PRICES)
+    made = estimate.make_rows([Plan(*BASE)], PRICES)
     by_name = {(row.accelerator, row.pricing): row for row in made}
     row = by_name["v6e-8", "spot"]
     assert row.zones == PRICES.usual_zones("v6e-8", "spot") and row.zone == row.zones[0]
     assert row.usd_per_hour == PRICES.per_hour("v6e-8", "spot", row.zones)
-    assert plan.cheapest(made) == by_name["v5e-8", "spot"]
-    near = plan.make_rows([Plan(*BASE)], PRICES, ("v5e-8",), "europe-west4")
+    assert estimate.cheapest(made) == by_name["v5e-8", "spot"]
+    near = estimate.make_rows([Plan(*BASE)], PRICES, ("v5e-8",), "europe-west4")
     assert {row.zone for row in near} == {"europe-west4-b"}
 
 
@@ -127,15 +129,15 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
 def test_what_a_budget_buys_costs_that_budget(pricing):
     """`plan` for so many steps comes to the budget again."""
     run = Plan(*BASE)
-    rows = plan.make_rows([run], PRICES, ("v5e-8",))
+    rows = estimate.make_rows([run], PRICES, ("v5e-8",))
     (row,) = [row for row in rows if row.pricing == pricing]
-    share = plan.affordable_share(run, row, 50.0)
+    share = estimate.affordable_share(run, row, 50.0)
     steps = round(share * run.config.training.num_train_steps)
     longer = varied(run.config, {"training.num_train_steps": steps})
-    again = plan.make_rows([Plan(longer, run.data)], PRICES, ("v5e-8",))
+    again = estimate.make_rows([Plan(longer, run.data)], PRICES, ("v5e-8",))
     (cost,) = [row.cost_usd for row in again if row.pricing == pricing]
     assert cost == pytest.approx(50.0, rel=1e-4)
-    assert plan.affordable_share(run, row, 0.01) == 0.0
+    assert estimate.affordable_share(run, row, 0.01) == 0.0
 
 
 # --- the hours ---
@@ -147,7 +149,7 @@ INTERVAL, RATE = 600.0, 0.25  # of checkpoints, and of preemptions an hour
 def useful_share(seed):
     """Of the rented time of 60 days of training with one preemption in four hours."""
     trainer = TrainerModel(
-        DAYS * 86_400 * 2, 2.0, INTERVAL, plan.SAVE_SECONDS, plan.RESTART_SECONDS
+        DAYS * 86_400 * 2, 2.0, INTERVAL, estimate.SAVE_SECONDS, estimate.RESTART_SECONDS
     )
     lifetimes = random.Random(seed)
     cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(RATE / 3600), fast=True)
@@ -160,6 +162,6 @@ def useful_share(seed):
 
 
 def test_the_simulated_supervisor_agrees_with_the_plan():
-    time = plan.run_time(DAYS * 24.0, INTERVAL, RATE)
+    time = estimate.run_time(DAYS * 24.0, INTERVAL, RATE)
     share = sum(map(useful_share, (1, 2, 3))) / 3
     assert share == pytest.approx(DAYS * 24.0 / time.rented_hours, abs=0.01)

@@ -1,0 +1,169 @@
+"""TPUs: chips as the compiler knows them, and slices as they are rented.
+
+A `Chip` describes the device that one compiled program runs on. On v2, v3 and v7x that is a core
+(a chip has two). On v4 the offline topology also compiles for one core, but the TPU's runtimes join
+a chip's two cores into one device ("megacore") with one memory of 32 GB: `MEGACORE` describes that
+device, and slices consist of it. On v5p the topology compiles for the joined chip. v5e and v6e have
+one core per chip.
+
+Sources: Google Cloud's pages "TPU v2", "TPU v3", ... "TPU7x" (cloud.google.com/tpu/docs) for peak
+rates and memory per chip, halved where the program runs on half a chip; clocks for v2 to v4 from
+Jouppi et al., "TPU v4" (ISCA 2023, arXiv:2304.01433, table 4), the others from peak rate divided by
+the FLOPs of the matrix units per cycle (v5e, v5p: four units of 128 x 128; v6e, and each core of
+v7x: four of 256 x 256; two FLOPs per cell). `hbm_bytes` is the memory that this compiler leaves to
+a program after its own reserve, read from its out-of-memory reports.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+from bigbird_ja.accelerators.measured import LINKS, PRICED_MFU
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.option import nearest
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Chip:
+    """The device that one compiled program runs on."""
+
+    name: str
+    topology: str  # libtpu's name of the smallest slice
+    peak_flops: float  # bfloat16 FLOP/s
+    clock_hz: float  # turns the compiler's cycles into seconds
+    hbm_bytes: int  # usable by one program
+    hbm_bytes_per_second: float
+    unit: str  # "core" or "chip": what `peak_flops` and `hbm_bytes` belong to
+    link_bytes_per_second: float  # all-reduce bandwidth of one unit's links, one direction
+    remark: str = ""
+
+
+# fmt: off
+_TABLE = (
+    # name, topology, peak FLOP/s, clock, HBM, HBM bytes/s, unit, link bytes/s
+    Chip("v2", "v2:2x2", 22.5e12, 0.70e9, int(7.48 * _GIB), 350e9, "core", 62e9),
+    Chip("v3", "v3:2x2", 61.5e12, 0.94e9, int(15.48 * _GIB), 450e9, "core", 82e9),
+    Chip("v4", "v4:2x2x1", 137.5e12, 1.05e9, int(15.25 * _GIB), 614e9, "core", 150e9,
+         "one core of two: TensorFlow's runtime joins them and their memory into one device"),
+    Chip("v5e", "v5e:2x2", 197e12, 1.5e9, int(15.75 * _GIB), 819e9, "chip", 100e9),
+    Chip("v5p", "v5p:2x2x1", 459e12, 1.75e9, int(95.74 * _GIB), 2765e9, "chip", 300e9,
+         "both cores joined"),
+    Chip("v6e", "v6e:2x2", 918e12, 1.75e9, int(31.25 * _GIB), 1640e9, "chip", 224e9),
+    Chip("v7x", "tpu7x:2x2x1", 1153.5e12, 2.2e9, int(94.74 * _GIB), 3690e9, "core", 300e9,
+         "its clock is computed from its peak rate"),
+)
+CHIPS: dict[str, Chip] = {chip.name: chip for chip in _TABLE}
+# Chips whose two cores are one device on a slice.
+MEGACORE: dict[str, Chip] = {
+    "v4": Chip("v4", "v4:2x2x1", 275e12, 1.05e9, int(30.75 * _GIB), 1228e9, "chip", 300e9,
+               "both cores joined"),
+}
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A TPU slice."""
+
+    name: str  # as Google counts: cores on v2, v3, v4, v5p and v7x, chips on v5e and v6e
+    chip: str  # as `preflight --chip` names it
+    chips: int  # the unit of prices
+    units: int  # as `preflight --chip` counts: cores where one program runs on half a chip
+    devices: int  # over which the global batch is divided
+    peak_flops: float  # bfloat16 FLOP/s of the whole slice
+    priced_mfu: float  # share of the peak where there is no preflight figure, by priced cycles
+
+    @property
+    def hosts(self) -> int:
+        """Count the virtual machines that the slice consists of."""
+        return 1 if self.chips <= _ONE_HOST.get(self.chip, 4) else math.ceil(self.chips / 4)
+
+
+# Chips, where a name counts them; elsewhere it counts cores, two to a chip.
+_COUNTS_CHIPS = ("v5e", "v6e")
+_ONE_HOST = {"v5e": 8, "v6e": 8}  # chips of the largest machine
+_SYNONYMS = {"v5litepod": "v5e", "v5lite": "v5e", "tpu7x": "v7x", "v7": "v7x"}
+_CORES_PER_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v7x": 2}  # that a program of one device runs on
+_NAME = re.compile(r"(v[0-9]+[a-z]*|tpu7x)-([0-9]+)")
+# One virtual machine of each generation.
+USUAL = ("v2-8", "v3-8", "v4-8", "v5e-8", "v5p-8", "v6e-8", "v7x-8")
+
+
+def find(name: str) -> Accelerator:
+    """Find the slice of that name: `v3-8`, `v5e-32`, `v5litepod-8`.
+
+    Raises:
+        BadInput: there is none.
+    """
+    match = _NAME.fullmatch(name)
+    chip = _SYNONYMS.get(match[1], match[1]) if match else ""
+    if match is None or chip not in CHIPS:
+        raise BadInput(
+            f"{name!r} is no TPU type{nearest(name, USUAL)}: write one such as v3-8 or v5e-32"
+            f" ({', '.join(CHIPS)})"
+        )
+    per_chip = 1 if chip in _COUNTS_CHIPS else 2
+    count = int(match[2])
+    chips = count // per_chip
+    small = [1] if chip in _COUNTS_CHIPS else []  # then 4: no machine has two chips
+    if chips * per_chip != count or (chips not in small and chips < 4) or chips & (chips - 1):
+        sizes = ", ".join(f"{chip}-{per_chip * chips}" for chips in (*small, 4, 8, 16))
+        raise BadInput(f"{name!r}: no TPU of that size: {sizes}, ...")
+    return of_chips(chip, chips)
+
+
+def of_chips(chip: str, chips: int) -> Accelerator:
+    """Make the slice with that many chips."""
+    cores = _CORES_PER_CHIP.get(chip, 1)
+    return Accelerator(
+        f"{chip}-{chips * (1 if chip in _COUNTS_CHIPS else 2)}",
+        chip,
+        chips,
+        chips * cores,
+        chips * (1 if chip in MEGACORE else cores),
+        chips * cores * CHIPS[chip].peak_flops,
+        PRICED_MFU[chip],
+    )
+
+
+def link_seconds(chip: Chip, topology: str, carried: float, count: int) -> float:
+    """Compute what so many collectives take on the links of a slice that carry so many bytes.
+
+    In a corner of a slice a chip has one link in each dimension; two where it wraps around, from 16
+    chips on, of v5p from 4. Without a public timing of the chip its rate on paper counts.
+    """
+    sizes = [int(size) for size in topology.partition(":")[2].split("x") if size != "1"]
+    if chip.name not in LINKS or not sizes:
+        return carried / chip.link_bytes_per_second
+    hop, rate = LINKS[chip.name]
+    ways = 2 if min(sizes) >= (4 if chip.name == "v5p" else 16) else 1
+    return count * hop * sum(sizes) / ways + carried / (rate * ways * len(sizes))
+
+
+def launch_type(machine: Accelerator) -> str:
+    """Name a slice for `launch --accelerator_type`: Google calls v5e `v5litepod` there."""
+    return machine.name.replace("v5e-", "v5litepod-")
+
+
+def of_topology(name: str) -> Accelerator:
+    """Find the slice that `preflight --topology` calls `v5e:2x4` or `v4:2x2x1`.
+
+    Raises:
+        BadInput: not such a name.
+    """
+    chip, _, shape = name.partition(":")
+    if chip not in CHIPS or not re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3}){1,2}", shape):
+        near = "" if chip in CHIPS else nearest(chip, CHIPS)
+        raise BadInput(
+            f"{name!r} is no topology such as v5e:2x4 or v4:2x2x1 (v4, v5p, v7x: three numbers)"
+            f"{near}; chips: {', '.join(CHIPS)}"
+        )
+    return of_chips(chip, math.prod(map(int, shape.split("x"))))
+
+
+def generation_of(accelerator_type: str) -> int:
+    """Return 3 for `v3-8`, 5 for `v5litepod-8`."""
+    match = re.match(r"(?:v|tpu)([0-9]+)", accelerator_type)
+    return int(match[1]) if match else 0

@@ -1,0 +1,66 @@
+"""Hash integers by what they belong to: the only, and stateless, source of randomness.
+
+Masks, the order of records and the held-out documents are drawn from these hashes and from nothing
+else, so they are the same after any restart, on any number of hosts and processes, and in NumPy and
+TensorFlow (`ops`). 32-bit arithmetic modulo 2**32 throughout.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# The multipliers of `lowbias32` (Chris Wellons, "Prospecting for Hash Functions", 2018): bias 0.17.
+MULTIPLIER_1 = 0x7FEB352D
+MULTIPLIER_2 = 0x846CA68B
+GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: spreads consecutive integers
+
+
+class Purpose(IntEnum):
+    """Tells what a hash is for: two purposes never share a stream."""
+
+    SHARD_ORDER = 1
+    READER_ORDER = 2
+    RECORD_ORDER = 3
+    MASK_UNITS = 4
+    MASK_ACTION = 5
+    MASK_RANDOM = 6
+    MASK_SPAN = 7
+    HELD_OUT = 8
+    SCATTER = 9
+    NEXT_SENTENCE = 10
+    MIXTURE = 11
+
+
+def mix(values: Any) -> npt.NDArray[np.uint32]:
+    """Mix 32-bit integers by a bijection whose output bits look independent of its input bits."""
+    x = np.asarray(values, dtype=np.uint32)
+    with np.errstate(over="ignore"):
+        # Operators, not ufuncs by name: NumPy reuses the memory of their intermediate results.
+        x = x ^ (x >> np.uint32(16))
+        x = x * np.uint32(MULTIPLIER_1)
+        x = x ^ (x >> np.uint32(15))
+        x = x * np.uint32(MULTIPLIER_2)
+        return x ^ (x >> np.uint32(16))
+
+
+def fold(key: Any, value: Any) -> npt.NDArray[np.uint32]:
+    """Return the key of one more coordinate, as in `fold(fold(seed_key, epoch), record)`."""
+    key = np.asarray(key, dtype=np.uint32)
+    value = np.asarray(value).astype(np.uint32)
+    with np.errstate(over="ignore"):
+        return mix(key * np.uint32(GOLDEN) + value + np.uint32(1))
+
+
+def seed_key(seed: int, purpose: int) -> int:
+    """Return the key of a seed (any integer of up to 64 bits) for one purpose."""
+    seed &= 0xFFFFFFFFFFFFFFFF
+    return int(fold(fold(fold(0, purpose), seed & 0xFFFFFFFF), seed >> 32))
+
+
+def permutation(key: Any, ids: Any) -> npt.NDArray[np.int64]:
+    """Order `ids` (int, unique, below 2**31) by the hash of each; return indices into `ids`."""
+    ids = np.asarray(ids, dtype=np.int64)
+    keys = (fold(key, ids).astype(np.int64) << 31) | ids  # unique: the id in the lower bits
+    return np.argsort(keys, kind="stable")

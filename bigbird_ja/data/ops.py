@@ -1,0 +1,169 @@
+"""Array operations that NumPy and TensorFlow spell differently, with the same results, bit for bit.
+
+The rules of masks and order are written once, with these operations, for arrays of either library.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja.data import hashing
+
+Array = Any  # of NumPy or TensorFlow
+_RUN = 32  # tokens that `TensorFlowOps.running_count` sums at once
+
+
+class ArrayOps:
+    """Operations of NumPy, and the interface of both libraries'.
+
+    Arrays are [rows, columns]; reductions keep both axes.
+    """
+
+    xp: Any = np  # has `where`, `equal`, `maximum` and others of one name in both libraries
+    bits: Any = np  # has `right_shift`
+    fold: Any = staticmethod(hashing.fold)
+    permutation: Any = staticmethod(hashing.permutation)
+    # [rows, columns] to [rows, 1].
+    any: Any = staticmethod(partial(np.any, axis=1, keepdims=True))
+    max: Any = staticmethod(partial(np.max, axis=1, keepdims=True))
+    min: Any = staticmethod(partial(np.min, axis=1, keepdims=True))
+    count: Any = staticmethod(partial(np.sum, axis=1, keepdims=True))  # of true values: int
+    # Of each row the value in the column of [rows, 1].
+    at_column: Any = staticmethod(partial(np.take_along_axis, axis=1))
+    # The true values of a row up to each place, that one included: int32 [rows, columns].
+    running_count: Any = staticmethod(partial(np.cumsum, axis=1, dtype=np.int32))
+    nonzero: Any = staticmethod(np.nonzero)  # row and column of each true value, row by row
+    gather: Any = staticmethod(operator.getitem)  # values, or rows, by indices
+    select: Any = staticmethod(operator.getitem)  # values by a mask
+    at: Any = staticmethod(lambda values, row, column: values[row, column])
+    concat: Any = staticmethod(np.concatenate)
+    count_up: Any = staticmethod(lambda like: np.arange(len(like)))  # 0, 1, ...
+
+    def cast(self, values: Array, kind: str) -> Array:
+        """Convert values to another type."""
+        return np.asarray(values).astype(kind)
+
+    def nth_highest(self, values: Array, more: Array, n: int) -> Array:
+        """Return the n-th highest of `values` and `more`, side by side: [rows, 1]."""
+        both = np.concatenate([values, more], axis=1)
+        place = both.shape[1] - n
+        return np.partition(both, place, axis=1)[:, place : place + 1]
+
+    def replace_rows(
+        self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
+    ) -> Array:
+        """Replace the rows in which `where` [rows, 1] is true by `by(*arguments)` of those rows."""
+        rows = np.flatnonzero(where)
+        values[rows] = by(*(argument[rows] for argument in arguments))
+        return values
+
+    def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
+        """Copy `values` with other ones at some places."""
+        result = values.copy()
+        result[row, column] = by
+        return result
+
+    def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
+        """Put values at their places in [rows of `like`, n]; elsewhere it is 0."""
+        result = np.zeros((len(like), n), values.dtype)
+        result[row, column] = values
+        return result
+
+
+NUMPY = ArrayOps()
+
+
+class TensorFlowOps(ArrayOps):
+    """Operations in TensorFlow's graph.
+
+    No Python callback is called, so they run wherever `tf.data` does.
+    """
+
+    def __init__(self) -> None:
+        """Import TensorFlow, which a process that makes data doesn't need."""
+        import tensorflow as tf
+
+        self.xp, self.bits = tf, tf.bitwise
+        self.any = partial(tf.reduce_any, axis=1, keepdims=True)
+        self.max = partial(tf.reduce_max, axis=1, keepdims=True)
+        self.min = partial(tf.reduce_min, axis=1, keepdims=True)
+        self.at_column = partial(tf.gather, batch_dims=1)
+        self.gather, self.select = tf.gather, tf.boolean_mask
+        self.concat = partial(tf.concat, axis=0)
+        self.count_up = lambda like: tf.range(tf.shape(like, tf.int64)[0])
+        self.nonzero = lambda values: tf.unstack(tf.where(values), axis=1)
+        self.at = lambda values, *place: tf.gather_nd(values, tf.stack(place, axis=1))
+
+    def cast(self, values: Array, kind: str) -> Array:
+        """Implement `ArrayOps.cast`."""
+        return self.xp.cast(values, kind)
+
+    def fold(self, key: Any, value: Any) -> Array:
+        """Compute `hashing.fold`; `key` may be a Python integer, `value` a NumPy array."""
+        tf = self.xp
+
+        def xor_shift(x: Array, bits: int) -> Array:
+            return tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, np.uint32(bits)))
+
+        key = key if tf.is_tensor(key) else tf.constant(key, tf.uint32)
+        x = key * np.uint32(hashing.GOLDEN) + tf.cast(value, tf.uint32) + np.uint32(1)
+        x = xor_shift(x, 16) * np.uint32(hashing.MULTIPLIER_1)
+        x = xor_shift(x, 15) * np.uint32(hashing.MULTIPLIER_2)
+        return xor_shift(x, 16)
+
+    def permutation(self, key: Any, ids: Any) -> Array:
+        """Compute `hashing.permutation` of int64."""
+        tf = self.xp
+        keys = tf.cast(self.fold(key, ids), tf.int64) * (1 << 31) + ids
+        return tf.cast(tf.argsort(keys), tf.int64)
+
+    def count(self, values: Array) -> Array:
+        """Implement `ArrayOps.count`."""
+        tf = self.xp
+        return tf.reduce_sum(tf.cast(values, tf.int32), axis=1, keepdims=True)
+
+    def running_count(self, values: Array) -> Array:
+        """Implement `ArrayOps.running_count`.
+
+        A product with a triangle of ones sums short runs, and a cumulative sum their totals:
+        several times as fast as `tf.cumsum` along the whole row. Integers below 2**24 are exact.
+        """
+        tf = self.xp
+        length = values.shape[1]
+        short = tf.cast(tf.pad(values, [[0, 0], [0, -length % _RUN]]), tf.float32)
+        triangle = tf.constant(np.triu(np.ones((_RUN, _RUN), np.float32)))
+        within = tf.matmul(tf.reshape(short, [-1, _RUN]), triangle)
+        within = tf.reshape(within, [-1, short.shape[1] // _RUN, _RUN])
+        before = tf.cumsum(within[:, :, -1], axis=1, exclusive=True)
+        counts = tf.reshape(within + before[:, :, None], [-1, short.shape[1]])[:, :length]
+        return tf.cast(counts, tf.int32)
+
+    def nth_highest(self, values: Array, more: Array, n: int) -> Array:
+        """Implement `ArrayOps.nth_highest`."""
+        tf = self.xp
+        both = tf.concat([values, more], axis=1)
+        return tf.raw_ops.NthElement(input=both, n=n - 1, reverse=True)[:, None]
+
+    def replace_rows(
+        self, values: Array, where: Array, by: Callable[..., Array], arguments: Sequence[Array]
+    ) -> Array:
+        """Implement `ArrayOps.replace_rows`."""
+        tf = self.xp
+        rows = tf.where(where[:, 0])[:, 0]
+        replaced = by(*(tf.gather(argument, rows) for argument in arguments))
+        return tf.tensor_scatter_nd_update(values, rows[:, None], replaced)
+
+    def replace(self, values: Array, row: Array, column: Array, by: Array) -> Array:
+        """Implement `ArrayOps.replace`."""
+        tf = self.xp
+        return tf.tensor_scatter_nd_update(values, tf.stack([row, column], axis=1), by)
+
+    def scatter(self, row: Array, column: Array, values: Array, like: Array, n: int) -> Array:
+        """Implement `ArrayOps.scatter`."""
+        tf = self.xp
+        shape = tf.cast(tf.stack([tf.shape(like)[0], n]), tf.int64)
+        dense = tf.scatter_nd(tf.stack([row, column], axis=1), values, shape)
+        return tf.ensure_shape(dense, [like.shape[0], n])

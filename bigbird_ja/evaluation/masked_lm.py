@@ -1,0 +1,251 @@
+"""Masked-LM loss and accuracy on held-out records; the masks are the same for every model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bigbird_ja import storage
+from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
+from bigbird_ja.evaluation.preview import Arrays, preview
+
+if TYPE_CHECKING:
+    from bigbird_ja.model.forward import Model
+
+# Tokens in one batch: small enough for a laptop, large enough to keep a GPU busy.
+_TOKENS_PER_BATCH = 16_384
+_MAX_BATCH = 32
+NO_DISTANCE = -1
+
+
+@dataclass(frozen=True)
+class BatchShare:
+    """Chooses a process's batches, where several share them: `index`, `index + count`, ..."""
+
+    index: int = 0
+    count: int = 1
+    # This process's arrays -> those of all processes; None where another one summarises them.
+    gather: Callable[[Arrays], Sequence[Arrays] | None] = lambda arrays: [arrays]
+
+
+def batch_size(seq_length: int) -> int:
+    """Return the records per batch; results do not depend on it."""
+    return max(1, min(_MAX_BATCH, _TOKENS_PER_BATCH // seq_length))
+
+
+def evaluate_model(
+    forward: Model,
+    data_dir: str,
+    manifest: Manifest,
+    max_batches: int | None = None,
+    tick: Callable[[], None] = lambda: None,
+    part: BatchShare | None = None,
+) -> dict[str, Any] | None:
+    """Evaluate a model on the held-out records.
+
+    Args:
+        forward: the model on a device.
+        data_dir: the data set, on disk or gs://.
+        manifest: of `data_dir`.
+        max_batches: stops after so many batches of `batch_size(seq_length)` records.
+        tick: called after each batch.
+        part: which batches this process evaluates; None: all.
+
+    Returns:
+        Of `summarise`; `examples` (of `preview`), `data_fingerprint`, `max_batches`,
+        `seconds`. None in a process that does not put the parts together.
+
+    Raises:
+        BadInput: no held-out records.
+    """
+    from bigbird_ja.data import check, pipeline
+    from bigbird_ja.text.load import tokenizer_of
+
+    part = part or BatchShare()
+    start = time.monotonic()
+    size = batch_size(manifest.seq_length)
+    records = pipeline.eval_batches(manifest, data_dir, batch_size=size)
+    batches = records.enumerate()
+    if max_batches:
+        batches = batches.take(max_batches)
+    tokenizer = None
+    if manifest.tokenizer_sha256:
+        path = storage.join(data_dir, TOKENIZER_NAME)
+        tokenizer = tokenizer_of(storage.read_bytes(path), path)
+    with check.named_damage(manifest, data_dir, ("eval",)):
+        measured = _measure(forward, batches.shard(part.count, part.index), manifest, tick)
+    parts = part.gather(measured)
+    if parts is None:
+        return None
+    examples = []
+    if tokenizer:
+        shown = next(iter(records.as_numpy_iterator()))
+        examples = preview(forward, tokenizer, shown)
+    names = {name for arrays in parts for name in arrays}
+    collected = {name: np.concatenate([p[name] for p in parts if name in p]) for name in names}
+    return {
+        **summarise(collected, manifest, tokenizer.characters if tokenizer else None),
+        "examples": examples,
+        "data_fingerprint": manifest.fingerprint,
+        "max_batches": max_batches,
+        "seconds": round(time.monotonic() - start, 2),
+    }
+
+
+def _measure(
+    forward: Model, batches: Iterable[Any], manifest: Manifest, tick: Callable[[], None]
+) -> dict[str, np.ndarray]:
+    """Collect `_predictions` over numbered batches."""
+    columns: dict[str, list[np.ndarray]] = {}
+    for number, batch in batches:
+        arrays = {name: value.numpy() for name, value in batch.items()}
+        metrics = forward.metrics(batch)
+        first = int(number) * len(arrays["input_ids"])
+        for name, values in _predictions({**arrays, **metrics}, first, manifest).items():
+            columns.setdefault(name, []).append(values)
+        tick()
+    return {name: np.concatenate(values) for name, values in columns.items()}
+
+
+def _predictions(batch: Arrays, first: int, manifest: Manifest) -> dict[str, np.ndarray]:
+    """Return a flat array per quantity over a batch's predictions.
+
+    Those of `next_sentence_*` and `rows`, the records' numbers, are over its sequences.
+
+    Args:
+        batch: the records, and what `forward.metrics` returned for them.
+        first: number of the batch's first record.
+        manifest: of the data.
+    """
+    counted = batch["masked_lm_weights"] > 0
+    is_record = batch["input_ids"][:, 0] != manifest.pad_id
+    positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
+    columns = {
+        "loss": batch["masked_lm_losses"][counted],
+        "accuracy": batch["masked_lm_correct"][counted],
+        "position": positions[counted],
+        "distance": distances_to_same_piece(batch["input_ids"], positions, ids)[counted],
+        "id": ids[counted],
+        "rows": np.flatnonzero(is_record) + first,
+    }
+    for name in ("next_sentence_losses", "next_sentence_correct"):
+        if name in batch:
+            columns[name] = batch[name][is_record]
+    return columns
+
+
+def summarise(
+    collected: Arrays, manifest: Manifest, characters: np.ndarray | None
+) -> dict[str, Any]:
+    """Compute the results from flat arrays over all predictions.
+
+    Args:
+        collected: `loss`, `accuracy`, `position`, `distance`, `id` [predictions]; `rows`
+            [sequences]; `next_sentence_*` [sequences] where trained.
+        manifest: of the data.
+        characters: int [vocabulary], how many characters each piece writes; None where unknown.
+
+    Returns:
+        `masked_lm_loss` (nats per prediction), `masked_lm_accuracy`, `perplexity`,
+        `bits_per_character` (of the masked text; None where unknown), `predictions`, `sequences`,
+        `by_position`, `by_distance` (to the nearest visible token of the same piece),
+        `next_sentence_loss` and `next_sentence_accuracy` where trained.
+    """
+    losses = collected["loss"]
+    loss = float(losses.mean(dtype=np.float64)) if len(losses) else 0.0
+    means = {name: collected[name] for name in ("loss", "accuracy")}
+    length = manifest.seq_length
+    result: dict[str, Any] = {
+        "masked_lm_loss": loss,
+        "masked_lm_accuracy": float(collected["accuracy"].mean(dtype=np.float64)),
+        "perplexity": math.exp(min(loss, 700.0)),
+        "bits_per_character": None,
+        "predictions": len(losses),
+        "sequences": len(collected["rows"]),
+        "by_position": bucket_means(position_edges(length), collected["position"], means),
+        "by_distance": bucket_means(distance_edges(length), collected["distance"], means),
+    }
+    if characters is not None:
+        written = max(1, int(characters[collected["id"]].sum()))
+        result["bits_per_character"] = float(losses.sum(dtype=np.float64)) / math.log(2) / written
+    for name, key in (("loss", "next_sentence_losses"), ("accuracy", "next_sentence_correct")):
+        if key in collected:
+            result[f"next_sentence_{name}"] = float(collected[key].mean(dtype=np.float64))
+    return result
+
+
+def position_edges(seq_length: int, count: int = 8) -> list[int]:
+    """Return `count` buckets of equal width over a sequence: their starts, and the end."""
+    count = min(count, seq_length)
+    return [seq_length * i // count for i in range(count + 1)]
+
+
+def distance_edges(seq_length: int, first: int = 16) -> list[int]:
+    """Return buckets that double in width: 0, 16, 32, ... up to the sequence's length."""
+    edges = [0]
+    while first < seq_length:
+        edges.append(first)
+        first *= 2
+    return [*edges, seq_length]
+
+
+def distances_to_same_piece(
+    input_ids: np.ndarray, positions: np.ndarray, ids: np.ndarray
+) -> np.ndarray:
+    """Measure how far each masked token is from the nearest visible token of the same piece.
+
+    Args:
+        input_ids: int [b, S], what the model reads (masked).
+        positions: int [b, P], of the predictions.
+        ids: int [b, P], what was there.
+
+    Returns:
+        int64 [b, P], in tokens, on either side; `NO_DISTANCE` where the sequence shows the piece
+        nowhere else.
+    """
+    batch, length = input_ids.shape
+    distances = np.full(positions.shape, NO_DISTANCE, np.int64)
+    places = np.arange(length, dtype=np.int64)
+    for row in range(batch):
+        # Sorted by piece, then by place: the nearest ones are neighbours in this order.
+        keys = np.sort(input_ids[row].astype(np.int64) * length + places)
+        wanted = ids[row].astype(np.int64) * length + positions[row]
+        before = np.searchsorted(keys, wanted, side="left") - 1
+        after = np.searchsorted(keys, wanted, side="right")
+        for index in (before, after):
+            inside = (index >= 0) & (index < length)
+            key = keys[np.clip(index, 0, length - 1)]
+            same = inside & (key // length == ids[row])
+            gap = np.abs(key - wanted)
+            nearer = same & ((distances[row] == NO_DISTANCE) | (gap < distances[row]))
+            distances[row][nearer] = gap[nearer]
+    return distances
+
+
+def bucket_means(edges: Sequence[int], values: np.ndarray, columns: Arrays) -> list[dict[str, Any]]:
+    """Compute means per bucket.
+
+    Args:
+        edges: ascending; bucket i holds edges[i] <= value < edges[i + 1].
+        values: int [n], what is sorted by.
+        columns: name -> float [n], what is averaged.
+
+    Returns:
+        One dict per bucket that holds anything: `from`, `to` (exclusive), `count`, and the means.
+        Values below the first edge (`NO_DISTANCE`) come last, with `from` and `to` None.
+    """
+    spans: list[Any] = [*pairwise(edges), (None, None)]
+    rows = []
+    for start, end in spans:
+        chosen = values < edges[0] if start is None else (values >= start) & (values < end)
+        if chosen.any():
+            row = {"from": start, "to": end, "count": int(chosen.sum())}
+            means = {name: float(c[chosen].mean(dtype=np.float64)) for name, c in columns.items()}
+            rows.append(row | means)
+    return rows

@@ -1,0 +1,67 @@
+"""Words of held-out records, masked and filled in: shown while a model learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from bigbird_ja.model.forward import Model
+    from bigbird_ja.text.tokenizer import Tokenizer
+
+Arrays = Mapping[str, np.ndarray]
+# Masked words that are shown, and tokens on each side of one.
+_PREVIEWS = 3
+_PREVIEW_TOKENS = 24
+
+
+def preview(forward: Model, tokenizer: Tokenizer, batch: Arrays) -> list[dict[str, Any]]:
+    """Mask single words of held-out records, each with its neighborhood, and fill them in.
+
+    Args:
+        forward: the model on a device.
+        tokenizer: of the records.
+        batch: the first held-out records.
+
+    Returns:
+        For each: `before` and `after` the mask, `truth` (the masked token), the `guess` (a token)
+        and its `probability`.
+    """
+    special, written = tokenizer.special, tokenizer.written
+    row, slot = np.nonzero(batch["masked_lm_weights"] > 0)
+    column, truth = batch["masked_lm_positions"][row, slot], batch["masked_lm_ids"][row, slot]
+    tokens = batch["input_ids"].copy()
+    tokens[row, column] = truth
+    is_word = [len(w := written[i].strip("▁")) > 1 and w.isalnum() for i in truth]
+    candidates = np.flatnonzero(is_word if any(is_word) else tokenizer.is_text_piece[truth])
+    chosen = candidates[:: max(1, len(candidates) // _PREVIEWS)][:_PREVIEWS]
+    if not len(chosen):
+        return []
+    filled: list[dict[str, Any]] = []
+    rows = []
+    for one in chosen:
+        line, at = tokens[row[one]], int(column[one])
+        ends = np.flatnonzero(np.isin(line, (special.cls, special.sep, special.pad)))
+        first = max(at - _PREVIEW_TOKENS, *(ends[ends < at] + 1))
+        last = min([at + _PREVIEW_TOKENS, *ends[ends > at]])
+        before, after = line[first:at].tolist(), line[at + 1 : last].tolist()
+        rows.append([special.cls, *before, special.mask, *after, special.sep])
+        filled.append(
+            {
+                "before": tokenizer.shown(before),
+                "after": tokenizer.shown(after),
+                "truth": tokenizer.shown([truth[one]]).strip(),
+            }
+        )
+    longest = max(map(len, rows))
+    ids = np.array([ids + [special.pad] * (longest - len(ids)) for ids in rows])
+    places = np.array([[ids.index(special.mask)] for ids in rows])
+    scores = forward.log_probabilities(ids, places)[:, 0, : tokenizer.vocab_size]
+    for sentence, scored in zip(filled, scores, strict=True):
+        best = int(scored.argmax())
+        sentence["guess"] = tokenizer.shown([best]).strip()
+        sentence["probability"] = round(math.exp(float(scored[best])), 4)
+    return filled

@@ -1,0 +1,368 @@
+"""Computes tokens, hours and money of a run, a row for each machine and pricing."""
+
+import contextlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Annotated, TypedDict
+
+from msgspec import Meta
+
+from bigbird_ja.accelerators import chips, environment
+from bigbird_ja.accelerators.chips import Accelerator
+from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, REACHED, REACHED_RANGE
+from bigbird_ja.accelerators.prices import PRICINGS, Prices
+from bigbird_ja.model.params import model_flops
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings import Data
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.storage import decode
+
+SECONDS_PER_HOUR = 3600.0
+LEAST_STEP_SECONDS = 5e-3  # of a step that a host starts, assumed: it limits tiny models
+
+# Wiki40b Japanese (TFDS wiki40b/ja, train split) as our background states it, and what the 2021
+# tokenizer makes of it. Used only where there is no data set, and printed as an assumption.
+WIKI40B_JA_BYTES = 1.9e9
+BYTES_PER_TOKEN = 6.0  # Japanese UTF-8 text in a vocabulary of 32,000 pieces: two characters
+
+# Assumed (docs/design/launch.md): a checkpoint stops training so long; a machine that is READY has
+# its first step so much later (boot, install, compile, restore); and so long nothing is billed,
+# until a preemption is noticed and the next machine is there.
+SAVE_SECONDS, RESTART_SECONDS, ABSENT_SECONDS = 15.0, 360.0, 300.0
+
+Rate = Annotated[float, Meta(gt=0, le=1e15)]  # tokens per second
+Cycles = Annotated[float, Meta(ge=0, le=1e18)]  # of one step
+
+
+class Step(TypedDict, total=False):
+    """Names what is read of a compiled step; a rate is None where the step does not fit."""
+
+    priced_cycles: Cycles | None  # the rates are computed from these
+    code_cycles: Cycles | None  # by machine code, where there is any
+    code_coverage: Annotated[float, Meta(ge=0, le=1)] | None  # the share of it that is counted
+    fits: bool
+    seq_length: Annotated[int, Meta(ge=1, le=1 << 30)]
+
+
+class ChipResult(Step):
+    """Names what is read of the step on one chip."""
+
+    chip: str
+    tokens_per_second_per_core: Rate | None
+
+
+class SliceResult(Step):
+    """Names what is read of the step on a whole slice."""
+
+    topology: Annotated[str, Meta(pattern=r"^[a-z0-9]+:\d{1,4}(x\d{1,4}){1,2}\Z")]
+    tokens_per_second: Rate | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """Holds what is read of a file of `preflight --output`."""
+
+    chips: list[ChipResult]
+    topologies: list[SliceResult] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)  # of the compiler
+
+
+def load_results(path: str) -> Results:
+    """Read a file of `preflight --output`.
+
+    Raises:
+        BadInput: no such file, or not a result of `preflight --output`.
+    """
+    advice = "not a result of `bigbird-ja preflight --output`"
+    try:
+        return decode.read_json(path, Results, advice)
+    except FileNotFoundError as error:
+        raise BadInput(f"{path}: no such file: `bigbird-ja preflight --output {path}`") from error
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run as it is planned, with the results of `preflight` for it."""
+
+    config: Config
+    data: Data
+    results: Results = Results([], versions=environment.COMPILER)
+    preemptions_per_hour: float = 0.25  # of a spot machine: one in four hours, assumed
+
+    @property
+    def tokens(self) -> int:
+        """Count the positions of all steps; with full sequences (99 %) they are tokens."""
+        steps = self.config.training.num_train_steps
+        return steps * tokens_per_step(self.config, self.data)
+
+    @property
+    def checkpoint_interval(self) -> float:
+        """Return seconds of training between two checkpoints: an hour without saving by time."""
+        return 60 * (self.config.checkpoints.save_every_minutes or 60.0)
+
+
+def tokens_per_step(config: Config, data: Data) -> int:
+    """Count positions per optimiser step."""
+    return config.training.global_batch_size * data.seq_length
+
+
+@dataclass(frozen=True)
+class MachineRate:
+    """The rate of training on a machine, and the source of the figure."""
+
+    tokens_per_second: float  # of the whole machine
+    source: str
+    fits: bool | None = None  # by preflight; None where it has no entry for the machine
+
+
+def rate_of(machine: Accelerator, run: Plan) -> MachineRate:
+    """Compute tokens per second, by preflight where the step was compiled and fits.
+
+    Else by the share of the peak that it counts for a base model. By machine code, of which
+    `REACHED` is taken, where there is any, else by BigBird's priced cycles. A whole slice is
+    compiled with the sums over its devices, so it goes before a chip.
+    """
+    rate = _rate(machine, run)
+    most = tokens_per_step(run.config, run.data) / LEAST_STEP_SECONDS
+    if rate.tokens_per_second <= most:
+        return rate
+    return MachineRate(most, f"{LEAST_STEP_SECONDS * 1e3:.0f} ms a step, assumed", rate.fits)
+
+
+def _rate(machine: Accelerator, run: Plan) -> MachineRate:
+    slices = run.results.topologies
+    whole = next((s for s in slices if chips.of_topology(s["topology"]) == machine), None)
+    chip = next((one for one in run.results.chips if one["chip"] == machine.chip), None)
+    if whole and (rate := whole["tokens_per_second"]):
+        return _compiled_rate(whole, rate, f"preflight {whole['topology']}")
+    if chip and not whole and (rate := chip["tokens_per_second_per_core"]):
+        return _compiled_rate(chip, rate * machine.units, "preflight, one chip")
+    step = whole or chip
+    fits = step.get("fits", True) if step else None
+    code_mfu = CODE_MFU[run.config.model.architecture].get(machine.chip)
+    share = REACHED * code_mfu if code_mfu else machine.priced_mfu
+    basis = f"{REACHED:g} x machine code" if code_mfu else "priced cycles"
+    flops = model_flops(run.config, run.data, 1) / run.data.seq_length  # per token
+    return MachineRate(machine.peak_flops * share / flops, f"MFU {share:.0%}, {basis}", fits)
+
+
+def _compiled_rate(step: Step, rate: float, source: str) -> MachineRate:
+    """Correct a rate of `preflight`.
+
+    The rates in `preflight`'s results are by priced cycles, which charge several times too much for
+    data that stay in fast memory (docs/design/preflight.md). So the rate is by machine code where
+    nearly all of the step was counted; that leaves out what no compiler knows, such as
+    memory stalls.
+    """
+    basis = "priced cycles"
+    priced, code = step.get("priced_cycles"), step.get("code_cycles")
+    if priced and code and (step.get("code_coverage") or 0.0) >= COUNTED:
+        basis = f"{REACHED:g} x machine code"
+        rate *= REACHED * priced / code
+    return MachineRate(rate, f"{source}, {basis}", step.get("fits", True))
+
+
+@dataclass(frozen=True)
+class RunTime:
+    """Expected hours of one run."""
+
+    rented_hours: float  # with saves, restarts and lost work
+    wall_hours: float  # with the time between machines
+    preemptions: float
+
+
+def run_time(training_hours: float, interval: float, rate: float) -> RunTime | None:
+    """Compute expected hours with preemptions as a Poisson process over rented time.
+
+    Each preemption repeats half a checkpoint interval on average and waits for the restart. With
+    T the interval in seconds, s the save, R the restart and r the rate per rented hour, rented
+    hours H of U hours of training solve H = U (1 + s/T) + r H (T/2 + s/2 + R).
+
+    Returns:
+        None where preemptions are so frequent that the run would never end.
+    """
+    busy = training_hours * (1 + SAVE_SECONDS / interval)
+    restart = RESTART_SECONDS / SECONDS_PER_HOUR
+    lost = (interval + SAVE_SECONDS) / 2 / SECONDS_PER_HOUR + restart
+    share = 1 - rate * lost
+    if share <= 0:
+        return None
+    rented = (busy + restart) / share
+    preemptions = rate * rented
+    wall = rented + (preemptions + 1) * ABSENT_SECONDS / SECONDS_PER_HOUR
+    return RunTime(rented, wall, preemptions)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One machine and pricing. `None`: not known, or preemptions are too frequent to finish."""
+
+    accelerator: str
+    pricing: str  # on_demand, spot, or who lends a free machine
+    zone: str | None  # first of `zones`
+    zones: tuple[str, ...]  # that `launch` tries; empty for a free machine
+    tokens_per_second: float
+    rate_source: str
+    usd_per_hour: float | None
+    training_hours: float  # without preemptions, saving or restarts
+    hours: float | None  # rented: with saves, restarts and lost work
+    wall_hours: float | None  # with the time between machines; None for a free one, too
+    preemptions: float | None
+    cost_usd: float | None
+    # The least and the most of these, with the rate anywhere in its interval: `REACHED_RANGE`.
+    hours_range: tuple[float, float] | None
+    wall_hours_range: tuple[float, float] | None
+    cost_usd_range: tuple[float, float] | None
+    fits: bool | None  # by preflight; None where there is no figure
+    divides: bool  # the global batch, over the machine's devices and accumulation steps
+    note: str  # all doubts, in a few words
+
+
+def make_rows(
+    runs: Sequence[Plan], prices: Prices, names: Sequence[str] = (), near: str = ""
+) -> list[Row]:
+    """Make one row per machine and pricing, cheapest first; those without a price come last.
+
+    Args:
+        runs: one after the other on each machine; a row has their sums.
+        prices: each row has the zones that `launch` tries, at the price of the dearest.
+        names: these machines only; by default one of each TPU, the slices in the runs' results
+            and the free machines.
+        near: region of the bucket; see `Prices.usual_zones`.
+
+    Raises:
+        BadInput: no machine has that name.
+    """
+    machines = [chips.find(name) for name in names or chips.USUAL]
+    if not names:
+        slices = [one for run in runs for one in run.results.topologies]
+        machines += [chips.of_topology(one["topology"]) for one in slices]
+    rows = [
+        make_row(runs, chips.find(free.machine), provider, (), 0.0, free.note)
+        for provider, free in ({} if names else prices.free).items()
+    ]
+    for machine in dict.fromkeys(machines):
+        for pricing in PRICINGS:
+            zones, price = prices.usual_zones(machine.name, pricing, near), None
+            with contextlib.suppress(BadInput):  # no price is known
+                price = prices.per_hour(machine.name, pricing, zones)
+            rows += [make_row(runs, machine, pricing, zones, price)] if zones else []
+    return sorted(rows, key=lambda row: math.inf if row.cost_usd is None else row.cost_usd)
+
+
+def make_row(
+    runs: Sequence[Plan],
+    machine: Accelerator,
+    pricing: str,
+    zones: Sequence[str],
+    price: float | None,
+    free_note: str = "",
+) -> Row:
+    """Make one row: a machine at its price in some zones, in US dollars per hour, if it is known.
+
+    A free machine has who lends it as its pricing, no zone, and no date of completion, since it is
+    lent for some hours at a time.
+    """
+    rates, tokens = [rate_of(machine, run) for run in runs], [run.tokens for run in runs]
+    seconds = [n / rate.tokens_per_second for n, rate in zip(tokens, rates, strict=True)]
+    is_dated, ends = pricing in PRICINGS, (REACHED / share for share in reversed(REACHED_RANGE))
+    times, *extremes = (_times(runs, seconds, slower, pricing) for slower in (1.0, *ends))
+    odd = next(filter(None, (_indivisible(run, machine) for run in runs)), "")
+    fits = [rate.fits for rate in rates]
+    doubts = (
+        "does not fit" if False in fits else "",
+        odd,
+        f"{machine.hosts} hosts" if machine.hosts > 1 else "",
+        free_note,
+        "" if price is not None else "no price is known: --price_file",
+    )
+    return Row(
+        accelerator=machine.name,
+        pricing=pricing,
+        zone=next(iter(zones), None),
+        zones=tuple(zones),
+        tokens_per_second=sum(tokens) / sum(seconds),
+        rate_source="; ".join(dict.fromkeys(rate.source for rate in rates)),
+        usd_per_hour=price,
+        training_hours=sum(seconds) / SECONDS_PER_HOUR,
+        hours=_total(times, "rented_hours"),
+        wall_hours=_total(times, "wall_hours") if is_dated else None,
+        preemptions=_total(times, "preemptions") if is_dated else None,
+        cost_usd=_total(times, "rented_hours", price),
+        hours_range=_range(extremes, "rented_hours"),
+        wall_hours_range=_range(extremes, "wall_hours") if is_dated else None,
+        cost_usd_range=_range(extremes, "rented_hours", price),
+        fits=None if None in fits else all(fits),
+        divides=not odd,
+        note="; ".join(filter(None, doubts)),
+    )
+
+
+def affordable_share(run: Plan, row: Row, budget: float) -> float | None:
+    """Compute how much of a run's training a budget pays for; the inverse of `run_time`.
+
+    Args:
+        run: the only run of the row.
+        row: a rented machine.
+        budget: US dollars.
+
+    Returns:
+        The share of the run's steps, above 1 if money is left; None if the price is unknown or
+        preemptions are too frequent.
+    """
+    rate = run.preemptions_per_hour if row.pricing == "spot" else 0.0
+    start = run_time(0.0, run.checkpoint_interval, rate)  # the rest is in proportion to training
+    if not row.usd_per_hour or row.hours is None or start is None:
+        return None
+    hours = budget / row.usd_per_hour - start.rented_hours
+    return max(0.0, hours / (row.hours - start.rented_hours))
+
+
+def _times(
+    runs: Sequence[Plan], seconds: Sequence[float], slower: float, pricing: str
+) -> list[RunTime | None]:
+    """Compute each run's expected hours, from seconds of training, each times `slower`."""
+    return [
+        run_time(
+            slower * each / SECONDS_PER_HOUR,
+            run.checkpoint_interval,
+            run.preemptions_per_hour if pricing == "spot" else 0.0,
+        )
+        for each, run in zip(seconds, runs, strict=True)
+    ]
+
+
+def _range(
+    extremes: Sequence[list[RunTime | None]], name: str, price: float | None = 1.0
+) -> tuple[float, float] | None:
+    """Sum one figure of the fastest and of the slowest runs, as `_total` does."""
+    low, high = (_total(times, name, price) for times in extremes)
+    return None if low is None or high is None else (low, high)
+
+
+def _total(times: Sequence[RunTime | None], name: str, price: float | None = 1.0) -> float | None:
+    """Sum one figure of several runs, times a price; None where it is unknown or never ends."""
+    return None if None in times or price is None else sum(map(attrgetter(name), times)) * price
+
+
+def _indivisible(run: Plan, machine: Accelerator) -> str:
+    """Say that the global batch does not divide over the devices; "" where it does."""
+    training = run.config.training
+    parts = machine.devices * training.gradient_accumulation_steps
+    batch = training.global_batch_size
+    return f"a batch of {batch} does not divide by {parts}" if batch % parts else ""
+
+
+def cheapest(rows: Sequence[Row]) -> Row | None:
+    """Choose the cheapest row that can finish, as far as is known; of equal ones the fastest.
+
+    Never a free machine: these have no date of completion.
+    """
+    able = [
+        row
+        for row in rows
+        if row.divides and row.fits is not False and None not in (row.cost_usd, row.wall_hours)
+    ]
+    return min(able, key=attrgetter("cost_usd", "wall_hours"), default=None)

@@ -1,0 +1,229 @@
+"""One HTML page about runs, from their logs: everything inline, nothing fetched."""
+
+import datetime
+import html
+import importlib.resources
+import os
+import string
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bigbird_ja import __version__, storage
+from bigbird_ja.process.console import human_time
+from bigbird_ja.report.charts import NUM_COLOURS, Series, bar_chart, line_chart
+from bigbird_ja.report.run_logs import RunLogs
+from bigbird_ja.settings.schema import Config, used_by
+from bigbird_ja.settings.values import flatten
+
+
+def page(runs: Sequence[RunLogs], now: float, folder: str = "") -> str:
+    """Return the page.
+
+    Args:
+        runs: in the order of their colours.
+        now: UNIX seconds, for the line that says when it was written.
+        folder: of the page, from which profiles are linked.
+    """
+    template = importlib.resources.files("bigbird_ja.report").joinpath("template.html")
+    written = datetime.datetime.fromtimestamp(now, datetime.timezone.utc)
+    parts: dict[str, list[str]] = {
+        "cards": [_card(run, index, folder) for index, run in enumerate(runs)],
+        "training": _training(runs),
+        "evaluation": _evaluation(runs),
+        "examples": [_examples(run) for run in runs],
+        "facts": [
+            _table("Settings that are not defaults", runs, _changed_settings),
+            _table("Environment", runs, _environment),
+            *([_table("Measured", runs, _measured)] if any(run.measured for run in runs) else []),
+        ],
+    }
+    return string.Template(template.read_text(encoding="utf-8")).substitute(
+        {name: "\n".join(part) for name, part in parts.items()},
+        names=_escape(", ".join(run.name for run in runs)),
+        written=f"{written:%Y-%m-%d %H:%M:%S} UTC",
+        version=__version__,
+    )
+
+
+def _escape(value: Any) -> str:
+    return html.escape(str(value))
+
+
+def _card(run: RunLogs, index: int, folder: str) -> str:
+    """Show the numbers that one looks for first."""
+
+    def number(value: Any, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    last: Mapping[str, Any] = run.metrics[-1] if run.metrics else {}
+    total = run.total_steps
+    seconds = run.eta_seconds if run.is_running else run.train_seconds
+    facts = {
+        "step": f"{run.step:,}" + (f" / {total:,}" if total else ""),
+        "loss": number(last.get("loss"), ".4f"),
+        "masked-LM accuracy": number(last.get("masked_lm_accuracy"), ".2%"),
+        "tokens per second": number(last.get("tokens_per_second"), ",.0f"),
+        "ETA" if run.is_running else "trained for": "-" if seconds is None else human_time(seconds),
+        "interruptions": f"{run.interruptions:,}",
+        "preemptions": f"{run.count('preempted'):,}",
+    }
+    if run.cost_usd is not None:
+        facts["cost so far"] = f"${run.cost_usd:,.2f}"
+    if run.evaluations:
+        facts["held-out loss"] = number(run.newest_evaluation["masked_lm_loss"], ".4f")
+    cells = "".join(f"<div><span>{k}</span><b>{_escape(v)}</b></div>" for k, v in facts.items())
+    kind, state = _state(run)
+    share = min(1.0, run.step / total) if total else 0.0
+    return (
+        f'<div class="card"><strong>{_escape(run.name)}</strong>'
+        f'<span class="state {kind}">{_escape(state)}</span>'
+        f'<div class="bar-track"><i class="b{index % NUM_COLOURS}" style="width:{share:.1%}"></i>'
+        f'</div><div class="facts">{cells}</div>{_profiles(run, folder)}</div>'
+    )
+
+
+def _profiles(run: RunLogs, folder: str) -> str:
+    """Link the profiles; of a run or a page on a bucket, name them."""
+    texts = []
+    for event in run.events:
+        if event["event"] == "profiled":
+            fields: Mapping[str, Any] = event
+            text = f"profile of steps {_escape(fields['steps'])}"
+            if not storage.is_remote(run.model_dir) and not storage.is_remote(folder):
+                path = os.path.relpath(os.path.join(run.model_dir, fields["folder"]), folder or ".")
+                text = f'<a href="{_escape(urllib.parse.quote(path))}">{text}</a>'
+            texts.append(f'<p class="sub">{text} (tensorboard --logdir MODEL_DIR, or xprof)</p>')
+    return "".join(texts)
+
+
+def _state(run: RunLogs) -> tuple[str, str]:
+    """Return the state of a run: the style sheet's class, and words."""
+    state = run.heartbeat["state"] if run.heartbeat else "no heartbeat"
+    if run.is_running:
+        return "run", state
+    if run.heartbeat and state == "stopped":
+        reason = run.heartbeat.get("reason")
+        return ("good" if reason == "finished" else "bad"), str(reason or state)
+    return "bad", f"silent (was {state})"
+
+
+def _training(runs: Sequence[RunLogs]) -> list[str]:
+    """Draw charts over the steps."""
+
+    def chart(title: str, key: str, held_out: str = "", is_share: bool = False) -> str:
+        lines = []
+        for index, run in enumerate(runs):
+            name = f"{run.name}, held out"
+            lines += [
+                Series(run.name, _points(run.metrics, key), index),
+                Series(name, _points(run.evaluations, held_out), index, is_dots=True),
+            ]
+        return line_chart(title, lines, is_share)
+
+    return [
+        chart("Loss", "loss", "masked_lm_loss"),
+        chart("Masked-LM accuracy", "masked_lm_accuracy", "masked_lm_accuracy", is_share=True),
+        chart("Learning rate", "learning_rate"),
+        chart("Tokens per second", "tokens_per_second"),
+    ]
+
+
+def _points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[float, float]]:
+    """Return a quantity against the step, where it was measured and is a number."""
+    return [(float(line["step"]), line[key]) for line in lines if line.get(key) is not None]
+
+
+def _evaluation(runs: Sequence[RunLogs]) -> list[str]:
+    """Draw accuracies of the newest evaluation of each run."""
+    charts = []
+    for title, key in (
+        ("Accuracy by position in the sequence", "by_position"),
+        ("Accuracy by distance to the nearest visible same token", "by_distance"),
+    ):
+        tables = {
+            run.name: {
+                "none" if row["from"] is None else f"{row['from']}+": row["accuracy"]
+                for row in (run.newest_evaluation.get(key) or [])
+            }
+            for run in runs
+        }
+        if any(tables.values()):
+            charts.append(bar_chart(title, tables))
+    return charts or ['<p class="none">not evaluated yet</p>']
+
+
+def _examples(run: RunLogs) -> str:
+    """Show sentences with a mask, and the newest guesses."""
+    shown = [evaluation for evaluation in run.evaluations if evaluation.get("examples")]
+    if not shown:
+        return ""
+    rows = ["<tr><th>before</th><th>truth</th><th>guess</th><th>after</th></tr>"]
+    for e in shown[-1]["examples"]:
+        is_right = e["guess"] and e["truth"].startswith(e["guess"])  # tokens may be short
+        verdict = "right" if is_right else "wrong"
+        rows.append(
+            f"<tr><td>{_escape(e['before'])}</td><td><b>{_escape(e['truth'])}</b></td>"
+            f'<td class="{verdict}"><b>{_escape(e["guess"])}</b> {e["probability"]:.0%}</td>'
+            f"<td>{_escape(e['after'])}</td></tr>"
+        )
+    # Without `lang` a browser may draw Han characters in their Chinese forms.
+    title = f"Filled masks, {_escape(run.name)}, step {shown[-1]['step']:,}"
+    table = f'<table lang="ja">{"".join(rows)}</table>'
+    return f'<div class="card wide"><figcaption>{title}</figcaption>{table}</div>'
+
+
+def _table(title: str, runs: Sequence[RunLogs], get: Callable[[RunLogs], Mapping[str, Any]]) -> str:
+    """Write a row per key and a column per run; rows that differ between runs stand out."""
+    columns = [get(run) for run in runs]
+    head = "".join(f"<th>{_escape(run.name)}</th>" for run in runs)
+    rows = [f"<tr><th></th>{head}</tr>"]
+    for key in dict.fromkeys(key for column in columns for key in column):
+        values = [_escape(column.get(key, "-")) for column in columns]
+        differs = ' class="differs"' if len(set(values)) > 1 else ""
+        cells = "".join(f"<td>{value}</td>" for value in values)
+        rows.append(f"<tr{differs}><th>{_escape(key)}</th>{cells}</tr>")
+    table = f"<table>{''.join(rows)}</table>"
+    return f'<div class="card"><figcaption>{title}</figcaption>{table}</div>'
+
+
+def _environment(run: RunLogs) -> dict[str, Any]:
+    """Return counts, and what the newest start logged about machine and packages."""
+    starts = [e for e in run.events if e["event"] in ("started", "resumed")]
+    last: Mapping[str, Any] = starts[-1] if starts else {}
+    left_out = ("event", "time", "global_step", "interruptions", "pid", "environment")
+    return {
+        "sessions": run.count("started", "resumed"),
+        "checkpoints saved": run.count("saved"),
+        **{key: value for key, value in last.items() if key not in left_out},
+        **(last.get("environment") or {}),
+    }
+
+
+def _measured(run: RunLogs) -> dict[str, Any]:
+    """Return what `doctor --measure` found, and what was predicted, where it was."""
+
+    def text(value: Any) -> str:
+        return f"{value:,.6g}" if isinstance(value, (int, float)) else str(value)
+
+    predicted, rows = run.measured.get("predicted", {}), {}
+    for key, value in run.measured.items():
+        if key not in ("model_dir", "predicted"):
+            beside = predicted.get(key)
+            is_number = isinstance(beside, (int, float))
+            rows[key] = text(value) + (f" (predicted {text(beside)})" if is_number else "")
+    return rows | ({"prediction": predicted["error"]} if "error" in predicted else {})
+
+
+def _changed_settings(run: RunLogs) -> dict[str, Any]:
+    """Return the settings that the run uses and that are not defaults.
+
+    Those of its tokenizer and its data are in their own records.
+    """
+    defaults = flatten(Config())
+    values = flatten(*run.settings) if run.settings else {}
+    return {
+        key: value
+        for key, value in values.items()
+        if value != defaults.get(key) and key in used_by("pretrain")
+    }

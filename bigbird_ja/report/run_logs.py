@@ -1,0 +1,100 @@
+"""Logs of runs, as a report shows them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
+from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.storage import decode
+
+# Without a heartbeat for so long nobody is training, whatever the last state was.
+_FRESH_SECONDS = 300.0
+
+
+class RunLogs:
+    """Logs of one MODEL_DIR."""
+
+    def __init__(self, model_dir: str, now: float) -> None:
+        """Read the files.
+
+        Raises:
+            BadInput: it holds nothing of a run.
+        """
+        self.name, self.model_dir = storage.base_name(model_dir), model_dir
+        path = storage.join(model_dir, "config.yaml")
+        self.settings = read_config(path) if storage.exists(path) else None
+        self.metrics = sorted(run_log.read_metrics(model_dir), key=lambda m: m["step"])
+        self.events = sorted(run_log.read_events(model_dir), key=lambda e: e["time"])
+        if self.settings is None and not self.metrics and not self.events:
+            raise BadInput(
+                f"--model_dir {model_dir}: holds no run (no config.yaml, no metrics.jsonl)"
+            )
+        newest = {line["step"]: line for line in run_log.read_evaluations(model_dir)}
+        self.evaluations = [newest[step] for step in sorted(newest)]
+        self.heartbeat = beat = run_log.read_heartbeat(model_dir)
+        self.is_running = (
+            beat is not None and beat["state"] != "stopped" and now - beat["time"] < _FRESH_SECONDS
+        )
+        path = storage.join(model_dir, run_log.MEASURED)  # by `doctor --measure`
+        self.measured = decode.read_json(path, dict[str, Any]) if storage.exists(path) else {}
+
+    @property
+    def step(self) -> int:
+        """Return the newest step in metrics or heartbeat."""
+        logged = self.metrics[-1]["step"] if self.metrics else 0
+        return max(logged, self.heartbeat["global_step"] if self.heartbeat else 0)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Return the length of the whole run."""
+        if self.heartbeat and (stated := self.heartbeat.get("num_train_steps")):
+            return stated
+        return self.settings[0].training.num_train_steps if self.settings else None
+
+    @property
+    def train_seconds(self) -> float | None:
+        """Return the time in which steps were made, as the model card states it."""
+        return self.metrics[-1].get("train_seconds") if self.metrics else None
+
+    @property
+    def interruptions(self) -> int:
+        """Count ends other than `finished`, as the model card does."""
+        return run_log.unfinished_starts(self.events) - self.is_running
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Return the seconds to the last step at the mean pace of training so far."""
+        if not self.train_seconds or not self.total_steps or not self.metrics[-1]["step"]:
+            return None
+        left = self.total_steps - self.step
+        return max(0.0, self.train_seconds / self.metrics[-1]["step"] * left)
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Return the cost that the supervisor has counted; None where there was none."""
+        return run_log.counted_usd(self.events)
+
+    @property
+    def newest_evaluation(self) -> Mapping[str, Any]:
+        """Return the evaluation of the newest step that has one; empty if there is none."""
+        return self.evaluations[-1] if self.evaluations else {}
+
+    def count(self, *names: str) -> int:
+        """Count the events of these names."""
+        return sum(event["event"] in names for event in self.events)
+
+
+def name_apart(runs: Sequence[RunLogs]) -> None:
+    """Name each run by the shortest end of its path that no other has.
+
+    A page shows no more of the path.
+    """
+    parts = [[part for part in run.model_dir.split("/") if part] for run in runs]
+    for length in (*range(1, 9), 1):  # the last for a run that is given twice
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(runs):
+            break
+    for run, name in zip(runs, names, strict=True):
+        run.name = name
