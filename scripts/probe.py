@@ -23,7 +23,8 @@ from bigbird_ja.commands.evaluate import row_name
 from bigbird_ja.data import manifest
 from bigbird_ja.evaluation import load, masked_lm
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.params import POSITIONS, initial_parameters
+from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
 from bigbird_ja.run.model import write_variables

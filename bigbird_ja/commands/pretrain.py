@@ -220,7 +220,7 @@ def plateau(config: Config, data: Data) -> str | None:
 
 def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
     """Word what a CPU would take for the whole run, where that is over `_LONG_DAYS`."""
-    from bigbird_ja.model.params import model_flops
+    from bigbird_ja.model.flops import model_flops
     from bigbird_ja.train.engines import devices
 
     is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()

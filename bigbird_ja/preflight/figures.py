@@ -33,7 +33,7 @@ _SCOPES: dict[str, str] = {
     "mlm_head": "MLM head",
     "nsp_head": "NSP head",
     "pooler": "NSP head",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
     "attention": "attention scores",
 }
 _EVENT = re.compile(r"%?([\w.\-]+)")  # of an event, which may be named by the whole instruction
@@ -168,7 +168,7 @@ def beside_profile(
 
     Args:
         costs: of the step; with machine code, it predicts.
-        seconds: as of `op_seconds`.
+        seconds: see `op_seconds`.
         clock_hz: of the chip.
 
     Returns:

@@ -222,7 +222,7 @@ class CheckpointStore:
         return None
 
     def _listed(self) -> list[int]:
-        """Read the steps that the `checkpoint` file lists; [] where it does not exist."""
+        """Read the steps that the `checkpoint` file lists; [] if it does not exist."""
         try:
             text = storage.read_bytes(self._path(STATE)).decode("utf-8", "replace")
         except FileNotFoundError:

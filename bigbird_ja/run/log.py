@@ -111,7 +111,7 @@ def counted_usd(events: Iterable[EventRecord]) -> float | None:
 
 
 def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
-    """Return the record of `--init_from` of the run's first start; None where it began anew."""
+    """Return the record of `--init_from` of the run's first start; None if it began anew."""
     starts = [event for event in events if event["event"] == "started"]
     return starts[-1].get("init_from") if starts else None
 
@@ -180,7 +180,7 @@ def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
 
 
 def _data(path: str) -> bytes:
-    """Read a file; nothing where there is none."""
+    """Read a file; nothing if there is none."""
     try:
         return storage.read_bytes(path)
     except FileNotFoundError:

@@ -119,7 +119,7 @@ def check_tokenizer(model_dir: str, expected: str) -> None:
 
     Args:
         model_dir: MODEL_DIR.
-        expected: SHA-256 (hex) of the one that its data was made with; empty where unknown.
+        expected: SHA-256 (hex) of the one that its data was made with; empty if unknown.
 
     Raises:
         BadInput: the hashes differ.

@@ -1,10 +1,7 @@
-"""MODEL_DIR's files, for whoever writes or reads them: trainer, evaluation, report, export, launch.
+"""Lines of a run's log files: the keys that readers rely on, and their ranges.
 
-Here are the lines of a run's log files: the keys that readers rely on, and their ranges. The
-records are dictionaries, checked where they are read (`run.log`); keys that are not declared are
+The records are dictionaries, checked when they are read (`run.log`); keys that are not declared are
 kept as they are. `None` stands for a number that JSON cannot hold (NaN, infinity).
-
-No TensorFlow on import: the supervisor on a workstation reads and appends too.
 """
 
 from typing import Annotated, Any, TypedDict

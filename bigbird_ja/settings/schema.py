@@ -80,6 +80,7 @@ class ModelConfig:
         "normal",
         "Initialization. subspaces: each head attends to one neighbor from the first step on.",
         modernbert="normal",
+        only_with=_BIGBIRD,
         by=_RUN,
     )
     layer_norm_eps: Fraction = _in_step(1e-12, "Epsilon of layer norms.", modernbert=1e-5)

@@ -50,7 +50,7 @@ class Evaluations:
             self._evaluated = self._job.pod.share("evaluated", lambda: max(steps, default=-1))
 
     def is_due(self, step: int) -> bool:
-        """Tell whether the model is to be evaluated at `step`, also after a restart from there.
+        """Return whether the model is to be evaluated at `step`, also after a restart from there.
 
         That is at the first step reached since a multiple of the interval, and at the last step, if
         it is not evaluated yet; at step 0 only if the weights come from another model.

@@ -15,7 +15,8 @@ import numpy as np
 
 from bigbird_ja import storage
 from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
-from bigbird_ja.model import params, pattern, state_dict
+from bigbird_ja.model import pattern, state_dict
+from bigbird_ja.model.initialization import initial_value
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import Override
@@ -204,7 +205,7 @@ def adopted_settings(
         known, where = dict(theirs.settings), f"{source}/config.json"
         if manifest.tokenizer_sha256:
             _check_tokenizer(source, theirs, storage.join(data_dir, TOKENIZER_NAME))
-        if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary: none is learnt
+        if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary: none is learned
             known.pop("max_position_embeddings", None)
         if manifest.seq_length <= theirs.positions:  # its own length: its own attention
             known["max_position_embeddings"] = theirs.positions
@@ -326,7 +327,7 @@ def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]
         if content.get(key, value) != value:
             yield f"{key}={content[key]!r}; only {value!r} is supported"
     if config.quantization_config is not None:
-        yield "quantised weights: take the folder of the full ones"
+        yield "quantized weights: take the folder of the full ones"
     classes = config.architectures or []
     if classes and not any(name.endswith(_HEADS) for name in classes):
         yield (
@@ -372,7 +373,7 @@ def _of_layers(config: FolderConfig) -> dict[str, Any]:
 
 
 def _global_every(layer_types: list[str]) -> int:
-    """Return n where every n-th layer is global, from the first on; 0 where it is not so."""
+    """Return n where every n-th layer is global, from the first on; 0 if it is not so."""
     places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
     every = places[1] if len(places) > 1 else len(layer_types)
     return every if places == list(range(0, len(layer_types), every)) else 0
@@ -432,7 +433,7 @@ def _add_pieces(
     """Give random rows to tokens that `make-data --tokenizer` added behind the folder's own."""
     for name in (n for n in _BY_PIECE if n in values):
         old = values[name]
-        new = params.initial_value(config, name, specs[name], config.training.seed)
+        new = initial_value(config, name, specs[name], config.training.seed)
         if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
             new[: len(old)] = old
             values[name] = new

@@ -100,7 +100,7 @@ def _ending_together(pod: Pod) -> Iterator[None]:
         known = classify(error) or pod.explain(error)
         pod.fail(known.reason if known else "bug", str(known or error))
         if known is not None and (known is not error or isinstance(known, Stalled)):
-            # At once: XLA may wait for ever for who is gone, and the interpreter for XLA.
+            # At once: XLA may wait forever for who is gone, and the interpreter for XLA.
             leave(known)
         raise
     finally:
@@ -134,7 +134,7 @@ def find_process(
 
     Args:
         environ: variables of the process.
-        slice_place: `slice_place`; None where no TPU is used.
+        slice_place: `slice_place`; None if no TPU is used.
 
     Raises:
         BadInput: a part of it is missing, or makes no sense.
@@ -159,7 +159,7 @@ def find_process(
 
 
 def tpu_metadata(attribute: str) -> str | None:
-    """Ask for an attribute of this TPU VM; None where there is none, or no metadata server."""
+    """Ask for an attribute of this TPU VM; None if there is none, or no metadata server."""
     url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

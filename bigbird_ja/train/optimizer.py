@@ -70,7 +70,7 @@ def muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
 
 
 def slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
-    """Return the parameters that have each slot of the optimiser's state.
+    """Return the parameters that have each slot of the optimizer's state.
 
     All have a running mean of their gradients (m), and all but Muon's one of their squares (v).
     """
@@ -198,7 +198,7 @@ def muon_directions(
     gradients: Mapping[str, tf.Tensor],
     norm: tf.Tensor,
 ) -> list[tf.Tensor]:
-    """Stack the matrices that are to be orthogonalised, one stack for each shape.
+    """Stack the matrices that are to be orthogonalized, one stack for each shape.
 
     Args:
         training: clips the gradients; its `dtype` is that of the iterations.
@@ -276,7 +276,7 @@ def muon_updates(
 
     Args:
         matrices: as `muon_directions` had them.
-        stacks: its stacks, orthogonalised.
+        stacks: its stacks, orthogonalized.
         params: whole, or the same rows of each.
     """
     left = {tuple(stack.shape[1:]): iter(tf.unstack(stack)) for stack in stacks}

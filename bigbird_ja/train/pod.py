@@ -240,7 +240,7 @@ class Pod(SingleProcess):
 
     def explain(self, error: BaseException) -> CommandError | None:
         """See `SingleProcess.explain`; waits for the news where a sum over devices has failed."""
-        if "Gloo" in str(error):  # on CPUs the sum fails at once where one is gone
+        if "Gloo" in str(error):  # on CPUs the sum fails at once if one is gone
             return self._news or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
             return None

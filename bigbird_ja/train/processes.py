@@ -43,7 +43,7 @@ class SingleProcess:
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
-        """Tell whether all processes save at `step`.
+        """Return whether all processes save at `step`.
 
         By this process's clock it is time or is not (`is_time`); the save before was at step
         `last`.
@@ -51,7 +51,7 @@ class SingleProcess:
         return is_time
 
     def stops_at(self, step: int, is_requested: bool) -> bool:
-        """Tell whether training stops at `step`, where this process was requested to or not."""
+        """Return whether training stops at `step`, where this process was requested to or not."""
         return is_requested
 
     def fail(self, reason: str, message: str) -> None:

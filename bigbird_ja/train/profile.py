@@ -45,7 +45,7 @@ class Profile:
         return next((end for end in ends if end > step), 1 << 62)
 
     def at(self, step: int) -> None:
-        """Begin or end the profile, where it is time after `step`; nothing else is under way.
+        """Begin or end the profile, if it is time after `step`; nothing else is under way.
 
         TPUEstimator stops between device loops only: those that have such a step are profiled, if
         the next one is as long as the last.

@@ -85,7 +85,7 @@ class TrainProgress:
         return max(self.num_train_steps - step, 0) * self._each[-1]
 
     def mfu(self, tokens_per_second: float) -> float | None:
-        """Compute the model FLOPs utilisation of a core, 0 to 1; None without a known peak."""
+        """Compute the model FLOPs utilization of a core, 0 to 1; None without a known peak."""
         if not self.peak_flops:
             return None
         steps_per_second = tokens_per_second / self.tokens_per_step
@@ -113,7 +113,7 @@ class TrainProgress:
         return "  ".join(filter(None, parts))
 
     def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
-        """Print the line where one is due."""
+        """Print the line if one is due."""
         now = self.clock()
         if force or self._live.is_terminal or now - self._last_line >= _LOG_INTERVAL:
             self._last_line = now

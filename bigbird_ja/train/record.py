@@ -7,7 +7,7 @@ import platform
 from typing import Any
 
 from bigbird_ja import __version__, evaluation, storage
-from bigbird_ja.model.params import model_flops
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process import children
 from bigbird_ja.process.console import printable
 from bigbird_ja.process.errors import CommandError

@@ -1,7 +1,7 @@
 """Open MODEL_DIR once, check it before anything is written, lock it while a run writes to it.
 
 A run that continues may differ from how it began: in length, and by `--set` in settings.
-The optimiser's state is kept. Where the batch size changes, the order of the data is cut into
+The optimizer's state is kept. Where the batch size changes, the order of the data is cut into
 batches of the new size: the next batch begins at the first multiple of that size behind every
 record that was seen, so none is seen twice and less than one batch is left out.
 """
@@ -85,17 +85,17 @@ class RunDir:
 
     @property
     def has_work(self) -> bool:
-        """Tell whether a checkpoint, good or not, or a logged step is there."""
+        """Return whether a checkpoint, good or not, or a logged step is there."""
         metrics = self.files.get(run_log.METRICS)
         return self._has_checkpoints() or bool(metrics and metrics.size)
 
     @property
     def is_continued(self) -> bool:
-        """Tell whether the run in it is to be continued from a checkpoint."""
+        """Return whether the run in it is to be continued from a checkpoint."""
         return self._has_checkpoints() and not self._overwrite
 
     def _has_checkpoints(self) -> bool:
-        """Tell whether a checkpoint, good or not, is or was there."""
+        """Return whether a checkpoint, good or not, is or was there."""
         return any(_CHECKPOINT.fullmatch(name) for name in self.files)
 
     def last_start(self) -> EventRecord | None:
@@ -104,7 +104,7 @@ class RunDir:
         return starts[-1] if starts else None
 
     def is_recorded_as_finished(self) -> bool:
-        """Tell whether the end `finished` followed the last start of a run."""
+        """Return whether the end `finished` followed the last start of a run."""
         known = ("started", "resumed", "finished", "failed", "interrupted")
         return [e["event"] for e in self.events.records if e["event"] in known][-1:] == ["finished"]
 
@@ -284,11 +284,11 @@ class RunDir:
         return moved
 
     def write_settings(self, config: Config, data: Data, tokenizer: str) -> None:
-        """Write the resolved config, where it is another than before, and the tokenizer.
+        """Write the resolved config, if it is another than before, and the tokenizer.
 
         Args:
-            config: of the run.
-            data: of the run.
+            config: config of the run.
+            data: data of the run.
             tokenizer: the data set's file.
         """
         before = flatten(*self.settings) if self.settings else {}

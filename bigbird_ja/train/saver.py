@@ -54,7 +54,7 @@ class CheckpointSaver:
         self.step, self._time = step, self._deps.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Tell whether to save now; the first step at or after a multiple meets the step policy."""
+        """Return whether to save now; the first step at or after a multiple is due."""
         if step <= self.step:
             return False
         if self.next_due(self.step) <= step:

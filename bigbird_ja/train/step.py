@@ -48,10 +48,10 @@ def train_step(
     prediction, that loss's mean over the sequences.
 
     Args:
-        config: of the run.
+        config: config of the run.
         data: of its data set.
         params: float32, as `parameter_specs` lists them.
-        slots: the optimiser's state, by name as `slot_parameters` lists it; zeros at first.
+        slots: the optimizer's state, by name as `slot_parameters` lists it; zeros at first.
         global_step: integer scalar, steps made so far; keys dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
             masked_lm_positions, _ids int32 and _weights float32 [b, P]; (next_sentence_labels

@@ -3,7 +3,7 @@
 `--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder of a
 ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hf_folder`), a MODEL_DIR of ours, and a
 TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's positions are repeated
-end to end; the other weights are the same. Optimiser state is never taken: that is what resuming
+end to end; the other weights are the same. Optimizer state is never taken: that is what resuming
 does. What a source lacks keeps its random first value, and a warning lists that.
 """
 

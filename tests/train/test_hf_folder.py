@@ -116,7 +116,7 @@ def test_weights_in_several_files(tmp_path):
     content = json.loads(index.read_text())
     more = content["weight_map"] | {"head.more": "../other.safetensors"}
     index.write_text(json.dumps({"weight_map": more}))
-    with pytest.raises(BadInput, match=r"'\.\./other\.safetensors' is not a file beside it"):
+    with pytest.raises(BadInput, match=r"'\.\./other\.safetensors' is not a file in the"):
         state_dict.read(str(tmp_path))
     index.write_text(json.dumps(content))
     next(tmp_path.glob("model-00002*")).unlink()
@@ -178,7 +178,7 @@ def test_a_hostile_state_dict_is_one_line(kind, tmp_path):
         ({"norm_bias": True}, "norm_bias=True; only False"),
         ({"architectures": ["ModernBertForTokenClassification"]}, "a head that no run can start"),
         ({"model_type": "bert", "position_embedding_type": "relative_key"}, "only 'absolute'"),
-        ({"quantization_config": {"bits": 4}}, "quantised weights"),
+        ({"quantization_config": {"bits": 4}}, "quantized weights"),
         ({"layer_types": ["sliding_attention", "full_attention", "full_attention"]}, "every n-th"),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "yarn"}, "sliding_attention": {}}},

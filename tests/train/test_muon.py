@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.train.optimizer import orthogonalize, orthogonalize_together
 from bigbird_ja.train.step import NUM_SUMS, apply_gradients
 from testkit.configs import with_data

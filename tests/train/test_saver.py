@@ -1,12 +1,12 @@
 """Checkpoints saved in the background, and when saves are due."""
 
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from bigbird_ja import storage
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.schema import CheckpointsConfig, Config
 from bigbird_ja.storage.lease import LeaseLost
@@ -83,4 +83,4 @@ def test_a_failure_in_the_background_comes_to_the_main_thread_once(run_dir, monk
         saver.wait()
     saver.poll()
     assert run_dir.checkpoints.steps() == saved == []
-    assert list(Path(run_dir.scratch).iterdir()) == []
+    assert storage.list_files(run_dir.scratch) == []

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja.model.params import POSITIONS, initial_parameters
+from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.model.state_dict import to_hugging_face
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
@@ -21,7 +22,7 @@ from tests.text.test_model_proto import train
 
 
 def _google(params, config, code="BigBird"):
-    """The same variables as Google's checkpoints name and shape them, with optimiser state.
+    """The same variables as Google's checkpoints name and shape them, with optimizer state.
 
     Its BigBird creates the prediction head's layers outside of the scope `cls/predictions`.
     """

@@ -45,7 +45,7 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
     Args:
         wanted: auto, estimator or pjrt.
         use_tpu: as the flag.
-        config: of the run.
+        config: config of the run.
         processes: that train together.
 
     Raises:
@@ -67,7 +67,7 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
 
 
 def has_estimator() -> bool:
-    """Tell whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator installed."""
+    """Return whether TensorFlow is 2.15, the last with TPUEstimator, and that is installed."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
         return False
     for package in ("tensorflow", "tensorflow-cpu"):
@@ -97,7 +97,7 @@ def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[
 
 
 def _chip(accelerator: str) -> str:
-    """Name the chip, such as "v5e" of "v5litepod-8"; "" where it is not known."""
+    """Name the chip, such as "v5e" of "v5litepod-8"; "" if it is not known."""
     match = re.match(r"v\d+[a-z]*", accelerator)
     return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
 

@@ -55,23 +55,23 @@ class Devices:
 
     @property
     def peak_flops(self) -> float | None:
-        """bfloat16 FLOP/s of one device, where it is known."""
+        """bfloat16 FLOP/s of one device, if it is known."""
         return MEGACORE.get(self.chip, CHIPS[self.chip]).peak_flops if self.chip else None
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory in bytes of one device for a program; None where not known, as on a CPU."""
+        """Memory in bytes of one device for a program; None if not known, as on a CPU."""
         stats = None if self.platform == "cpu" else self.devices[0].memory_stats()
         return (stats or {}).get("bytes_limit")
 
 
 def is_there(files: Sequence[str]) -> bool:
-    """Tell whether this machine shows a device under one of these names."""
+    """Return whether this machine shows a device under one of these names."""
     return any(glob.glob(pattern) for pattern in files)
 
 
 def is_installed() -> bool:
-    """Tell whether JAX is installed."""
+    """Return whether JAX is installed."""
     return importlib.util.find_spec("jax") is not None
 
 
@@ -130,7 +130,7 @@ def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
 
 
 def has_gpu() -> bool:
-    """Tell whether there is a GPU, and a package with which JAX can use it."""
+    """Return whether there is a GPU, and a package with which JAX can use it."""
     return is_there(GPU_FILES) and any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
 
 
@@ -147,7 +147,7 @@ def _why_not(platform: str, text: str) -> str:
 
 
 def tensorflow_has_tpu() -> bool:
-    """Tell whether TensorFlow is built with support for the TPU of this machine."""
+    """Return whether TensorFlow is built with support for the TPU of this machine."""
     from tensorflow.python.framework import kernels
 
     return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)

@@ -3,7 +3,7 @@
 - Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
   (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
 - MonitoredSession takes AbortedError and UnavailableError (which exhausted retries on a bucket
-  raise) for a preemption and builds sessions for ever. Here they end the run, as other errors do.
+  raise) for a preemption and builds sessions forever. Here they end the run, as other errors do.
 - Its graceful-shutdown mode may freeze for good after a lame worker: off.
 - It calls back where others are called. So it runs in a thread of its own, which waits in a hook
   between two device loops until the next `advance`; errors of ours never pass through it.
@@ -195,7 +195,7 @@ class _Handover(tf.estimator.SessionRunHook):
         self._has_run.release()
 
     def _hand_over(self) -> bool:
-        """Wait for the other thread; False where it has called `stop`."""
+        """Wait for the other thread; False if it has called `stop`."""
         self._has_run.release()
         self._may_run.acquire()
         return not self._is_stopped

@@ -113,7 +113,7 @@ class TrainGraph:
     def _scaffold(self) -> tf.compat.v1.train.Scaffold:
         values = self.init()
         variables = {**self.variables, STEP: self.global_step}
-        # Fed to the initialisers in one run: zeros are never allocated, and the graph is optimised
+        # Fed to the initializers in one run: zeros are never allocated, and the graph is optimized
         # once (each run of another set of ops does it anew).
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
         return tf.compat.v1.train.Scaffold(

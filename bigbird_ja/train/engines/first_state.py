@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.run.model import STEP, read_variables, slot_name
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
@@ -22,8 +22,8 @@ def first_state(
     """Return every variable where training begins, by the names of a checkpoint.
 
     Args:
-        config: of the run.
-        data: of the run.
+        config: config of the run.
+        data: data of the run.
         checkpoint: where training continues, or None.
         initial: parameters that replace the random ones of a new run, float32 by name.
     """

@@ -5,7 +5,7 @@
 With Muon on several devices the optimizer's state is divided (ZeRO-1: Rajbhandari et al. 2020,
 arXiv:1910.02054, section 5.1): each device gets one part of the sums (reduce-scatter), updates that
 part, and all parts are brought together again (all-gather). Muon needs whole matrices: each device
-gives its rows of all matrices for all rows of its share of them (all-to-all), orthogonalises these,
+gives its rows of all matrices for all rows of its share of them (all-to-all), orthogonalizes these,
 and gives them back in the same way. Importing this starts no device.
 """
 
@@ -142,7 +142,7 @@ class _Divided:
     def _orthogonalized(
         self, state: DeviceState, summed: Sequence[jax.Array], squares: jax.Array
     ) -> list[jax.Array]:
-        """Return this device's rows of Muon's stacks, orthogonalised."""
+        """Return this device's rows of Muon's stacks, orthogonalized."""
         assert self._step.muon is not None
         directions, orthogonalize = self._muon
         known = dict(zip(self._step.slots, state.slots, strict=True))

@@ -73,8 +73,8 @@ class LoweredStep:
         shards: of each parameter, its gradient and its slots, and of each slot by its name; empty
             if they are not divided.
         muon: if the state is divided, two functions whose results go to `update`: from one
-            replica's rows of all matrices to stacks that are to be orthogonalised, and from its
-            share of the stacks, with all their rows, to the same orthogonalised.
+            replica's rows of all matrices to stacks that are to be orthogonalized, and from its
+            share of the stacks, with all their rows, to the same orthogonalized.
     """
 
     gradients: Traced

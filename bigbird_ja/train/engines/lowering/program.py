@@ -12,7 +12,7 @@ says what is donated (parameters and slots of `update`).
 
 With Muon the update on several replicas is of one replica's part of parameters, slots and
 gradients, and takes two arguments more: the sum of all gradients' squares, `squares`, and its
-orthogonalised stacks (`LoweredStep.muon`).
+orthogonalized stacks (`LoweredStep.muon`).
 
 It is lowered for the CPU, as TensorFlow offers no TPU lowering without a TPU: the graph is the
 same, but a few ops (TensorFlow's stateless random numbers, of which the step has none) expand
@@ -54,8 +54,8 @@ class Program:
     """The step of a config on some replicas.
 
     Args:
-        config: of the run.
-        data: of the run.
+        config: config of the run.
+        data: data of the run.
         sequences: of one replica and step, over all micro-batches.
         num_replicas: over which the global batch is divided.
         orthogonalize: orthogonalizes a stack of Muon's matrices, if the state is not divided.
@@ -152,7 +152,7 @@ class Program:
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
     def muon(self) -> tuple[Traced, Traced] | None:
-        """Trace the two functions of `LoweredStep.muon`; None where one update does it all.
+        """Trace the two functions of `LoweredStep.muon`; None if one update does it all.
 
         Between the two a replica gives rows for matrices: of each stack [n, rows / replicas,
         columns] it gets [n / replicas, rows, columns].
@@ -192,7 +192,7 @@ class Program:
         """Trace the update of the whole batch's gradients; `metrics` in `metric_names`' order.
 
         Args:
-            stacks: where the state is divided, the orthogonalised ones of Muon.
+            stacks: where the state is divided, the orthogonalized ones of Muon.
         """
         parameters, slots = self._parts(self.parameters), self._parts(self.slots)
         by_slot = slot_parameters(self.config, self.data)
