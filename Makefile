@@ -16,10 +16,10 @@ PYTHONS := .venv-3.12 .venv-3.13
 WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-.PHONY: help install install-all demo test test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly locks lint types audit mutants docs site clean \
-	probe soak size \
+.PHONY: help install install-all demo demo-3.12 test test-docs test-estimator test-kaggle test-python-3.12 test-python-3.13 test-nightly \
+	wheel locks lint types audit mutants docs site clean probe soak size \
 	bench-data bench-step bench-code bench-length bench-recipe bench-faults \
-	bench-bad-input bench-leaks bench-clock bench-blind bench-restart bench-startup $(addprefix bench-,$(LEARN))
+	bench-bad-input bench-leaks bench-clock bench-blind bench-restart $(addprefix bench-,$(LEARN))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -47,11 +47,17 @@ $(PYTHONS:=/.installed): .venv-%/.installed: requirements/main.lock pyproject.to
 locks: $(STAMP) ## write the locks from pyproject.toml (UPGRADE=--upgrade: newest versions)
 	@UV=$(BIN)/uv scripts/make_locks.sh $(UPGRADE)
 
-demo: $(STAMP) ## the whole road on a generated corpus, under two minutes on two cores
+demo: $(STAMP) ## every step on a generated corpus, under two minutes on two cores
 	@$(BIN)/bigbird-ja demo
+
+demo-3.12: demo-%: .venv-%/.installed
+	@.venv-$*/bin/bigbird-ja demo --work_dir out/demo-$*
 
 test: $(STAMP) ## the tests
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST)
+
+test-docs: $(ALL) ## the guide's commands, a notebook and the examples, at toy size
+	@$(BIN)/python -m pytest $(WORKERS) -m docs tests/docs $(PYTEST)
 
 test-estimator: .venv-estimator/.installed ## what needs TPUEstimator, or differs between versions, beside TensorFlow 2.15
 	@.venv-estimator/bin/python -m pytest $(WORKERS) -m "(estimator or both) and not nightly" $(PYTEST)
@@ -62,17 +68,20 @@ test-kaggle: .venv-kaggle/.installed ## what differs between versions, with what
 test-python-3.12 test-python-3.13: test-python-%: .venv-%/.installed ## the engine and the checkpoints, on another Python that is promised
 	@.venv-$*/bin/python -m pytest $(WORKERS) -m "both and not nightly" -k "not muon" $(PYTEST) tests/train/engines tests/test_releases.py
 
-test-nightly: $(ALL) ## what is long and rare, then every other environment (hours)
-	@$(BIN)/python -m pytest $(WORKERS) -m nightly
-	@$(MAKE) test-estimator test-kaggle
+test-nightly: $(ALL) ## long and rare tests, in the parts of tests/nightly.yaml (hours; PART: one of them)
+	@$(BIN)/python -m scripts.nightly $(or $(PART),all)
 
-lint: $(STAMP) ## ruff, lint and format; the order of packages; links of the pages; the four totals of size
+wheel: $(STAMP) ## build dist/*.whl, and run its doctor and demo from a new environment elsewhere
+	@scripts/check_wheel.sh
+
+lint: $(STAMP) ## ruff; import order; links of the pages; totals of size; overdue nightly parts
 	@$(BIN)/ruff check bigbird_ja tests testkit scripts
 	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
 	@$(BIN)/python -m scripts.size --check
+	@$(BIN)/python -m scripts.nightly --check
 
 types: $(STAMP) ## mypy
 	@$(BIN)/mypy
@@ -84,8 +93,8 @@ mutants: $(STAMP) ## changes each expression of the modules that delete, rent, l
 audit: $(STAMP) ## known vulnerabilities of the locked packages (asks the network)
 	@$(BIN)/pip-audit --requirement requirements/main.lock --disable-pip --no-deps
 
-bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor and raw SentencePiece (REV: a commit)
-	@$(BIN)/python -m scripts.bench_data $(if $(REV),--rev=$(REV))
+bench-data: $(STAMP) ## make-data, tokenize and the input pipeline against the ancestor
+	@$(BIN)/python -m scripts.bench_data
 
 bench-step: $(ALL) ## TPU cycles and memory of the train step against the ancestor's, on slices, by length (hours; QUICK=--quick)
 	@$(BIN)/python -m scripts.bench_step $(QUICK)
@@ -103,10 +112,7 @@ bench-blind: $(ALL) ## predict the steps of docs/lab/clock_blind.json that have 
 	@$(BIN)/python -m scripts.clock --blind --only "$(ONLY)"
 
 bench-restart: $(STAMP) ## from a killed process to its first new step, with cached programs and without
-	@$(BIN)/python -m scripts.bench_startup
-
-bench-startup: $(STAMP) ## how soon `--help` and `pretrain` start, against REV (a commit)
-	@$(BIN)/python -m scripts.bench_startup --rev $(REV)
+	@$(BIN)/python -m scripts.bench_restart
 
 bench-recipe: $(ALL) ## architecture, rates, masks, ...: what learns better at equal tokens (many hours; goes on from WORK_DIR and docs/images, ANEW=--anew repeats these)
 	@$(BIN)/python -m scripts.learn recipe-rates --work_dir $(or $(WORK_DIR),out/recipe)

@@ -1,4 +1,4 @@
-"""Measure `make-data` and the input pipeline, as ratios to the ancestor or to an earlier commit.
+"""Measure `make-data` and the input pipeline, as ratios to the ancestor.
 
     make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
 
@@ -7,7 +7,6 @@ Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated c
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
 `--large_gb 2` also shows rate and memory on a large corpus (a quarter of an hour).
-`--rev=COMMIT` compares make-data and the input pipeline with that commit's instead, in pairs.
 """
 
 import contextlib
@@ -19,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ import psutil
 from absl import app, flags
 
 from bigbird_ja.process.console import human_bytes, table
-from scripts import revisions
 
 ANCESTOR_MB_PER_SECOND = 0.21
 ANCESTOR_BYTES_PER_BYTE = 35.0
@@ -37,14 +35,14 @@ _INPUT = flags.DEFINE_string("input", None, "A .jsonl or .jsonl.gz of documents.
 _TOKENIZER = flags.DEFINE_string("tokenizer", None, "A .model file; else one is trained.")
 _WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
 _LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
-_REV = flags.DEFINE_string("rev", None, "An earlier commit to time against.")
-_ROUNDS = flags.DEFINE_integer("rounds", 3, "Pairs to time, with --rev.")
 
 
 @dataclass
-class Finished(revisions.Taken):
-    """Describes a finished command: its seconds, peaks and results."""
+class Finished:
+    """A finished command: seconds, with those of its children, peak memory and results."""
 
+    seconds: float = 0.0  # by the clock
+    cpu_seconds: float = 0.0
     peak_bytes: int = 0  # of all processes together; what is shared is divided among them
     results: dict[str, Any] = field(default_factory=dict)
 
@@ -53,10 +51,8 @@ def run(*arguments: str) -> Finished:
     """Run `bigbird-ja` and watch it."""
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
     done = Finished()
-    with (
-        revisions.clock(done),
-        psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process,
-    ):
+    start, before = time.monotonic(), os.times()
+    with psutil.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         while process.poll() is None:
             with contextlib.suppress(psutil.Error):  # one ended meanwhile
                 family = [process, *process.children(recursive=True)]
@@ -64,6 +60,9 @@ def run(*arguments: str) -> Finished:
                 done.peak_bytes = max(done.peak_bytes, memory)
             time.sleep(0.2)
         output = process.stdout.read().decode()
+    done.seconds, after = time.monotonic() - start, os.times()
+    done.cpu_seconds = after.children_user - before.children_user
+    done.cpu_seconds += after.children_system - before.children_system
     if process.returncode:
         raise SystemExit(f"{' '.join(command)}: status {process.returncode}")
     done.results = json.loads(output.strip().splitlines()[-1])
@@ -164,32 +163,6 @@ def pipeline_rates(work: str) -> list[list[Any]]:
     return rows
 
 
-def against_revision(text: str, tokenizer: str, revision: str, work: str) -> Iterator[list[Any]]:
-    """Time make-data and the input pipeline, now and at an earlier commit: rows as measured.
-
-    Each pipeline reads the data that its own commit made.
-    """
-    program = [sys.executable, "-m", "bigbird_ja"]
-    common = [f"--input={text}", f"--tokenizer={tokenizer}", f"--num_workers={_WORKERS.value}"]
-
-    def make(name: str, *more: str) -> Callable[[str], list[str]]:
-        place = f"--output_dir={work}/{name}-"
-        return lambda side: [*program, "make-data", *common, place + side, *more]
-
-    def read(side: str) -> list[str]:
-        made = f"{work}/dynamic-{side.rstrip('0123456789')}0"
-        return [sys.executable, "-c", _READ, made, str(_BATCHES_READ)]
-
-    commands = {
-        "make-data, dynamic": make("dynamic"),
-        "make-data, static, ten duplicates": make("static", "--masking=static", "--dupe_factor=10"),
-        f"input pipeline, {_BATCHES_READ:,} batches of 16": read,
-    }
-    with revisions.tree_of(revision) as before:
-        for name, command in commands.items():
-            yield revisions.compare(name, before, _ROUNDS.value, command)
-
-
 def _prepare(work: str) -> tuple[str, str]:
     source = _INPUT.value or os.environ.get("BIGBIRD_JA_REAL_TEXT")
     if not source:
@@ -207,10 +180,6 @@ def main(_: list[str]) -> None:
 
     with tempfile.TemporaryDirectory(prefix="bench-data-") as work:
         source, tokenizer = _prepare(work)
-        if _REV.value:
-            for row in against_revision(source, tokenizer, _REV.value, work):
-                print(f"{table([row], revisions.HEADER)}\n", flush=True)
-            return
         texts = list(corpus.open_corpus([source]).texts())
         size = sum(len(text.encode()) for text in texts)
         double = f"{work}/double.jsonl"

@@ -1,6 +1,6 @@
 """Delete what is left.
 
-  bigbird-ja down --project MY-PROJECT [--name base-1]
+  bigbird-ja down --project MY-PROJECT --name base-1
 
 Lists the TPUs and queued resources that `launch` made, in the Cloud TPU API and in Compute Engine,
 in --project and, with --bucket, in the projects that its runs have used last; asks, deletes them,

@@ -1,5 +1,5 @@
-"""Every block of the guide that is marked as running on a CPU runs as it is printed; others parse,
-and what rents a TPU runs as a dry run."""
+"""The guide's blocks that are marked as running on a CPU run as printed; the others parse, and
+those that rent a TPU run as a dry run. The Japanese guide has the same blocks."""
 
 import json
 import os
@@ -26,9 +26,11 @@ COMMANDS = [
 ]
 
 
-def test_each_block_says_that_it_runs_here():
-    marked = len(re.findall(r"\*\*[Rr]uns here\*\*", GUIDE))
-    assert len(BLOCKS) == marked > 8
+def test_each_block_of_both_guides_says_that_it_runs_here():
+    japanese = (ROOT / "docs/guide.ja.md").read_text(encoding="utf-8")
+    assert len(BLOCKS) == len(re.findall(r"\*\*[Rr]uns here\*\*", GUIDE)) > 8
+    assert len(BLOCKS) == len(re.findall(r"\*\*手元で実行できます\*\*", japanese))
+    assert re.findall(r"```bash\n(.*?)```", japanese, re.DOTALL) == BLOCKS
 
 
 @pytest.fixture
@@ -67,7 +69,7 @@ def test_the_recommended_path_can_be_launched():
     assert sources == {"encoder", "bert", "gs://BUCKET/short/model"}
 
 
-@pytest.mark.nightly
+@pytest.mark.docs
 @pytest.mark.timeout(1200)
 def test_the_guide_runs_as_printed(tmp_path):
     # The command as installed, whatever the environment: a script of that name, first in PATH.

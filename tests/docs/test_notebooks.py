@@ -157,6 +157,16 @@ def session(tmp_path, sample_corpus, monkeypatch):
     return execute
 
 
+@pytest.mark.docs
+@pytest.mark.timeout(900)
+def test_one_session_on_colab_trains_and_exports_a_model(session, tmp_path):
+    (tmp_path / "drive").mkdir()
+    (tmp_path / "drive" / "bigbird_ja-0.1.0-py3-none-any.whl").touch()
+    printed = session("colab-v5e-1", ROOT=str(tmp_path / "drive"))
+    assert f"finished: {tmp_path}/drive/huggingface" in printed and "日本の首都は【" in printed
+    assert (tmp_path / "drive/huggingface/model.safetensors").exists()
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_three_sessions_on_kaggle_make_one_run(session, zygote, tmp_path):

@@ -5,14 +5,12 @@ Links within docs/ are `make site`'s to check, here are those of the pages outsi
 
 import ast
 import re
-import shlex
 import subprocess
 
 import pytest
 
 from bigbird_ja import cli
 from bigbird_ja.accelerators import load_prices
-from bigbird_ja.cli import command_flags
 from bigbird_ja.plan import estimate
 from bigbird_ja.settings import requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
@@ -101,15 +99,6 @@ def test_targets_that_pages_call_are_there():
     targets = {*re.findall(r"`make ([a-z][\w-]*)[ `]", "".join(map(text_of, pages)))}
     made = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)
     assert targets and made.returncode == 0, made.stderr
-
-
-def test_the_commands_of_the_cloud_guide_parse():
-    blocks = re.findall(r"```sh\n(.*?)```", text_of("docs/cloud-setup.md"), re.S)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    commands = [shlex.split(line, comments=True) for line in lines if line.startswith("bigbird-ja")]
-    assert len(commands) > 5
-    for _, command, *flags in commands:
-        command_flags.parse(cli.load_command(command), command, flags)
 
 
 @pytest.mark.parametrize("readme", ["README.md", "README.ja.md"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.storage.disk import scratch_directory
@@ -32,13 +33,16 @@ def start(directory):
     return RunDir(str(directory))
 
 
-def test_a_directory_without_work_takes_any_config(tmp_path):
-    RunDir(str(tmp_path / "none")).check_settings(*with_data(config()))
+def test_a_directory_takes_any_config_until_a_step_is_logged(tmp_path):
+    other = with_data(config("training.seed=1"))
+    RunDir(str(tmp_path / "none")).check_settings(*other)
     run = RunDir(str(tmp_path))
     with run.locked(DEPS):
         run.write_settings(*with_data(config()), str(tmp_path / "none"))
         run.events.append("started")
-    RunDir(str(tmp_path)).check_settings(*with_data(config("training.seed=1")))
+    RunDir(str(tmp_path)).check_settings(*other)
+    with pytest.raises(BadInput, match=r"holds a run of other settings.*training\.seed"):
+        start(tmp_path).check_settings(*other)
 
 
 def test_moving_aside_never_overwrites(tmp_path):

@@ -1,12 +1,10 @@
-"""Measure how soon `pretrain` trains again after a kill, and how soon commands start.
+"""Measure how soon `pretrain` trains again after a kill (`make bench-restart`).
 
-    python -m scripts.bench_startup               # make bench-restart
-    python -m scripts.bench_startup --rev COMMIT  # make bench-startup REV=COMMIT
+    python -m scripts.bench_restart
 
-The first kills `pretrain` on a CPU and measures from the start of the next process to its first new
-step, with the compiled programs kept with the run and without (jax 0.7 or later; older ones keep no
-CPU programs). The second times `--help`, and `pretrain` of the preset tiny-cpu to its first step,
-in pairs against the same commands of an earlier commit, each on data that its own commands made.
+Kills `pretrain` on a CPU and measures from the start of the next process to its first new step,
+with the compiled programs kept with the run and without (jax 0.7 or later; older versions keep no
+CPU programs).
 """
 
 import argparse
@@ -20,9 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bigbird_ja.process.console import table
 from bigbird_ja.run.log import read_metrics
-from scripts import revisions
 from testkit import ROOT, synthetic
 
 PROGRAM = (sys.executable, "-m", "bigbird_ja")
@@ -62,7 +58,7 @@ def measure_restart(work: Path, rounds: int) -> str:
 
 
 def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> float:
-    """Start `pretrain`, kill it once it has logged six steps more; how long the first took."""
+    """Start `pretrain`, kill it after six new steps, and return the seconds until the first."""
     began = time.time()
     running = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -79,42 +75,13 @@ def until_step(line: Sequence[str], model_dir: Path, limit: float = 1800) -> flo
         running.wait()
 
 
-def startup_rows(work: Path, revision: str, rounds: int) -> list[list[object]]:
-    """Time how long commands take to start, now and at an earlier commit: rows of the table."""
-
-    def pretrain(place: str) -> list[str]:
-        data = f"--data_dir={work / place.rstrip('0123456789') / 'data'}"
-        line = [*PROGRAM, "pretrain", "--config=tiny-cpu", "--engine=pjrt", data]
-        line += [f"--model_dir={work / place}-model", "--num_train_steps=1"]
-        return [*line, "--set=training.warmup_steps=0"]
-
-    commands = {"--help": lambda _: [*PROGRAM, "--help"], "pretrain, one step": pretrain}
-    with revisions.tree_of(revision) as before:
-        for side, tree in (("before", before), ("now", str(ROOT))):
-            made = work / side
-            made.mkdir()
-            given = ["--config=tiny-cpu", f"--input={made}/text.jsonl"]
-            for line in (
-                ["sample", f"--output={made}/text.jsonl", "--documents=300"],
-                ["tokenize", *given, f"--output_prefix={made}/ja"],
-                ["make-data", *given, f"--tokenizer={made}/ja.model", f"--output_dir={made}/data"],
-            ):
-                revisions.timed([*PROGRAM, *line], tree)
-        return [revisions.compare(name, before, rounds, c) for name, c in commands.items()]
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rev", help="earlier commit to compare the start-up with")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        if options.rev:
-            rows = startup_rows(Path(name), options.rev, options.rounds)
-            print(table(rows, revisions.HEADER))
-        else:
-            print(measure_restart(Path(name), options.rounds))
+        print(measure_restart(Path(name), options.rounds))
 
 
 if __name__ == "__main__":
