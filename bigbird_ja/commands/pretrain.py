@@ -172,8 +172,8 @@ def _settings(
     The last are notices about these, to be logged once nothing is refused.
     """
     from bigbird_ja.data import check
+    from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
     from bigbird_ja.model import pattern
-    from bigbird_ja.train.hf_folder import adopted_settings, attention_notice
 
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None

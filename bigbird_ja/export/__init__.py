@@ -17,15 +17,15 @@ import tensorflow as tf
 from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export import hf_tokenizer, model_card, parity
 from bigbird_ja.export.model_card import SENTENCE_MODULES, Options
+from bigbird_ja.huggingface import config as hf_config
+from bigbird_ja.huggingface.state_dict import SETTINGS, to_hugging_face, to_stock
 from bigbird_ja.model import pattern
 from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
 from bigbird_ja.model.params import SEGMENTS
-from bigbird_ja.model.state_dict import SETTINGS, to_hugging_face, to_stock
 from bigbird_ja.run import log as run_log
 from bigbird_ja.settings import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
-from bigbird_ja.train import hf_folder
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
 _CODE = "modeling_bigbird_ja"
@@ -63,7 +63,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
     """
     special, model = trained.tokenizer.special, trained.config.model
     stated = source.get("config", {})
-    stock = hf_folder.stock_class(stated.get("model_type"), model, trained.data.nsp)
+    stock = hf_config.stock_class(stated.get("model_type"), model, trained.data.nsp)
     if model.architecture == "modernbert":
         keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
     elif stock is not None:
@@ -82,7 +82,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
             **{name: getattr(model, name) for name in _OURS},
         },
     }
-    if stated.get("model_type") in hf_folder.ROBERTAS and stock is not None:
+    if stated.get("model_type") in hf_config.ROBERTAS and stock is not None:
         config["max_position_embeddings"] += special.pad + 1  # the first position's number
     return config
 

@@ -45,7 +45,7 @@ _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slic
 
 
 def kind_of(cost: Cost) -> str:
-    """Say what an op is part of: "attention scores", "MLP", "copies" and so on, or "other"."""
+    """Return the kind of an op: "attention scores", "MLP", "copies" and so on, or "other"."""
     op = cost.instruction
     if cost.collective:
         return "between devices"
@@ -56,7 +56,7 @@ def kind_of(cost: Cost) -> str:
 
 
 def by_kind(costs: Iterable[Cost]) -> dict[str, int]:
-    """Sum cycles per kind, largest first."""
+    """Return the sum of cycles for each kind, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for cost in costs:
         sums[kind_of(cost)] += cost.cycles
@@ -69,11 +69,11 @@ def _rounded(sums: dict[str, float]) -> dict[str, int]:
 
 
 def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """List the costliest ops, the same op of all layers taken together.
+    """Return the costliest ops, with the same op of all layers as one.
 
     Args:
-        costs: of a step. With machine code (`CodeCost`) it decides which are costliest, and there
-            are `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by` too.
+        costs: costs of a step. Those by machine code (`CodeCost`) determine the order, and add
+            `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
     """
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for cost in costs:
@@ -88,7 +88,7 @@ def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
             op["code_cycles"] = round(sum(cost.cycles for cost in alike))
             op["bundle_cycles"] = round(sum(cost.bundle_cycles or 0.0 for cost in alike))
             op["hbm_cycles"] = round(sum(cost.hbm_cycles for cost in alike))
-            op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by  # of the dearest
+            op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by  # of the costliest
         ops.append(op)
     return sorted(ops, key=lambda op: -op.get("code_cycles", op["cycles"]))[:_SHOWN]
 
@@ -108,7 +108,7 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
     """
     ran = sum(code.cycles for code in costs)
     hbm = sum(code.hbm_cycles for code in costs) + time.copied
-    waiting = max(time.waiting, hbm - ran)  # for copies that nothing waits for by name, too
+    waiting = max(time.waiting, hbm - ran)  # also for copies without a `done`
     total = ran + waiting
     priced = sum(code.cycles for code in costs if code.bundle_cycles is None)
     kinds: dict[str, float] = defaultdict(float)
@@ -124,7 +124,7 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
         "code_cycles": round(total),
         "code_coverage": 1.0 - priced / total if total else 1.0,
         "code_waiting_cycles": round(waiting),
-        # With every op at its limit of HBM or of the matrix units, and HBM at its limit.
+        # With every op at its limit by HBM or matrix units, and HBM at its own.
         "code_roofline_cycles": round(max(limits, hbm)),
         "code_by_kind": _rounded(kinds),
         "code_bound_by": _rounded(bound),
@@ -192,7 +192,7 @@ def beside_profile(
 
 
 def describe(result: Mapping[str, Any], chip: Chip) -> str:
-    """Write the results of a chip, or of a slice of such, as a few lines."""
+    """Format the results of a chip or a slice as a few lines."""
     where = (
         f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
     )
@@ -243,7 +243,7 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
 
 
 def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    """Write the step by machine code."""
+    """Format the step by machine code."""
     total, share = result["code_cycles"], result["key_tiles_share"]
     apart = (
         ""
@@ -265,7 +265,7 @@ def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
 
 
 def _tables(result: Mapping[str, Any], total: float) -> list[str]:
-    """Write cycles by kind and of the costliest ops; columns by machine code come last."""
+    """Format cycles by kind, and the costliest ops; columns by machine code come last."""
     by_code, kinds, ops = result["code_by_kind"] or {}, [], []
     for kind, cycles in (dict.fromkeys(by_code, 0) | result["by_kind"]).items():
         code = [f"{by_code.get(kind, 0) / 1e6:.1f}"] if by_code else []
@@ -287,7 +287,7 @@ def _tables(result: Mapping[str, Any], total: float) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """Shorten an op's name in its middle: the outermost scope and the innermost ones stay."""
+    """Shorten an op's name in its middle; keep the outermost scope and the innermost ones."""
     first, *scopes = name.split("/")
     while len(scopes) > 1 and len("/".join([first, *scopes])) > _WIDTH:
         scopes = scopes[1:]

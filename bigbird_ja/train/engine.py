@@ -18,10 +18,10 @@ from bigbird_ja.train.run_dir import RunDir
 
 
 def check(job: Job) -> None:
-    """Refuse what cannot be trained, here or at all; reads only.
+    """Check that the run can be trained on this machine; write nothing.
 
     Raises:
-        BadInput: what, where, and what to do.
+        BadInput: It cannot.
     """
     config, engine = job.config, job.engine
     check_divides(
@@ -31,7 +31,7 @@ def check(job: Job) -> None:
     )
     if job.wandb:
         require("wandb")
-    # Refuses a mask unit or a rate that static data does not have.
+    # Raises for a mask unit or a rate that static data does not have.
     job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
 
 
@@ -41,7 +41,7 @@ def make_engine(
     """Construct the engine; nothing is started.
 
     Args:
-        job: the run.
+        job: run to train.
         run_dir: MODEL_DIR, locked or joined.
         resumption: the point at which training continues.
         initial: parameters that replace the random ones of a new run, float32 by name.

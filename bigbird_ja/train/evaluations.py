@@ -21,12 +21,10 @@ _EVALUATION_POLL_SECONDS = 0.1
 
 
 class Evaluations:
-    """Evaluate on held-out records every `training.eval_every_steps` steps and at the end.
-
-    `training.eval_max_batches` is the maximum of batches.
+    """Evaluations on held-out records, every `training.eval_every_steps` steps and at the end.
 
     Args:
-        job: the run.
+        job: run to evaluate.
         stop: request to stop, which leaves an evaluation unfinished.
         watchdog: ticks after each batch.
     """
@@ -35,7 +33,7 @@ class Evaluations:
         self._job, self._stop, self._watchdog = job, stop, watchdog
         self._every = job.config.training.eval_every_steps
         self._total = job.config.training.num_train_steps
-        self._evaluated = -1  # the last step that was
+        self._evaluated = -1  # the last evaluated step
         self._running: Future[dict[str, Any] | None] | None = None
 
     def begin(self, earlier: Iterable[Evaluation]) -> None:
@@ -50,10 +48,10 @@ class Evaluations:
             self._evaluated = self._job.pod.share("evaluated", lambda: max(steps, default=-1))
 
     def is_due(self, step: int) -> bool:
-        """Return whether the model is to be evaluated at `step`, also after a restart from there.
+        """Return whether an evaluation is due at `step`, also after a restart from there.
 
-        That is at the first step reached since a multiple of the interval, and at the last step, if
-        it is not evaluated yet; at step 0 only if the weights come from another model.
+        One is due at the first step reached since a multiple of the interval, and at the last step;
+        at step 0 only if the weights come from another model.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
@@ -61,17 +59,17 @@ class Evaluations:
         return (due > 0 or step == 0) and self._evaluated < due
 
     def next_due(self, step: int) -> int:
-        """Return the next step after `step` at which one will be due."""
+        """Return the next step after `step` at which an evaluation will be due."""
         if not self._job.evaluates:
             return self._total
         return min((step // self._every + 1) * self._every, self._total)
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
-        """Evaluate, and return the results as `evaluation.evaluate_model` has them.
+        """Evaluate, and return the results of `evaluate_model`.
 
-        None if a stop was requested before they were complete (the last batch may still be
-        computed: see `join`), and in a process that does not write. In a pod each process evaluates
-        its part.
+        In a pod each process evaluates its part, and only the writer has results. The result is
+        None too if a stop is requested before the end (the last batch may still be computed then:
+        see `join`).
         """
         self._job.deps.mark("evaluate")
         self._running = in_thread("evaluation", lambda: self._run(step, forward))

@@ -7,10 +7,10 @@ from bigbird_ja.process.streams import leave
 
 
 class ProcessExit:
-    """Ends the process at once with an error, after the calls that were registered for that.
+    """Immediate end of the process with an error, after the calls that were registered for it.
 
-    One object for the process. All that may find the main thread stuck get it: signals, the
-    watchdog, and the other processes of a pod.
+    There is one for the process. It is passed to all that may have to end a process whose main
+    thread is stuck: the listener for signals, the watchdog, and the connection to a pod.
 
     Args:
         leave: prints the error and ends the process.

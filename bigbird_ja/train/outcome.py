@@ -21,7 +21,7 @@ _SAVING_SECONDS = 20.0  # maximum for a save that is under way at a failure
 
 @dataclass(eq=False)
 class Outcome:
-    """How a run ends: finished, interrupted or failed, in any process of a pod."""
+    """Outcome of a run: finished, interrupted or failed."""
 
     job: Job
     run_dir: RunDir

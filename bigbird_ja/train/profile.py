@@ -40,15 +40,15 @@ class Profile:
             self._log(f"--profile_steps: step {steps[-1]} is made already: nothing is profiled")
 
     def next_due(self, step: int) -> int:
-        """Return the step after which the profile begins or ends; one that is far, if none is."""
+        """Return the next step after which the profile begins or ends; a huge one without it."""
         ends = (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
         return next((end for end in ends if end > step), 1 << 62)
 
     def at(self, step: int) -> None:
-        """Begin or end the profile, if it is time after `step`; nothing else is under way.
+        """Begin or end the profile, if it is due after `step`; no step may be under way.
 
-        TPUEstimator stops between device loops only: those that have such a step are profiled, if
-        the next one is as long as the last.
+        TPUEstimator stops only between device loops: loops with such a step are profiled, if the
+        next one is as long as the last.
         """
         ahead = 1 if self._is_exact else max(step - self._step, 1)
         self._step = step
@@ -91,7 +91,7 @@ class Profile:
 
 
 def _jax_profiler(folder: str) -> Callable[[], Any]:
-    """Begin; returns what ends it. Calls of Python functions are left out: they would be most."""
+    """Start a profile, without calls of Python functions, and return the function to stop it."""
     import jax
 
     options: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def _jax_profiler(folder: str) -> Callable[[], Any]:
 
 
 def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
-    """Begin; returns what ends it."""
+    """Start a profile, and return the function to stop it."""
     import tensorflow as tf
 
     tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions())
@@ -111,10 +111,9 @@ def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
 
 
 def _peak_memory(on_jax: bool) -> int:
-    """Return the most bytes in use so far: of JAX's first device, or of this process on a host.
+    """Return the peak memory in bytes of JAX's first device, else of this process on the host.
 
-    Under TPUEstimator JAX is not used: it would look for devices of its own, and take or await a
-    TPU that TensorFlow holds.
+    Under TPUEstimator JAX is not asked: it would claim a TPU that TensorFlow holds.
     """
     if on_jax:
         import jax

@@ -1,9 +1,9 @@
-"""Open MODEL_DIR once, check it before anything is written, lock it while a run writes to it.
+"""MODEL_DIR of a run: checked before anything is written, locked while the run writes to it.
 
-A run that continues may differ from how it began: in length, and by `--set` in settings.
-The optimizer's state is kept. Where the batch size changes, the order of the data is cut into
-batches of the new size: the next batch begins at the first multiple of that size behind every
-record that was seen, so none is seen twice and less than one batch is left out.
+A run may continue with another length, and by `--set` with other settings. The optimizer's state is
+kept. If the batch size changes, the order of the data is cut into batches of the new size: the next
+batch begins at the first multiple of that size after every record that was seen, so none is seen
+twice and less than one batch is skipped.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ from bigbird_ja.train.job import Dependencies, Resumption
 
 LOCK = "lock.json"
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
-_VISIBLE_SECONDS = 15.0  # until a file that one host writes is seen by the others, on a shared disk
+_VISIBLE_SECONDS = 15.0  # maximum until a file of one host is visible to the others, on a disk
 _POLL_SECONDS = 0.5
-# Files that change all the time.
+# Files that change while a run trains.
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
 _KIND = "run"
 _ADVICE = (
@@ -85,17 +85,17 @@ class RunDir:
 
     @property
     def has_work(self) -> bool:
-        """Return whether a checkpoint, good or not, or a logged step is there."""
+        """Whether it has a checkpoint, good or damaged, or a logged step."""
         metrics = self.files.get(run_log.METRICS)
         return self._has_checkpoints() or bool(metrics and metrics.size)
 
     @property
     def is_continued(self) -> bool:
-        """Return whether the run in it is to be continued from a checkpoint."""
+        """Whether the run in it is to be continued from a checkpoint."""
         return self._has_checkpoints() and not self._overwrite
 
     def _has_checkpoints(self) -> bool:
-        """Return whether a checkpoint, good or not, is or was there."""
+        """Return whether it has or had a checkpoint, good or damaged."""
         return any(_CHECKPOINT.fullmatch(name) for name in self.files)
 
     def last_start(self) -> EventRecord | None:
@@ -104,22 +104,22 @@ class RunDir:
         return starts[-1] if starts else None
 
     def is_recorded_as_finished(self) -> bool:
-        """Return whether the end `finished` followed the last start of a run."""
+        """Return whether the event `finished` followed the last start of a run."""
         known = ("started", "resumed", "finished", "failed", "interrupted")
         return [e["event"] for e in self.events.records if e["event"] in known][-1:] == ["finished"]
 
     # Checks, before anything is written.
 
     def check_settings(self, config: Config, data: Data, stated: Collection[str] = ()) -> None:
-        """Refuse settings other than those of the run that is there.
+        """Check settings against those of the run that is there.
 
         Args:
-            config: to continue with.
-            data: to continue with.
-            stated: keys that the command line sets: of these, settings of `training` may differ.
+            config: config to continue with.
+            data: data to continue with.
+            stated: keys set on the command line; settings of `training` among them may differ.
 
         Raises:
-            BadInput: names each setting that differs, and the flag that would change it.
+            BadInput: Settings differ; the message names them, and the flags that change them.
         """
         different = changes(self.settings, (config, data)) if self.settings else {}
         is_change = {key: change_of(key) == "logged" for key in different}
@@ -138,7 +138,7 @@ class RunDir:
         )
 
     def find_resumption(self, config: Config, data: Manifest) -> Resumption:
-        """Find the newest good checkpoint, checked against config and data; with the lock held.
+        """Return the newest good checkpoint, checked against config and data; needs the lock.
 
         Args:
             config: config to continue with; `check_settings` allowed it.
@@ -252,10 +252,10 @@ class RunDir:
         return report
 
     def _move_aside(self) -> str:
-        """Rename MODEL_DIR, with the lock held; returns the new name.
+        """Rename MODEL_DIR, with the lock held, and return the new name.
 
         Raises:
-            BadInput: it cannot be renamed.
+            BadInput: It cannot be renamed.
         """
         if storage.is_remote(self.path):
             moved = storage.free_name(self.path)
@@ -269,7 +269,7 @@ class RunDir:
             self.files, self.manifest = {}, None
             return moved
         advice = "choose another --model_dir, or move it yourself"
-        path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
+        path = os.path.realpath(self.path)  # the target of a link is renamed, and created again
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
                 f"{self.path}: it cannot be renamed while it is the working directory or holds it,"
@@ -278,18 +278,18 @@ class RunDir:
         moved = storage.free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(moved, LOCK))  # ours: the old run is not trained any more
+            os.unlink(os.path.join(moved, LOCK))  # our own: nobody trains the old run
         os.mkdir(path)
         self.files, self.manifest = {}, None
         return moved
 
     def write_settings(self, config: Config, data: Data, tokenizer: str) -> None:
-        """Write the resolved config, if it is another than before, and the tokenizer.
+        """Write the resolved config, if it has changed, and the tokenizer.
 
         Args:
             config: config of the run.
             data: data of the run.
-            tokenizer: the data set's file.
+            tokenizer: path of the data set's tokenizer.
         """
         before = flatten(*self.settings) if self.settings else {}
         if flatten(config, data) != before:
@@ -305,5 +305,5 @@ class RunDir:
 
 
 def next_batch(meta: Meta, config: Config) -> int:
-    """Compute the batch of the data's order with which a checkpoint continues."""
+    """Return the position in the data's order, in batches, at which a checkpoint continues."""
     return -(-meta.next_batch * meta.global_batch_size // config.training.global_batch_size)

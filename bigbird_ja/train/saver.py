@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bigbird_ja.run.checkpoints import SUFFIXES, Meta
-from bigbird_ja.run.model import write_variables
+from bigbird_ja.run.variables import write_variables
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir

@@ -1,4 +1,4 @@
-"""Compute one optimizer step, as a pure function: what trains, `preflight` compiles and tests run.
+"""One optimizer step, as a pure function, for training, `preflight` and tests.
 
 It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
 """
@@ -49,24 +49,24 @@ def train_step(
 
     Args:
         config: config of the run.
-        data: of its data set.
-        params: float32, as `parameter_specs` lists them.
-        slots: the optimizer's state, by name as `slot_parameters` lists it; zeros at first.
-        global_step: integer scalar, steps made so far; keys dropout and the learning rate.
+        data: data of the run.
+        params: parameters of `parameter_specs`, float32 by name.
+        slots: slots of `slot_parameters`, float32 by name; zeros at first.
+        global_step: integer scalar, steps made so far; determines dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
             masked_lm_positions, _ids int32 and _weights float32 [b, P]; (next_sentence_labels
             int32 [b]); b divides into `gradient_accumulation_steps`.
-        replica_id: which of `num_replicas` this is; keys dropout.
-        num_replicas: how many there are.
+        replica_id: number of this replica; determines dropout.
+        num_replicas: number of replicas.
         cross_replica_sum: sums a tensor over the replicas.
 
     Returns:
         New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
         (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping),
-        and finite, bool: where False params and slots are returned unchanged.
+        and finite, bool; if it is False, params and slots are returned unchanged.
 
     Raises:
-        ValueError: the batch does not divide, or the sequence length does not suit the attention.
+        ValueError: The batch does not divide, or the sequence length does not suit the attention.
     """
     weight = cross_replica_sum(prediction_weight(batch))
     how = (replica_id, num_replicas)
@@ -87,7 +87,7 @@ def train_step(
 
 
 def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Sum the weights of a batch's predictions, float32 scalar."""
+    """Return the sum of the weights of a batch's predictions, float32 scalar."""
     return tf.reduce_sum(tf.cast(batch["masked_lm_weights"], tf.float32))
 
 
@@ -114,7 +114,7 @@ def replica_gradients(
     variables = list(params.values())
     sequences = float(int(batch["input_ids"].shape[0]) * num_replicas)
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
-    # With nothing to predict the loss is zero, not 0 / 0.
+    # Without predictions the loss is zero, not 0 / 0.
     divisor = tf.where(weight > 0, weight, 1.0)
 
     def compute(index: tf.Tensor | int, part: NamedTensors) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -124,7 +124,7 @@ def replica_gradients(
             tape.watch(variables)
             metrics = pretraining_metrics(params, config, data, part, dropout_key=part_key)
             weights = tf.cast(part["masked_lm_weights"], tf.float32) / divisor
-            # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
+            # A prediction without weight must not turn the sum into NaN, whatever its loss.
             loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
             correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
             sums = [loss, correct, tf.zeros([]), tf.zeros([])]
@@ -134,7 +134,7 @@ def replica_gradients(
                 loss += sums[2]
             means = tf.stop_gradient(tf.stack(sums))
         gradients = tape.gradient(loss, variables)
-        # The word embeddings' comes as rows and indices, to be summed up.
+        # The gradient of word embeddings is a list of rows, which must be summed.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], means
 
     steps = config.training.gradient_accumulation_steps
@@ -207,7 +207,7 @@ def _accumulate(
     batch: NamedTensors,
     like: Sequence[tf.Tensor],
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Sum what `compute` returns of each micro-batch and its number; gradients are as `like`."""
+    """Sum the results of `compute` over the micro-batches; gradients are shaped like `like`."""
     if steps == 1:
         return compute(0, batch)
     parts = {  # [steps, b / steps, ...]
@@ -221,7 +221,7 @@ def _accumulate(
         totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
         return index + 1, totals, sums + more
 
-    # A loop, not an unrolled sequence: the compiler may not keep two micro-batches alive at once.
+    # A loop, not an unrolled sequence, so that only one micro-batch is in memory.
     zeros = [tf.zeros_like(tensor) for tensor in like]
     _, totals, sums = tf.while_loop(
         lambda index, *_: index < steps,

@@ -31,7 +31,7 @@ from bigbird_ja.train.profile import Profile
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saver import CheckpointSaver
-from bigbird_ja.train.warm_start import FirstValues, load_warm_start
+from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
 
 HEARTBEAT_SECONDS = 15.0
@@ -95,7 +95,7 @@ class Trainer:
         stop: StopRequest,
         exit_process: ProcessExit,
         resumption: Resumption,
-        warm_start: FirstValues | None,
+        warm_start: InitialWeights | None,
     ) -> None:
         """Construct what the loop needs; start nothing."""
         self.job, self.run_dir, self.stop = job, run_dir, stop

@@ -14,7 +14,8 @@ from bigbird_ja import cli, storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import load_parameters, read_variables
+from bigbird_ja.run.model import load_parameters
+from bigbird_ja.run.variables import read_variables
 from bigbird_ja.settings.resolve import read_config
 from bigbird_ja.storage.ownership import MARK
 from testkit import killing, pods

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja.huggingface.state_dict import hugging_face_name, is_transposed, to_hugging_face
 from bigbird_ja.model.forward import encode, masked_lm_logits
 from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.model.state_dict import hugging_face_name, is_transposed, to_hugging_face
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 

@@ -181,7 +181,7 @@ def test_a_failure_ends_the_others_with_its_reason(reason, kind, words):
 
 
 def test_a_failure_that_the_lost_store_holds_up_ends_the_process(monkeypatch):
-    monkeypatch.setattr(pod_lib, "_FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(pod_lib, "_FINAL_STATUS_SECONDS", 0.1)
     one = members(1)[0]
     one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
     threading.Thread(target=one.pod.fail, args=("stalled", "Gloo"), daemon=True).start()

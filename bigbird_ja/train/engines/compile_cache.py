@@ -34,7 +34,7 @@ class CompileCache:
         self, owned: Owned | None, scratch: str, platform: str, log: Callable[[str], None]
     ) -> None:
         self._folder = _FOLDER
-        if platform == "cpu":  # its programs hold instructions that another CPU may not have
+        if platform == "cpu":  # its programs have instructions that another CPU may lack
             self._folder = f"{_FOLDER}/cpu-{_cpu_features()}"
         self._owned, self._log = owned, log
         self._local = os.path.join(scratch, _FOLDER)
@@ -42,21 +42,21 @@ class CompileCache:
         self._before: set[str] = set()
 
     def begin(self) -> None:
-        """Copy what was kept, and set JAX's folder."""
+        """Copy the programs in MODEL_DIR, and set JAX's folder."""
         import jax
 
         if self._platform == "cpu" and jax.__version_info__ < (0, 7):
-            return  # jaxlib 0.4.34 keeps CPU programs that write over donated memory, and crash
+            return  # cached CPU programs of jaxlib 0.4.34 overwrite donated memory, and crash
         with self._failures_logged():
             self._fetch()
         jax.config.update("jax_compilation_cache_dir", self._local)
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 1.0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-        # Further caches of XLA's would make the folder's path a part of the key.
+        # With XLA's own caches the folder's path would be a part of the key.
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
 
     def keep(self) -> None:
-        """Copy what was compiled since to MODEL_DIR."""
+        """Copy programs that were compiled since to MODEL_DIR."""
         owned = self._owned
         with self._failures_logged():
             if owned is None or not os.path.isdir(self._local):
@@ -91,7 +91,7 @@ class CompileCache:
 
 
 def _cpu_features() -> str:
-    """Hash what this machine's CPU can do to eight hex digits."""
+    """Return a hash of this CPU's features, eight hex digits."""
     text = ""
     with contextlib.suppress(OSError):
         match = re.search(r"^(flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.M)
