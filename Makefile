@@ -5,6 +5,7 @@ VENV := .venv
 # What `python -m scripts.learn` compares (scripts/recipes.yaml).
 LEARN := patterns precision precision-copying kernels warm-start
 BIN := $(VENV)/bin
+PYTHON_CODE := bigbird_ja tests testkit scripts docs/examples
 STAMP := $(VENV)/.installed
 ALL := $(VENV)/.installed-all
 # TensorFlow 2.15, the last with TPUEstimator, has an environment of its own; so has what Kaggle's image ships.
@@ -75,8 +76,8 @@ wheel: $(STAMP) ## build dist/*.whl, and run its doctor and demo from a new envi
 	@scripts/check_wheel.sh
 
 lint: $(STAMP) ## ruff; import order; links of the pages; totals of size; overdue nightly parts
-	@$(BIN)/ruff check bigbird_ja tests testkit scripts
-	@$(BIN)/ruff format --check bigbird_ja tests testkit scripts
+	@$(BIN)/ruff check $(PYTHON_CODE)
+	@$(BIN)/ruff format --check $(PYTHON_CODE)
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
@@ -132,7 +133,7 @@ bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, not
 	@BIGBIRD_JA_HOSTILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/test_hostile.py
 
 bench-leaks: $(STAMP) ## 10,000 histories of rented runs in which anything fails: nothing may be left (two minutes)
-	@BIGBIRD_JA_HISTORIES=5000 $(BIN)/python -m pytest -n 2 tests/launch/test_histories.py -k nothing_is_left
+	@BIGBIRD_JA_HISTORIES=5000 $(BIN)/python -m pytest -n 2 tests/testkit/test_histories.py -k nothing_is_left
 
 soak: $(STAMP) ## fifty and more SIGKILLs in every phase, on disk, on a loopback bucket, and of a pod (ENGINE=pjrt)
 	@BIGBIRD_JA_KILLS=60 BIGBIRD_JA_ENGINE=$(or $(ENGINE),auto) $(BIN)/python -m pytest -rP -m nightly tests/train/test_soak.py

@@ -1,0 +1,1 @@
+"""Benchmarks and the checks behind `make lint`, run as `python -m scripts.NAME`."""

@@ -3,7 +3,7 @@
     make bench-data        # or: python -m scripts.bench_data [--input=...] [--tokenizer=...]
 
 Text: `--input`, else the file named by BIGBIRD_JA_REAL_TEXT, else a generated corpus. Without
-`--tokenizer` one of 32,000 pieces is trained first (minutes). Prints ratios to the ancestor's own
+`--tokenizer` one of 32,000 entries is trained first (minutes). Prints ratios to the ancestor's own
 figures: 0.21 MB of text per second on one core with ten duplicates, 35 bytes stored per byte of
 text. "cpu" is processor time of all processes, which tells more than the clock on a busy machine.
 `--large_gb 2` also shows rate and memory on a large corpus (a quarter of an hour).
@@ -34,7 +34,7 @@ ANCESTOR_BYTES_PER_BYTE = 35.0
 _INPUT = flags.DEFINE_string("input", None, "A .jsonl or .jsonl.gz of documents.")
 _TOKENIZER = flags.DEFINE_string("tokenizer", None, "A .model file; else one is trained.")
 _WORKERS = flags.DEFINE_integer("num_workers", 2, "Processes.")
-_LARGE = flags.DEFINE_float("large_gb", 0.0, "Also a generated corpus of so many GB.")
+_LARGE = flags.DEFINE_float("large_gb", 0.0, "Size of a generated corpus to measure too.")
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Finished:
 
     seconds: float = 0.0  # by the clock
     cpu_seconds: float = 0.0
-    peak_bytes: int = 0  # of all processes together; what is shared is divided among them
+    peak_bytes: int = 0  # of all processes; shared memory is divided among them
     results: dict[str, Any] = field(default_factory=dict)
 
 
@@ -70,7 +70,7 @@ def run(*arguments: str) -> Finished:
 
 
 def _rate(texts: list[str], work: Callable[[], Any]) -> tuple[float, Any]:
-    """Return megabytes of text per second of processor time, and what the work returns."""
+    """Return megabytes of text per second of processor time, and the work's result."""
     began = time.process_time()
     result = work()
     seconds = time.process_time() - began
@@ -123,7 +123,7 @@ def large(gigabytes: float, tokenizer: str, work: str) -> str:
     made = articles.documents(500, seed=1)
     records = [json.dumps({"text": t}, ensure_ascii=False).encode() + b"\n" for t in made]
     with open(path, "wb") as file:
-        # The same articles again and again: memory is measured here, not text.
+        # Repeated articles suffice: memory is measured here.
         for record in itertools.cycle(records):
             written += file.write(record)
             if written > gigabytes * 1e9:

@@ -1,11 +1,11 @@
 """Price the train step on TPUs against the ancestor's, on slices and by length: `make bench-step`.
 
-    python -m scripts.bench_step                        # 12 layers compiled as they are: hours
+    python -m scripts.bench_step                        # 12 layers, compiled whole: hours
     python -m scripts.bench_step --quick                # 2 and 4 layers, extrapolated to 12
     python -m scripts.bench_step --only "machine code"  # make bench-code
     python -m scripts.bench_step --only tokens          # bench-length: draws cost-by-length.png
 
-BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 pieces, AdamW; one core's
+BERT-base, 4,096 tokens, 2 sequences per core, 600 predictions, 32,000 entries, AdamW; one core's
 whole step, compiled by `bigbird-ja preflight`. docs/design/preflight.md explains priced cycles. The
 ancestor is google-research/bigbird's own encoder, heads and gradient checkpointing, measured in the
 same way (scripts/ancestor_step.py of commit fdb3999).
@@ -49,7 +49,7 @@ def preflight(
 def step(
     sets: Sequence[str], batch: int, keys: Sequence[str], quick: bool, *flags: str
 ) -> dict[str, float | None]:
-    """Return figures of 12 layers, or `quick` ones, from 2 and 4; None where it does not fit."""
+    """Return figures of 12 layers, or `quick` ones, from 2 and 4; None if it does not fit."""
     has_own = any(item.startswith("model.num_layers") for item in sets)
     counts: list[int | None] = [None] if has_own else [2, 4] if quick else [LAYERS]
     entries = [

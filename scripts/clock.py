@@ -1,15 +1,15 @@
-"""Compare the price of public programs with what real chips took: `make bench-clock`.
+"""Compare the price of public programs with the times of real chips: `make bench-clock`.
 
     python -m scripts.clock [--only NAME]   # compiles what docs/lab/clock.json lacks
     python -m scripts.clock --blind [--only NAME]  # predicts what docs/lab/clock_blind.json lacks
 
 It writes the table of docs/lab/clock.md and its picture.
 
-The programs, who timed them and when are in scripts/clock.yaml. Half of them calibrate the
-constants of the model (`roofline.STEP_SECONDS`, `measured.REACHED`, `DISPATCH_MS`), half judge it.
+The programs, with source and date of each time, are in scripts/clock.yaml. Half calibrate the
+model's constants (`roofline.STEP_SECONDS`, `measured.REACHED`, `DISPATCH_MS`), half judge it.
 A whole step is compiled for one chip with one layer and extrapolated to its depth, and to its batch
-and vocabulary where another step has the same layer; weights that a slice divides are gathered
-layer by layer beside the work (`_gathers`), Adam works on the chip's share.
+and vocabulary if another step has the same layer; weights that a slice divides are gathered layer
+by layer while it computes (`_gathers`), and Adam updates the chip's share.
 """
 
 import argparse
@@ -96,7 +96,7 @@ def _built(lowered: Any, options: Any = None) -> tuple[hlo.Module, dict[str, mac
 
 
 def _price(spec: Spec, module: hlo.Module, code: dict[str, machine_code.Code]) -> dict[str, float]:
-    """Price a program: milliseconds on the chip, and what was counted of it."""
+    """Price a program: milliseconds on the chip, and its counts."""
     chip = CHIPS[spec["chip"]]
     priced = roofline.code_costs(module, costs.costs(module), code, chip)
     if problem := roofline.not_counted(priced):
@@ -176,7 +176,7 @@ def _gathers(spec: Spec) -> float:
 
 
 def measured_ms(spec: Spec) -> float | None:
-    """Return the published time; where a rate was published, the time that follows from it."""
+    """Return the published time, or the time that follows from a published rate."""
     if "tflops" not in spec:
         return spec.get("measured_ms")
     tokens = spec["batch"] * spec["length"]
@@ -186,7 +186,7 @@ def measured_ms(spec: Spec) -> float | None:
 
 
 def fill(programs: list[Spec]) -> None:
-    """Price what the cache lacks; each result is written at once."""
+    """Price the programs that the cache lacks; write each result at once."""
     for spec in programs:
         name, is_step = spec["name"], spec["kind"] == "step"
         if name not in _known():
@@ -252,7 +252,7 @@ def _is_kernel(cost: costs.Cost) -> bool:
 
 
 def blind(only: str) -> None:
-    """Predict what has no prediction; each is written at once."""
+    """Predict the programs without a prediction; write each at once."""
     for entry in _asked():
         if only in entry["name"] and entry["prediction_ms"] is None:
             result = _prediction(entry["step"])
@@ -268,7 +268,7 @@ def _asked() -> list[dict[str, Any]]:
 
 
 def _prediction(step: Spec) -> dict[str, Any]:
-    """Predict one program: extrapolated to its depth where its layers are not in a loop."""
+    """Predict one program: extrapolated to its depth unless its layers are in a loop."""
     if "from" in step:
         return _interpolated(step)
     slice_, depth = step["on"], step.get("layers", 1)
@@ -326,10 +326,10 @@ def _interpolated(step: Spec) -> dict[str, Any]:
 
 
 def _divided(step: Spec) -> list[dict[str, float]]:
-    """Price what a slice adds to a chip's gradients: links, the optimizer on the chip's share.
+    """Price a slice's work after the gradients: links, and the optimizer on the chip's share.
 
-    Weights of layers are gathered and their gradients spread beside the layers' work (`predict`);
-    those of the vocabulary are not hidden.
+    Gathering layers' weights and scattering their gradients overlaps with the layers (`predict`);
+    the vocabulary's are not hidden.
     """
     chips, chip = step["chips"], CHIPS[step["chip"]]
     ends = _parameters(step | {"layers": 0}) * (chips - 1) / chips
@@ -347,7 +347,7 @@ def _divided(step: Spec) -> list[dict[str, float]]:
 
 
 def kind_of(spec: Spec) -> str:
-    """Name what the error is stated for: steps, kernels, or XLA's own fusions."""
+    """Name the group for which the error is stated: steps, kernels, or XLA's own fusions."""
     if spec["kind"] == "step":
         return "whole steps"
     return "XLA's matmuls" if spec["kind"] == "matmul" and "tiles" not in spec else "kernels"

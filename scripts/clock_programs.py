@@ -8,6 +8,7 @@ Spec = dict[str, Any]
 
 
 def matmul(spec: Spec) -> tuple[Any, list[Any]]:
+    """Return the matmul kernel of JAX's documentation, and its arguments' shapes and dtypes."""
     import jax
     import jax.numpy as jnp
     from jax.experimental import pallas as pl
@@ -79,6 +80,7 @@ def _splash(heads: int, length: int, block: int, window: int | None) -> Any:
 
 
 def attention(spec: Spec) -> tuple[Any, list[Any]]:
+    """Return JAX's flash or splash attention, and its arguments' shapes and dtypes."""
     import jax
     from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
 

@@ -59,8 +59,10 @@ def given(shape: Any) -> list[tuple[tuple[int, ...], str]]:
 
 
 def cycles(shape: Any, chip_name: str, directory: str) -> float | None:
-    """Count a kernel as `preflight.roofline` does; None if the compiler refuses it or the count
-    fails."""
+    """Count a kernel's cycles as `preflight.roofline` does.
+
+    None if the compiler refuses it or the count fails.
+    """
     import jax
     from jax.sharding import SingleDeviceSharding
 

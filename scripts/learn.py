@@ -1,15 +1,15 @@
 """Train and compare the runs of scripts/recipes.yaml.
 
     python -m scripts.learn recipe --work_dir DIR          # `make bench-recipe WORK_DIR=DIR`
-    python -m scripts.learn recipe --work_dir DIR --kept   # of what there is so far
-    python -m scripts.learn recipe --work_dir DIR --anew   # repeats what the repository holds
+    python -m scripts.learn recipe --work_dir DIR --kept   # the runs so far, training none
+    python -m scripts.learn recipe --work_dir DIR --anew   # repeats the repository's runs
 
 Everything is done by the commands themselves, each run in a process of its own: sample or real
 text, tokenize, make-data, pretrain, evaluate. An interrupted run is continued by `pretrain`, a
 finished one is not made again, so the same command resumes at any point: WORK_DIR holds runs and
 results, and docs/images those that are published, by their settings, with the commit that each was
-trained at. So a further seed costs that seed alone. Start long benches from a clone that nobody
-changes, and commit what they write there.
+trained at. So a further seed costs only that seed. Start long benches from a clone that nobody
+changes, and commit their files there.
 
 Prints each seed's held-out loss and the difference from the run that a recipe starts `from` (else
 the first), paired by seed, with confidence intervals by Student's t that hold for all rows together
@@ -59,13 +59,13 @@ EVAL_BATCHES = 16  # of an evaluation in training; the last one takes all held-o
 
 @dataclass(frozen=True)
 class Run:
-    """Names one recipe from one seed.
+    """One recipe with one seed.
 
     Attributes:
-        name: of the recipe in recipes.yaml.
-        recipe: its entry there, with what it inherits.
-        seed: draws weights, connections and the order of the data.
-        steps: how long it trains; 0 is as long as the preset says.
+        name: name of the recipe in recipes.yaml.
+        recipe: its entry there, with inherited settings.
+        seed: seed of weights, connections and the order of the data.
+        steps: training steps; 0 takes the preset's.
     """
 
     name: str
@@ -146,7 +146,7 @@ def make_data(bench: Mapping[str, Any], work: pathlib.Path) -> dict[str, str]:
 def runs_of(bench: Mapping[str, Any]) -> list[Run]:
     """List all runs at equal tokens, those of one seed after the other.
 
-    An entry has the settings of what it starts from, too.
+    An entry inherits the settings of the one that it starts from.
     """
     entries: dict[str, dict[str, Any]] = {}
     for name, entry in bench["runs"].items():
@@ -202,7 +202,7 @@ def train(
     """Trains and evaluates a run.
 
     Raises:
-        SystemExit: a command failed, as `pretrain` does where WORK_DIR holds other settings.
+        SystemExit: a command failed, as `pretrain` does if WORK_DIR holds other settings.
     """
     folder = work / "runs" / run.folder
     path, config = (folder.with_name(f"{run.folder}.{end}") for end in ("json", "yaml"))
@@ -288,7 +288,7 @@ def table(
 
 
 def main() -> None:
-    """Trains what is not there yet, prints the table, draws the curves."""
+    """Train missing runs, print the table, draw the curves."""
     benches = yaml.safe_load((ROOT / "scripts" / "recipes.yaml").read_text("utf-8"))
     options = _options(benches)
     bench = benches[options.bench]
@@ -321,7 +321,7 @@ def main() -> None:
         drawn = {r.title: merged[r.title]["curve"] for r in runs_of(bench) if r.title in merged}
         compare.draw(path.with_suffix(".png"), bench["about"], drawn, counted)
         how = "written" if text else f"as it was ({TEXT} names no text)"
-        print(f"{path.relative_to(ROOT)}: {how}; {path.stem}.png beside it is drawn")
+        print(f"{path.relative_to(ROOT)}: {how}; {path.stem}.png next to it is drawn")
     print("trained at commits", *sorted({result["commit"] for result in finished.values()}))
 
 
@@ -330,8 +330,8 @@ def _options(benches: Mapping[str, Any]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=about.replace("%", "%%"))
     parser.add_argument("bench", choices=list(benches))
     parser.add_argument("--work_dir", help="default: out/BENCH")
-    parser.add_argument("--anew", action="store_true", help="what the repository holds, too")
-    parser.add_argument("--kept", action="store_true", help="trains nothing: what there is so far")
+    parser.add_argument("--anew", action="store_true", help="repeat the repository's runs")
+    parser.add_argument("--kept", action="store_true", help="train nothing: show the runs so far")
     return parser.parse_args()
 
 

@@ -2,10 +2,10 @@
 
     python -m scripts.probe --model_dir DIR --input TEXT.jsonl [--plot PNG]
 
-TEXT is of `bigbird-ja sample`, whose articles restate names. Every mention after the masked one is
-masked too, so that only earlier ones help. Three guesses: the model's with the whole sequence, the
-same weights' with 512 tokens of context, and the best constant guess. `make probe` trains a model
-for the question (docs/lab/long-context.md). Prints a table, and the same as a line of JSON.
+TEXT comes from `bigbird-ja sample`, whose articles restate names. Every mention after the masked
+one is masked too, so that only earlier ones help. Three guesses: the model's with the whole
+sequence, the same weights' with 512 tokens of context, and the best constant guess. `make probe`
+trains a model for the question (docs/lab/long-context.md). Prints a table, and a line of JSON.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.commands.evaluate import row_name
 from bigbird_ja.data import manifest
 from bigbird_ja.evaluation import load, masked_lm
+from bigbird_ja.evaluation.checkpoints import row_name
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.params import POSITIONS
@@ -86,7 +86,7 @@ def find_cases(records: Iterable[np.ndarray], tokenizer: Tokenizer) -> list[Case
 
     Args:
         records: int32 [S] each, unmasked, padded.
-        tokenizer: of the model.
+        tokenizer: the model's tokenizer.
     """
     cases = []
     for record in records:
@@ -183,9 +183,9 @@ def write_first_values(config_path: str, data_dir: str, prefix: str) -> None:
     """Write initial weights with which a small BigBird learns to copy, for `pretrain --init_from`.
 
     After Trockman and Kolter 2023 (arXiv:2305.09828): positions are sines and cosines, which a
-    rotation moves by a distance; each head of the first layer looks at one distance (its query
-    kernel is its key kernel after that rotation); later layers look for what is alike (query and
-    key kernel are the same) and pass it on as it is (value and output kernels undo each other).
+    rotation moves by a distance; each head of the first layer attends to one distance (its
+    query kernel is its key kernel after that rotation); later layers attend to similar tokens
+    (query and key kernel are equal) and copy them (value and output kernels undo each other).
     """
     config, overrides = resolve_config(config_path)
     data = manifest.load(data_dir)

@@ -7,8 +7,10 @@ is replayed from the answers that it has had, so a state is plain data: it is ha
 visited twice. Breadth first: the trace of a violation is a shortest one.
 
 Time goes in ticks of one poll. `faults` bounds what goes wrong in a history: with the above also
-interrupts, preemptions, lost files, and machines of others (a copied folder's, too) that have the
-run's name. The second supervisor may begin at any tick; its clocks are hours off.
+answers of another form, deletions that are confirmed and never made, listings that are stale for
+minutes, interrupts, preemptions, lost files, and machines of others (a copied folder's, too) that
+have the run's name. The second supervisor may begin at any tick, with another record; its clocks
+are hours off.
 """
 
 import collections
@@ -16,14 +18,16 @@ import contextlib
 import copy
 import hashlib
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch import LaunchedRun, Operation, labels_of, supervise
+from bigbird_ja.launch import supervise
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import Operation, labels_of
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.launch.supervise import Detached, Stop, World
 from bigbird_ja.process.errors import BadInput, StorageError
@@ -40,8 +44,9 @@ FOREIGN = {  # labels of others' machines that have the run's name
 }
 _CREATIONS, _STOPS = ("stockout", "slow", "stuck", "dead"), ("delete", "detach")
 _SERVICE = ("list", "find", "time", "create", "delete", "operation")
+_READ = ("heartbeat", "exit_report", "load_state", "read_with_token")  # files that are parsed
 _LIES = {"list": [], "find": None, "operation": Operation(done=False)}
-_WORDS = {"create": _CREATIONS, "delete": ("internal",), "stop": _STOPS, "steady": ()}
+_WORDS = {"create": _CREATIONS, "delete": ("internal", "ignored"), "stop": _STOPS, "steady": ()}
 # None at a creation: of a request that is on its way no check can know any more.
 _SLEEPS = ("delete", "save_state", "renew_machine", "replace_if")
 
@@ -56,11 +61,20 @@ class Bounds:
     polls: float = 6.0  # that --max_cost pays for
     processes: int = 2
     service: str = "tpu"
-    queued: bool = False
+    queued: float = 0.0  # polls that a request waits in line
+    hours: float = 12.0  # polls that --max_hours allows
+    changes: bool = False  # the second supervisor has another record
+    stale: bool = False  # listings may be stale for minutes
+
+    @cached_property
+    def other(self):
+        """The record of the second supervisor."""
+        changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.5}
+        return replace(self.run, **changed) if self.changes else self.run
 
     @cached_property
     def run(self):
-        """The record of the run, at a dollar an hour."""
+        """The record of the first supervisor, at a dollar an hour."""
         return LaunchedRun(
             *("gs://b", "run", "id-1", "p"),
             target_step=self.target_step,
@@ -68,10 +82,10 @@ class Bounds:
             usd_per_hour=1.0,
             poll=POLL,
             lease=4 * POLL,
-            max_seconds=2 * self.polls * POLL,
+            max_seconds=self.hours * POLL,
             max_usd=self.polls * POLL / 3600,
             service=self.service,
-            queued=self.queued,
+            queued=bool(self.queued),
         )
 
 
@@ -118,6 +132,17 @@ class _TurnOver(BaseException):
     """The process pauses."""
 
 
+class _Client:
+    """The service in one project, as a turn sees it."""
+
+    def __init__(self, turn, project):
+        self._turn, self._project = turn, project
+
+    def __getattr__(self, name):
+        where = {"project": self._project} if name in ("list", "find", "delete") else {}
+        return partial(self._turn._act, name, **where)
+
+
 class _Turn:
     """One turn of a process: the services, files and clocks that it sees.
 
@@ -136,15 +161,25 @@ class _Turn:
 
     def live(self):
         """Runs the process until it pauses, falls asleep or ends."""
-        process, run = self._process, self._system.bounds.run
+        process, bounds = self._process, self._system.bounds
+        run = bounds.run if process is self._system.processes[0] else bounds.other
         who = {"host": process.name, "id": process.name}
         owner = Holder(**who, pid=1, format_version=FORMAT_VERSION)
         silent, clocks = lambda text: None, (self.steady, self._wait)
         path, limit = "gs://bucket/lock.json", 1.5 * POLL
         lease = Lease(path, "busy", silent, limit, *clocks, owner, lambda: 0.0)
         lease._token = process.token
-        wall = lambda: process.offset  # noqa: E731
-        world = World(self, self, self.steady, wall, self._pause, lease.renew, self._stop)
+        world = World(
+            tpus=_Client(self, run.project),
+            files=self,
+            steady=self.steady,
+            wall=lambda: process.offset,
+            sleep=self._pause,
+            beat=lease.renew,
+            stop=self._stop,
+            metadata=lambda state: {"state": state},
+            connect=lambda service, project: _Client(self, project),
+        )
         supervisor, process.has_looked = object.__new__(supervise._Supervisor), True
         try:
             if process.memory is None:
@@ -164,7 +199,8 @@ class _Turn:
         except _TurnOver:
             pass
         except (Detached, StorageError, BadInput) as error:  # a lost lease is one
-            assert not isinstance(error, BadInput) or str(error) == "busy", error
+            is_refusal = str(error) == "busy" or "malformed" in str(error)
+            assert not isinstance(error, BadInput) or is_refusal, error
             process.status = "over"
         process.past = ()
         if process.status == "over":
@@ -183,7 +219,7 @@ class _Turn:
         if self._past:
             answer = self._past.pop(0)
         else:
-            answer = self._answer(name, self._choose(name, arguments), arguments)
+            answer = self._answer(name, self._choose(name, arguments), arguments, more)
             self._log.append(answer)
         if isinstance(answer, Exception):
             raise answer
@@ -193,7 +229,9 @@ class _Turn:
         """How the act goes, by the script; notes how else it might."""
         words = [*_WORDS.get(name, ()), *(["lies"] if name in _LIES else [])]
         words += ["queue_failed"] if name == "create" and self._system.bounds.queued else []
+        words += ["stale"] if name == "list" and self._system.bounds.stale else []
         words += ["fails", "late"] if name not in ("stop", "steady") else []
+        words += ["malformed"] if name in (*_SERVICE, *_READ) else []
         words += ["asleep"] if name in _SLEEPS else []
         self.offered.append(("ok", *words) if self._system.faults else ("ok",))
         word = self._script.pop(0) if self._script else "ok"
@@ -206,22 +244,27 @@ class _Turn:
             raise _Asleep
         return word
 
-    def _answer(self, name, word, arguments):
+    def _answer(self, name, word, arguments, more):
         cloud, fault = self._system.cloud, StorageError(f"no {name}")
         if name in _SERVICE:
-            fault = ServiceFault(Kind.UNAVAILABLE, f"no {name}")
+            kind = Kind.INTERNAL if word == "malformed" else Kind.UNAVAILABLE
+            fault = ServiceFault(kind, f"{word} {name}")
+        elif word == "malformed":
+            return BadInput("malformed") if name != "read_with_token" else (b"malformed[", "0")
         if name == "stop":
             return Stop("no" if word == "ok" else word)
         if word in ("fails", "lies"):
             return fault if word == "fails" else _LIES[name]
+        if word == "stale":
+            cloud.stale_until = cloud.now + 2 * POLL
         cloud.script, cloud.delete_script = [word], [word]
         try:
-            answer = getattr(cloud, name)(*arguments)
+            answer = getattr(cloud, name)(*arguments, **more)
         except (ServiceFault, StorageError, FileNotFoundError) as error:
             return error
         finally:
             cloud.script, cloud.delete_script = [], []
-        return fault if word == "late" else answer
+        return fault if word in ("late", "malformed") else answer
 
     def steady(self):
         return self._act("steady") + self._process.offset
@@ -300,7 +343,8 @@ def begin(bounds):
     """The first state: the first supervisor runs, and nothing is rented."""
     trainer = TrainerModel(bounds.target_step, 1.0, POLL, 15.0, 60.0)
     cloud = Cloud(trainer, lease=bounds.run.lease, ended_patience=POLL, run=bounds.run)
-    cloud.service, cloud.queue_seconds = bounds.service, POLL if bounds.queued else 0.0
+    cloud.service, cloud.queue_seconds = bounds.service, POLL * bounds.queued
+    cloud.keeps_listing = bounds.stale
     cloud.state = RunState()  # as `launch` stores it
     processes = [Process("A", 0.0, "runs"), Process("B", -5 * 3600.0)][: bounds.processes]
     return System(bounds, cloud, processes, bounds.faults)

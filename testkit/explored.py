@@ -2,8 +2,11 @@
 
 import copy
 from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 
-from bigbird_ja import launch
+from bigbird_ja.launch.service import Tpu, check_still_there
+from bigbird_ja.launch.state import Phase
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud
 
@@ -15,6 +18,7 @@ INVARIANTS = (
     "nothing is over budget by more than one poll",
     "a finished run never rents",
     "no two machines for longer than two polls",
+    "an ended run has no machine",
 )
 
 
@@ -25,7 +29,11 @@ class Cloud(SimulatedCloud):
     lock: tuple[bytes, str] | None = None  # content and token
     tokens: int = 0
     two_for: float = 0.0  # seconds in which two machines were there
+    paused: float = 0.0  # seconds in which the run had ended, and nothing was billed
     allowed: dict[int, float] = field(default_factory=dict)  # seconds of life, by attempt
+    keeps_listing: bool = False  # of one poll ago, which a stale listing shows
+    listing: tuple[Tpu, ...] = ()
+    stale_until: float = 0.0
 
     def copy(self):
         new = copy.copy(self)
@@ -35,12 +43,31 @@ class Cloud(SimulatedCloud):
         return new
 
     def tick(self):
+        if self.keeps_listing and self.now >= self.stale_until:
+            self.listing = (*super().list("-"),)
+        has_ended = self.state is not None and self.state.phase is Phase.ENDED
+        self.paused += POLL if has_ended and not self.state.billing else 0.0
         self.advance(self.now + POLL)
         alive = [node for node in self.nodes if node.ends_at > self.now]
         self.two_for = self.two_for + POLL if len(alive) > 1 else 0.0
 
+    def list(self, zone, project=None):
+        if self.now >= self.stale_until:
+            return super().list(zone, project)
+        shown = [tpu for tpu in self.listing if zone in (tpu.zone, "-")]
+        return [tpu for tpu in shown if project in (None, tpu.project or project)]
+
     def broken(self, run):
-        """The invariants that do not hold."""
+        """The invariants that do not hold; no later record of the run is dearer."""
+        hours = run.max_seconds + self.paused + 2 * POLL + SLACK
+        is_billed = any(node.ready_at <= self.now < node.ends_at for node in self.nodes)
+        is_over = self.state is not None and self.state.phase is Phase.ENDED
+        is_left = (
+            is_over
+            and self.state.ending_reason != "io_error"
+            and any(node.ends_at > self.now for node in self.nodes)
+        )
+        dollars = run.max_usd + run.usd_per_hour * (POLL + SLACK) / 3600
         outlives = any(
             min(node.ready_at + self.allowed[node.attempt], renewed + run.lease) + SLACK < self.now
             for node in self.nodes
@@ -50,16 +77,18 @@ class Cloud(SimulatedCloud):
         checks = (
             self.foreign_touched,
             outlives,
-            self.rented_seconds > run.max_usd * 3600 + POLL + SLACK,
+            self.rented_usd > dollars or (is_billed and self.now > hours),
             self.rented_finished,
             self.two_for > 2 * POLL,
+            is_left,
         )
         return [name for name, is_broken in zip(INVARIANTS, checks, strict=True) if is_broken]
 
-    def delete(self, tpu):
-        there = launch.check_still_there(self, tpu)
+    def delete(self, tpu, project=None):
+        find = partial(self.find, project=project)
+        there = check_still_there(SimpleNamespace(find=find), tpu)
         self.foreign_touched += there.run_dir != self.run.run_dir
-        return super().delete(tpu)
+        return super().delete(tpu, project)
 
     def load_state(self):
         if self.state is None:

@@ -11,10 +11,11 @@ import math
 import random
 from dataclasses import dataclass
 
-from bigbird_ja.launch import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, LaunchedRun
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.state import LONGEST, Phase
-from bigbird_ja.launch.supervise import Detached, Stop, World, supervise
+from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL
+from bigbird_ja.launch.state import MAX_LIFETIME, Phase
+from bigbird_ja.launch.supervise import Detached, Stop, supervise
 from bigbird_ja.process.errors import StorageError
 from testkit.simulated_cloud import SimulatedCloud, TrainerModel
 
@@ -144,7 +145,7 @@ class History:
             if stored and stored["phase"] == "ended" and not stored["billing"]:
                 self._paused += gap  # an ended run's hours stand still
             cloud.advance(cloud.now + gap)
-        cloud.advance(cloud.now + LONGEST + self.record.lease + DAY)
+        cloud.advance(cloud.now + MAX_LIFETIME + self.record.lease + DAY)
         return self.broken(unending)
 
     def broken(self, unending):
@@ -174,9 +175,8 @@ class History:
             leaves = how == "detached" and cloud.now >= leaves_at
             return Stop.DETACH if leaves else Stop.NO
 
-        world = World(cloud, cloud, cloud.steady, cloud.wall, sleep, cloud.beat, stop)
         try:
-            return supervise(self.record, world)
+            return supervise(self.record, cloud.world(sleep=sleep, stop=stop))
         except (_Killed, Detached, StorageError, PermissionError):  # the last: none can begin
             return None
 
@@ -200,8 +200,7 @@ def broken(cloud, record, began=0.0, unending=False):
         if end > start:
             lease = max(start, node.renewed_at) + record.lease
             outlives |= end > min(start + node.limit, lease) + slack
-            # Unwatched, it counts its hours from the boot: without its wait in line.
-            is_over_budget |= end > latest + max(0.0, node.in_line_until - node.created)
+            is_over_budget |= end > latest
     is_billed = any(node.ready_at <= cloud.now < node.ends_at for node in cloud.nodes)
     checks = {
         "a machine outlives its lease or limit": outlives,

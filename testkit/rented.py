@@ -13,7 +13,7 @@ import sysconfig
 import tarfile
 from pathlib import Path
 
-from bigbird_ja.launch import startup
+from bigbird_ja.launch.machine import startup
 from testkit import ROOT
 
 LOCKS = ROOT / "bigbird_ja/launch/locks"

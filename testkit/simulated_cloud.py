@@ -11,10 +11,13 @@ from typing import Any
 
 import msgspec
 
-from bigbird_ja.launch import LaunchedRun, Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.machine.startup import Emulation, terms_of
+from bigbird_ja.launch.machine.watcher import STALLED_SECONDS, age_at_boot
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
-from bigbird_ja.launch.watcher import CREATION_SECONDS, STALLED_SECONDS
+from bigbird_ja.launch.supervise import World
 from bigbird_ja.storage import decode
 
 START = 1_700_000_000.0  # the virtual epoch, UNIX seconds
@@ -53,6 +56,9 @@ class Node:
     exit_status: int | None = None  # the trainer ends so, as soon as it has started
     in_line_until: float = 0.0  # a queued resource waits for capacity; math.inf: for ever
     fault: ServiceFault | None = None  # of a queued resource that has FAILED
+    used: float = 0.0  # seconds of its life before it boots, as its watcher counts
+    project: str = ""
+    usd_per_hour: float = 0.0
 
     @property
     def ends_at(self):
@@ -99,6 +105,7 @@ class SimulatedCloud:
     saved_step: float = 0.0
     useful_seconds: float = 0.0
     rented_seconds: float = 0.0
+    rented_usd: float = 0.0  # each machine at its own price
     creations: int = 0
     run: LaunchedRun = field(default_factory=lambda: LaunchedRun("gs://b", "run"))
     foreign: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by zone: labels
@@ -115,6 +122,19 @@ class SimulatedCloud:
 
     def __post_init__(self):
         self.script = [*self.script]  # used up here; the list of a test's parameters stays
+
+    def world(self, **more):
+        """The world of a supervisor in which this cloud stands for all of it."""
+        parts = {
+            "tpus": self,
+            "files": self,
+            "steady": self.steady,
+            "wall": self.wall,
+            "sleep": self.sleep,
+            "beat": self.beat,
+            "metadata": lambda state: {"state": state},
+        }
+        return World(**{**parts, **more})
 
     # --- Clock -------------------------------------------------------------------------------
 
@@ -144,6 +164,7 @@ class SimulatedCloud:
                 node.deleted_at = min(node.deleted_at, goes)
             begin, over = max(self.now, node.ready_at), min(until, node.ends_at)
             self.rented_seconds += max(0.0, over - begin)
+            self.rented_usd += max(0.0, over - begin) / 3600 * node.usd_per_hour
             self._train(node, min(until, node.ends_at, node.dies_at, node.frozen_at))
             if node.deleted_at <= until:
                 self.nodes.remove(node)
@@ -162,10 +183,8 @@ class SimulatedCloud:
         """When it is gone without a supervisor: by the cloud, or by the watcher on it (a dead one
         of the old service stays listed, unbilled)."""
         ready = node.ready_at
-        # The watcher counts from the request, and of what was in line from the boot.
-        before = 0.0 if self.run.queued else min(ready - node.created, CREATION_SECONDS)
         ends = min(
-            ready + node.limit - before,
+            ready + node.limit - node.used,
             max(node.renewed_at, ready) + self.lease,
             node.frozen_at + self.silence,
             self._finish_time(node) + self.ended_patience,
@@ -219,13 +238,19 @@ class SimulatedCloud:
 
     # --- Tpus --------------------------------------------------------------------------------
 
-    def list(self, zone):
+    def list(self, zone, project=None):
+        """List the machines of a zone, in one project or in all."""
         self.interfere("list", zone)
         self.answered_at = self.now
-        shown = [] if self.blinks(zone, self.now) else self.nodes
+        shown = [] if self.blinks(zone, self.now) else self._in(zone, project)
+        foreign = [self._as_foreign(z) for z in self.foreign if zone in (z, "-")]
+        return [*map(self._as_tpu, shown), *foreign]
+
+    def _in(self, zone, project=None):
         return [
-            *(self._as_tpu(node) for node in shown if zone in (node.zone, "-")),
-            *(self._as_foreign(z) for z in self.foreign if zone in (z, "-")),
+            node
+            for node in self.nodes
+            if zone in (node.zone, "-") and project in (None, node.project)
         ]
 
     def _as_foreign(self, zone):
@@ -241,12 +266,13 @@ class SimulatedCloud:
             resource=f"projects/p/zones/{zone}/{name}",
         )
 
-    def find(self, zone, name):
+    def find(self, zone, name, project=None):
+        """Look up the run's name in a zone, in one project or in all."""
         self.interfere("find", zone)
         self.answered_at = self.now
         if zone in self.foreign:
             return self._as_foreign(zone)
-        return next((self._as_tpu(node) for node in self.nodes if node.zone == zone), None)
+        return next(map(self._as_tpu, self._in(zone, project)), None)
 
     def time(self):
         if self.now - self.answered_at > 3600:
@@ -275,6 +301,8 @@ class SimulatedCloud:
             labels=node.labels,
             created=START + node.created,
             run_dir=self.run.run_dir,
+            service=self.service,
+            project=node.project,
             is_queued=queued,
             fault=fault,
         )
@@ -283,18 +311,18 @@ class SimulatedCloud:
         self.run = run
         self.interfere("create", zone)
         word = self.script.pop(0) if self.script else "ok"
-        if zone in self.foreign or any(node.zone == zone for node in self.nodes):
+        if zone in self.foreign or self._in(zone, run.project):
             raise ServiceFault(Kind.EXISTS, "already exists")
         _raise_scripted(word, "permission", "bad_request", "unavailable")
         if word in ("stockout", "quota", "internal"):
             return self._operation(60.0, ServiceFault(Kind(word), f"scripted {word}"))
-        self._add_node(run, zone, attempt, word, limit)
+        self._add_node(run, zone, attempt, word, limit, metadata.get("state"))
         if word == "lost":
             raise ServiceFault(Kind.UNAVAILABLE, "scripted: the reply was lost")
         # The operation of a queued resource is over once it stands in line.
         return self._operation(1.0 if run.queued else self.create_seconds, None)
 
-    def _add_node(self, run, zone, attempt, word, limit):
+    def _add_node(self, run, zone, attempt, word, limit, state):
         self.creations += 1
         self.rented_finished += self.saved_step >= self.trainer.target_step
         never = word in ("stuck", "queue_failed")
@@ -304,7 +332,9 @@ class SimulatedCloud:
         lifetime = 0.0 if word == "dead" else self.lifetime(ready)
         labels = labels_of(run, attempt)
         node = Node(zone, attempt, self.now, ready, ready + lifetime, self.saved_step, labels)
-        node.limit = limit
+        node.limit, node.project, node.usd_per_hour = limit, run.project, run.usd_per_hour
+        if state is not None and ready < math.inf:
+            node.used = age_at_boot(terms_of(run, Emulation(), state), START + ready)
         node.in_line_until = math.inf if run.queued and word == "stuck" else self.now + waits
         if word == "queue_failed":
             node.fault = ServiceFault(Kind.QUOTA, "scripted: Quota limit in the queue")
@@ -324,15 +354,17 @@ class SimulatedCloud:
         self.operations[name] = (self.now + seconds, fault)
         return name
 
-    def delete(self, tpu):
+    def delete(self, tpu, project=None):
         self.interfere("delete", tpu.zone)
         word = self.delete_script.pop(0) if self.delete_script else "ok"
         _raise_scripted(word, "permission", "unavailable")
         if word == "internal":
             return self._operation(10.0, ServiceFault(Kind.INTERNAL, "scripted: deletion failed"))
+        if word == "ignored":
+            return self._operation(10.0, None)
         # The services look whose it is before they delete it; that it was asked for is counted.
         self.foreign_touched += not tpu.belongs_to(self.run)
-        there = [node for node in self.nodes if node.zone == tpu.zone]
+        there = self._in(tpu.zone, project)
         if not there:
             raise ServiceFault(Kind.NOT_FOUND, "nothing of that run has that name")
         for node in there:

@@ -4,13 +4,13 @@ import io
 import zipfile
 from pathlib import Path
 
-from bigbird_ja.launch import startup
-from bigbird_ja.settings.resolve import preset_names, preset_path
+from bigbird_ja.launch import package
+from bigbird_ja.settings.preset_files import preset_names, preset_path
 from testkit import ROOT
 
 
 def test_the_package_for_a_vm_holds_every_preset():
-    with zipfile.ZipFile(io.BytesIO(startup.build_package())) as archive:
+    with zipfile.ZipFile(io.BytesIO(package.build())) as archive:
         held = set(archive.namelist())
     presets = {f"bigbird_ja/settings/presets/{name}.yaml" for name in preset_names()}
     assert presets and presets <= held

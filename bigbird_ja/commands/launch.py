@@ -19,39 +19,23 @@ project to here.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators import load_prices
+from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
-from bigbird_ja.launch import LaunchedRun, Tpus, backends, startup, supervise
-from bigbird_ja.launch.decide import lacks_quota
-from bigbird_ja.launch.files import RunFiles, supervisor_lease
-from bigbird_ja.launch.state import Ending, RunState
-from bigbird_ja.launch.supervise import Stop, World, service_clock
-from bigbird_ja.process import errors, signals, streams
+from bigbird_ja.cli.config import resolve
+from bigbird_ja.launch import backends, package
+from bigbird_ja.launch.machine import startup
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import Override
-from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import config_warnings, echo_settings
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.schema import used_by
 from bigbird_ja.storage import hub
-from bigbird_ja.storage.lease import LeaseLost
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"
 SETTINGS = used_by("launch")
-_QUESTION = (
-    "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
-    " again), or [c]ontinue? "
-)
 
 
 def define_flags(flags: Flags) -> None:
@@ -123,9 +107,9 @@ def run(args: Args) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
     from bigbird_ja.data import manifest as manifest_lib  # NumPy
     from bigbird_ja.huggingface import run_settings
-    from bigbird_ja.launch import encoder, prepare
+    from bigbird_ja.launch import dry_run, encoder, prepare, session
 
-    startup.check_lock()
+    package.check_lock()
     _check_bounds(args)
     model, adopted = _model(args)
     config, overrides = resolve(args, adopted)
@@ -139,7 +123,7 @@ def run(args: Args) -> dict[str, Any]:
         log(f"warning: {warning}")
     if args.dry_run:
         log(backends.describe(run))
-        return {**prepare.dry_run(run, config, vm, table), "warnings": warnings}
+        return {**dry_run.show(run, config, vm, table), "warnings": warnings}
     if model:  # again, as the data set decides some of it, and may have another tokenizer
         known = run_settings.adopted_settings(
             model, None, manifest_lib.load(run.data_dir), run.data_dir
@@ -149,20 +133,7 @@ def run(args: Args) -> dict[str, Any]:
     config, data = prepare.check_data(run, config, overrides)
     for warning in config_warnings(config, not model, overrides, data):
         log(f"warning: {warning}")
-    state = None
-    for record, notes in prepare.offered(run, flags, table):
-        run = record
-        more = [f"warning: {warning}" for warning in prepare.region_warnings(run)]
-        needs = prepare.estimate(run, config, data, table)[0]
-        for line in (*notes, backends.describe(run), needs, *more):
-            log(line)
-        tpus = backends.connect(run.service, run.project)
-        prepare.check_name_is_free(run, tpus)
-        source.upload()
-        state = _supervise(args, run, config, data, vm, tpus)
-        if state is None or not lacks_quota(state, run):
-            break
-    return _result(run, state) if state else {"name": run.name, "state": "detached"}
+    return session.launch(run, config, data, flags, table, vm, source)
 
 
 def _check_bounds(args: Args) -> None:
@@ -183,152 +154,3 @@ def _model(args: Args) -> tuple[str, list[Override]]:
         log(f"warning: a dry run doesn't read {path}: it counts with the sizes of --config")
         return path, []
     return path, run_settings.stated_settings(path) if path else []
-
-
-def _supervise(
-    args: Args, run: LaunchedRun, config: Config, data: Data, vm: startup.Emulation, tpus: Tpus
-) -> RunState | None:
-    """Take the run's lock, store what the machine needs, and supervise until the run has ended.
-
-    Returns:
-        The last state; None where the person detached.
-
-    Raises:
-        BadInput: another `launch` watches the run, or took it over.
-    """
-    RunFiles(run).prepare()
-    # A clock that nobody sets, and that counts a suspended machine.
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    # By the service's clock: this machine's may be wrong by hours.
-    lease = supervisor_lease(run, log, wall=lambda: service_clock(tpus) or time.time())
-    lease.acquire()
-    try:
-        stored = startup.store(run, config, data, args.update_package)
-        interrupts = Interrupts(args.on_interrupt, sys.stdin.isatty(), say=log)
-        world = World(
-            tpus=tpus,
-            files=RunFiles(stored),
-            steady=lambda: time.clock_gettime(clock),
-            wall=time.time,
-            sleep=interrupts.sleep,
-            beat=lease.renew,
-            stop=interrupts.stop,
-            say=lambda text: log(f"{time.strftime('%F %T')} {run.name}: {text}"),
-            metadata=lambda state: startup.metadata(stored, vm, state),
-            connect=functools.cache(backends.connect),
-        )
-        with interrupts, streams.guard_stderr(interrupts.nobody_reads):
-            return supervise.supervise(stored, world)
-    except supervise.Detached:
-        log(
-            "detached: run the same command to watch again; `bigbird-ja down` deletes the TPU;"
-            f" unwatched it deletes itself after {run.lease / 3600:g} hours"
-        )
-        return None
-    except LeaseLost as error:
-        raise BadInput("another `launch` took this run over: this one stops") from error
-    finally:
-        lease.release()
-
-
-def _result(run: LaunchedRun, state: RunState) -> dict[str, Any]:
-    """Make the `--json` results.
-
-    Raises:
-        CommandError: of the run's reason, where it has not finished.
-    """
-    results = {
-        "name": run.name,
-        "state": state.phase.value,
-        "ending": state.ending.value if state.ending else None,
-        "global_step": max(state.best_step, 0),
-        "preemptions": state.preemptions,
-        "failures": state.failures,
-        "leases_over": state.leases_over,
-        "tpu_hours": state.billed_seconds / 3600,
-        "hours": state.elapsed_seconds / 3600,
-        "cost_usd": state.cost_usd,
-        "model_dir": run.model_dir,
-    }
-    if state.ending is not Ending.FINISHED or state.ending_reason != "finished":
-        # SIGKILL on the VM is what Linux does when memory runs out.
-        reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
-        reason = reasons.get(state.ending_reason, state.ending_reason)
-        error = errors.of_reason(reason, f"{run.name}: {state.ending_message}")
-        error.results = results
-        raise error
-    print(
-        f"{state.ending_message}: {state.preemptions} preemptions, {state.failures} failures,"
-        f" {state.billed_seconds / 3600:.2f} TPU hours, {state.cost_usd:.2f} US dollars"
-    )
-    print(f"model: {run.model_dir}")
-    return results
-
-
-class Interrupts(signals.Listener):
-    """A listener to signals while the block runs; the supervisor asks `stop` once per turn.
-
-    Args:
-        policy: `ask`, `delete` or `detach`; asking needs a terminal, else it means `delete`.
-        is_terminal: whether somebody is there to answer.
-        ask: shows a question and returns the answer.
-        say: prints a line.
-    """
-
-    def __init__(
-        self,
-        policy: str,
-        is_terminal: bool,
-        ask: Callable[[str], str] = input,
-        say: Callable[[str], None] = print,
-    ) -> None:
-        super().__init__(self._interrupted)
-        self._policy = "delete" if policy == "ask" and not is_terminal else policy
-        self._ask, self._say = ask, say
-        self._wake = threading.Event()
-        self._count = 0
-        self._deleting = False
-
-    def _interrupted(self, number: int) -> None:
-        if self._deleting and number != signal.SIGINT:
-            return  # a closed terminal may send several; a person in a hurry presses Ctrl-C
-        self._count += 1
-        if number != signal.SIGINT and self._policy == "ask":
-            self._policy = "delete"  # the machine shuts down, or the terminal is gone
-        self._wake.set()
-
-    def nobody_reads(self) -> None:
-        """Take a log without a reader for a closed terminal."""
-        self._interrupted(signal.SIGHUP)
-
-    def sleep(self, seconds: float) -> None:
-        """Wait so long, or until a signal comes."""
-        self._wake.wait(seconds)
-
-    def stop(self) -> Stop:
-        """Return what the person wants now."""
-        if not self._count:
-            return Stop.NO
-        if self._deleting:
-            if self._count > 1:
-                self._say("left while deleting: `bigbird-ja down` shows and deletes what remains")
-                return Stop.DETACH
-            return Stop.DELETE
-        answer = self._answer()
-        self._wake.clear()
-        self._count = 0
-        if answer is Stop.DELETE:
-            self._deleting, self._count = True, 1
-            self._say("deleting the TPU; what is saved stays; Ctrl-C again leaves at once")
-        return answer
-
-    def _answer(self) -> Stop:
-        if self._policy != "ask":
-            return Stop(self._policy)
-        try:
-            text = self._ask(_QUESTION).strip().lower()
-        except (EOFError, KeyboardInterrupt):
-            return Stop.DELETE
-        if text.startswith(("t", "detach")):
-            return Stop.DETACH
-        return Stop.NO if text.startswith("c") else Stop.DELETE

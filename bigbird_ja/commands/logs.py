@@ -7,17 +7,13 @@ it comes, until the run has ended. Changes nothing; Ctrl-C leaves the run as it 
 """
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.launch import LaunchedRun
-from bigbird_ja.launch.files import RunFiles, check_known
-from bigbird_ja.launch.state import Phase
+from bigbird_ja.launch.trainer_log import follow
 
 EXAMPLE = "bigbird-ja logs base-1 --bucket gs://MY-BUCKET"
 POSITIONAL = "name"
-_ANCHOR = 400  # characters by which a later copy is laid against an earlier one
 
 
 def define_flags(flags: Flags) -> None:
@@ -33,41 +29,3 @@ def run(args: Args) -> dict[str, Any]:
     """Print the log as it comes."""
     ending = follow(args.bucket, args.name, print, time.sleep, args.poll_seconds)
     return {"name": args.name, "ending": ending}
-
-
-def follow(
-    bucket: str,
-    name: str,
-    show: Callable[[str], None],
-    sleep: Callable[[float], None],
-    seconds: float = 30.0,
-) -> str:
-    """Show the log's lines as they come, until the run has ended; return how it ended.
-
-    Raises:
-        BadInput: no such run.
-    """
-    check_known(bucket, name)
-    files, seen = RunFiles(LaunchedRun(bucket, name)), ""
-    while True:
-        state = files.load_state()
-        seen, lines = new_lines(seen, files.log())
-        for line in lines:
-            show(line)
-        if state is not None and state.phase is Phase.ENDED:
-            show(state.ending_message)
-            return state.ending_message
-        sleep(seconds)
-
-
-def new_lines(seen: str, window: str) -> tuple[str, list[str]]:
-    """Compare two windows that move along a growing log.
-
-    Returns:
-        The whole lines of the later one, to compare the next with; and those of them that the
-        earlier one has not had.
-    """
-    whole, anchor = window[: window.rfind("\n") + 1], seen[-_ANCHOR:]
-    at = whole.rfind(anchor) if anchor else -1
-    new = whole[at + len(anchor) :] if at >= 0 else whole  # else: another machine's log
-    return (whole if new else seen), new.splitlines()

@@ -7,7 +7,7 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.huggingface import state_dict
 from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_class
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import Override
+from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.load import tokenizer_of

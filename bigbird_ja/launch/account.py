@@ -1,32 +1,33 @@
-"""Adds one observation to the state: time, money, and the trainer's progress."""
+"""Add one observation to the state: time, money, and the trainer's progress."""
 
 import math
 from dataclasses import fields, replace
 from typing import Any
 
-from bigbird_ja.launch import LaunchedRun, Presence
-from bigbird_ja.launch.state import LONGEST, Observation, Phase, RunState, View
-from bigbird_ja.launch.watcher import STALLED_SECONDS
+from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.service import Presence
+from bigbird_ja.launch.state import MAX_LIFETIME, Observation, Phase, RunState, View
 
-SHORTEST = 600.0  # the rest of a budget must pay for so much of another machine
+MIN_LIFETIME = 600.0  # seconds of another machine that the rest of a budget must pay for
 _BILLED = (Presence.READY, Presence.DELETING)
 _ASKED_FOR = (Phase.CREATING, Phase.RUNNING)
 _MACHINE_PHASES = (Phase.CREATING, Phase.RUNNING, Phase.REMOVING)
 
 
 def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
-    """Add this look's time and money.
+    """Add the time and money of one poll.
 
-    A machine that was READY at either end was billed throughout; one whose zone cannot be listed
-    counts as READY for as long as it may live.
+    A machine that was READY at either end was billed throughout; one in a zone that cannot be
+    listed counts as READY until its maximum lifetime.
     """
     has_machine = state.phase in _MACHINE_PHASES
-    # What waits in line was no machine until now: it has not lived, and was not billed.
+    # A request in a queue was no machine until now: it has not lived, and was not billed.
     waits = any(t.zone == state.zone and t.presence is Presence.WAITING for t in seen.tpus)
     lived = 0.0 if waits else seen.elapsed
     is_unseen = state.zone in seen.unlisted and has_machine
     now_billing = is_unseen or any(tpu.presence in _BILLED for tpu in seen.tpus)
-    # A machine that was requested before nobody watched may have been READY and gone since.
+    # A machine that was requested before a gap may have been READY and deleted since.
     is_gap = seen.resumed or seen.elapsed > seen.watched
     was_billing = state.billing or (is_gap and state.phase in _ASKED_FOR and not waits)
     billed = seen.elapsed if was_billing or now_billing else 0.0
@@ -54,19 +55,19 @@ def accrue(state: RunState, seen: Observation, run: LaunchedRun) -> RunState:
 
 
 def _unwatched(state: RunState, seen: Observation) -> float:
-    """Bound the billed seconds of a machine that went away while nobody watched.
+    """Return the maximum of billed seconds of a machine that was deleted while unwatched.
 
-    It was there a bit longer than its last sign of life, but no longer than it was allowed to be.
+    It may have lived for `STALLED_SECONDS` after its last heartbeat, up to its limit.
     """
     alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
-    most = max(alive, 0.0) + STALLED_SECONDS
+    seconds = max(alive, 0.0) + STALLED_SECONDS
     if state.machine_limit:
-        most = min(most, max(0.0, state.machine_limit - state.machine_seconds))
-    return most
+        seconds = min(seconds, max(0.0, state.machine_limit - state.machine_seconds))
+    return seconds
 
 
 def _trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
-    """Add up seconds in a row in which service or bucket failed and nothing could be done."""
+    """Return the seconds in a row in which service or bucket failed and blocked the run."""
     if state.phase in _MACHINE_PHASES:
         blind = state.zone in seen.unlisted
     else:
@@ -77,9 +78,9 @@ def _trouble(state: RunState, seen: Observation, run: LaunchedRun) -> float:
     return state.trouble_seconds + seen.watched if troubled else 0.0
 
 
-def longest_life(state: RunState, run: LaunchedRun) -> float:
-    """Compute how many seconds of a new machine the budget still pays for."""
-    seconds = LONGEST
+def remaining_lifetime(state: RunState, run: LaunchedRun) -> float:
+    """Return the seconds of a new machine that the limits still allow."""
+    seconds = MAX_LIFETIME
     if run.max_seconds is not None:
         seconds = min(seconds, run.max_seconds - state.elapsed_seconds)
     if run.max_usd is not None and run.usd_per_hour:
@@ -89,11 +90,11 @@ def longest_life(state: RunState, run: LaunchedRun) -> float:
 
 
 def with_progress(view: View) -> View:
-    """Note the steps of the trainer on a TPU that is READY since the last look.
+    """Return the view with the trainer's steps on a READY TPU since the last poll.
 
-    The quiet time ends when the global step moved; a newer time stamp alone does not end it. The
-    first heartbeat of this TPU only sets the mark: it repeats the checkpoint's step. Time in which
-    the bucket could not be read does not count.
+    Only a new global step ends the quiet time; a newer time stamp doesn't. The first heartbeat of
+    this TPU is only a reference: it repeats the checkpoint's step. Time in which the bucket could
+    not be read does not count.
     """
     if view.is_unlisted or not view.is_ready or view.is_another or view.is_life_over:
         return view
@@ -103,7 +104,7 @@ def with_progress(view: View) -> View:
     if heartbeat is None or heartbeat.global_step == state.last_step:
         state = replace(state, quiet_seconds=quiet)
     elif state.last_step < 0:
-        # Past "starting" it has made steps before we looked: the shorter patience is right.
+        # Past "starting" it has made steps before this poll: the shorter timeout applies.
         begun = heartbeat.state != "starting"
         state = replace(
             state, quiet_seconds=quiet, last_step=heartbeat.global_step, has_stepped=begun
@@ -120,7 +121,7 @@ def with_progress(view: View) -> View:
 
 
 def limit_reached(state: RunState, run: LaunchedRun) -> str:
-    """Name the limit of hours or money that is reached, or leaves too little for a machine."""
+    """Return the limit that is reached, or too near for another machine; else an empty string."""
     if run.max_seconds is not None and state.elapsed_seconds >= run.max_seconds:
         return f"--max_hours {run.max_seconds / 3600:g} reached"
     hourly = (state.machine or run).usd_per_hour
@@ -128,13 +129,13 @@ def limit_reached(state: RunState, run: LaunchedRun) -> str:
     if run.max_usd is not None and state.cost_usd + ahead >= run.max_usd:
         return f"--max_cost {run.max_usd:.2f} reached"
     is_next = state.phase is Phase.IDLE and state.attempt
-    if is_next and longest_life(state, run) < SHORTEST:
-        minutes = math.ceil(SHORTEST / 60)
+    if is_next and remaining_lifetime(state, run) < MIN_LIFETIME:
+        minutes = math.ceil(MIN_LIFETIME / 60)
         return f"the rest of --max_hours or --max_cost does not pay for {minutes} minutes"
     return ""
 
 
-# The fields that begin anew where an ended run continues.
+# Fields that are reset when an ended run continues.
 _ENDED = (
     "phase",
     "ending",
@@ -151,15 +152,16 @@ _ENDED = (
     "trouble_seconds",
     "in_trouble",
 )
-# The fields that change with every look, beside those that end with `_seconds`.
+# Fields that change with every poll, in addition to those that end with `_seconds`.
 _RUNNING_SUMS = ("delete_wait", "cost_usd", "saved_at", "best_step", "absences")
 
 
 def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
-    """Make a stored state ready to continue; refusals of another machine don't count for this one.
+    """Prepare a stored state to continue; refusals of another machine don't count for this one.
 
     Returns:
-        The state; and when it was saved, by the service's clock: 0 where nothing was rented since.
+        The state, and the UNIX seconds of its saving by the service's clock: 0 if nothing has been
+        rented since.
     """
     is_idle = state.phase is Phase.ENDED and not state.billing
     away_since = 0.0 if is_idle else state.saved_at
@@ -172,7 +174,7 @@ def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
 
 
 def without_timers(state: RunState) -> RunState:
-    """Return the state with its timers at zero: equal where nothing else has changed."""
+    """Return the state with its timers at zero: equal if nothing else has changed."""
     names = [one.name for one in fields(state) if one.name.endswith("_seconds")]
     zeros: dict[str, Any] = dict.fromkeys((*names, *_RUNNING_SUMS), 0)
     return replace(state, **zeros, last_step=min(state.last_step, 0))

@@ -1,7 +1,7 @@
-"""Advice on refusals of the services: their meaning, and the remedy for each."""
+"""Advice on refusals of the services: meaning and remedy of each."""
 
-from bigbird_ja import accelerators
-from bigbird_ja.launch import LaunchedRun
+from bigbird_ja.accelerators.chips import Accelerator
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 FAMILIES = {"v5e": "CT5LP", "v5p": "CT5P", "v6e": "CT6E", "v7x": "TPU7X"}
@@ -11,13 +11,12 @@ TRC = (
 )
 
 
-def quota_name(accelerator_type: str, service: str, pricing: str) -> str:
-    """Name the quota that a machine counts against, as the console shows it.
+def quota_name(machine: Accelerator, service: str, pricing: str) -> str:
+    """Return the name of the quota that a machine counts against, as the console shows it.
 
-    Google's pages on quotas and on inference with v5e (2025 and 2026), and users' reports of the
-    names that refusals state.
+    Sources: Google's pages on quotas and on inference with v5e (2025 and 2026), and the names in
+    refusals that users reported.
     """
-    machine = accelerators.find(accelerator_type)
     is_spot = pricing != "on_demand"  # flex-start uses the preemptible quota, too
     if service == "compute":
         name = ("PREEMPTIBLE_" if is_spot else "") + "TPUS_PER_TPU_FAMILY"
@@ -32,7 +31,7 @@ def quota_name(accelerator_type: str, service: str, pricing: str) -> str:
 
 
 def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
-    """Describe in one line a refusal, in the service's own words, and what to do about it."""
+    """Return one line with a refusal, in the service's own words, and its remedy."""
     what, project, lowered = run.accelerator_type, run.project, fault.message.lower()
     answer = f'the service answered: "{fault.message}"'
     is_vm = run.service == "compute"
@@ -40,7 +39,7 @@ def advise(fault: ServiceFault, run: LaunchedRun, zone: str = "-") -> str:
     if fault.kind is Kind.QUOTA:
         return (
             f"project {project} has no quota for {what} in {zone} ({answer}): ask for more of"
-            f" {quota_name(what, run.service, run.pricing)}, on"
+            f" {quota_name(run.accelerator, run.service, run.pricing)}, on"
             f" https://console.cloud.google.com/iam-admin/quotas (service {api}.googleapis.com;"
             " docs/cloud-setup.md has the defaults); delete dead TPUs that still hold it"
             " (`bigbird-ja down`), or name other --zones"

@@ -1,7 +1,7 @@
-"""Rents VMs of one host from Compute Engine (v5p, v6e, v7x): a TPU VM is a VM there.
+"""Client of Compute Engine, for machines of one host (v5p, v6e, v7x).
 
-`maxRunDuration` with `instanceTerminationAction=DELETE` is the lease that needs nobody: the VM is
-deleted when it is over, whatever has become of the supervisor, the VM's disk or its watcher.
+`maxRunDuration` with `instanceTerminationAction=DELETE` is a lease that the cloud enforces: the VM
+is deleted at its end, in any state of the supervisor, the VM's disk or its watcher.
 Google's pages "TPUs in Compute Engine", "Limit the run time of a VM" and "Spot VMs" (2026) describe
 it; no run of ours has rented one yet.
 """
@@ -13,9 +13,20 @@ from collections.abc import Mapping
 
 import msgspec
 
-from bigbird_ja import accelerators, launch
-from bigbird_ja.launch import LaunchedRun, Presence, Tpu, rest
+from bigbird_ja.accelerators.chips import Accelerator
+from bigbird_ja.accelerators.prices import region_of
+from bigbird_ja.launch import rest
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json
+from bigbird_ja.launch.service import (
+    RUN_DIR_KEY,
+    RUN_LABEL,
+    Operation,
+    Presence,
+    Tpu,
+    check_still_there,
+    labels_of,
+)
 
 API = "https://compute.googleapis.com/compute/v1"
 EMULATOR_VARIABLE = "BIGBIRD_JA_COMPUTE_EMULATOR_HOST"
@@ -92,29 +103,28 @@ class _Operation(rest.Answer, frozen=True):
     error: _Errors = _Errors()
 
 
-def machine_type(accelerator_type: str) -> str:
-    """Name the VM that such a TPU is; `accelerators.find` has checked its size."""
-    machine = accelerators.find(accelerator_type)
+def machine_type(machine: Accelerator) -> str:
+    """Return the machine type of the VM with such a TPU."""
     return MACHINE_TYPES[machine.chip][machine.chips]
 
 
 def creation(
     run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
 ) -> Json:
-    """Make the request for a VM that lives `limit` seconds."""
+    """Return the request for a VM with a maximum lifetime of `limit` seconds."""
     interface: Json = {"network": f"global/networks/{run.network or 'default'}"}
     if run.external_ip:
         interface["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     if run.subnetwork:
-        region = accelerators.region_of(zone)
+        region = region_of(zone)
         interface["subnetwork"] = f"regions/{region}/subnetworks/{run.subnetwork}"
     source = {"sourceImage": run.runtime_version, "diskSizeGb": str(BOOT_DISK_GB)}
     own = {TYPE_LABEL: run.accelerator_type, "managed-by": "bigbird-ja"}
     account = {"email": run.service_account or "default", "scopes": [rest.SCOPE]}
     return {
         "name": run.name,
-        "machineType": f"zones/{zone}/machineTypes/{machine_type(run.accelerator_type)}",
-        "labels": {**launch.labels_of(run, attempt), **own},
+        "machineType": f"zones/{zone}/machineTypes/{machine_type(run.accelerator)}",
+        "labels": {**labels_of(run, attempt), **own},
         "disks": [{"boot": True, "autoDelete": True, "initializeParams": source}],
         "networkInterfaces": [interface],
         "metadata": {"items": [{"key": key, "value": text} for key, text in metadata.items()]},
@@ -130,7 +140,7 @@ def creation(
 
 
 def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
-    """List the address where a machine asks for its own deletion, with the verb DELETE."""
+    """Return the address at which a machine requests its own deletion (DELETE)."""
     return [f"{api or API}/projects/{run.project}/zones/{zone}/instances/{run.name}"]
 
 
@@ -138,29 +148,29 @@ def connect(project: str) -> ComputeEngine:
     """Connect with the user's own credentials, or with an emulator on this machine.
 
     Raises:
-        BadInput: no credentials; the message has how to get them.
+        BadInput: no credentials; the message has the command to get them.
     """
     return ComputeEngine(project, rest.connect_rest(f"{API}/projects/{project}", EMULATOR_VARIABLE))
 
 
 class ComputeEngine:
-    """The VMs of a project.
+    """VMs of a project.
 
     Args:
         project: id of the Google Cloud project.
-        client: below the project's address.
+        client: client with the project's address as base.
     """
 
     def __init__(self, project: str, client: rest.Rest) -> None:
         self._project, self._rest = project, client
 
     def list(self, zone: str) -> list[Tpu]:
-        """List the VMs that a run of ours made.
+        """List the VMs that runs of ours made.
 
         Raises:
-            ServiceFault: as all methods; `listed` has those of the zones that answered.
+            ServiceFault: as in all methods; `listed` has the VMs of a partial answer.
         """
-        query = {"filter": f"labels.{launch.RUN_LABEL}:*", "returnPartialSuccess": "true"}
+        query = {"filter": f"labels.{RUN_LABEL}:*", "returnPartialSuccess": "true"}
         path, key = f"zones/{zone}/instances", "items"
         if zone == "-":
             path, key = "aggregated/instances", "instances"
@@ -172,19 +182,19 @@ class ComputeEngine:
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Ask for a VM, which the cloud itself deletes at its limit."""
+        """Request a VM, which the cloud itself deletes at its limit."""
         body = creation(run, zone, attempt, metadata, limit)
         operation = self._rest.call("POST", f"zones/{zone}/instances", _Operation, body)
         return f"zones/{zone}/operations/{operation.name}"
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Look a name up in a zone, whoever made it."""
+        """Look up a name in a zone, of any owner."""
         instance = self._rest.find(f"zones/{zone}/instances/{name}", _Instance)
         return self._tpu(instance) if instance else None
 
     def delete(self, tpu: Tpu) -> str:
-        """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        path = launch.check_still_there(self, tpu).resource.split("/", 2)[2]
+        """Request a deletion, after verifying that the machine is the one that was listed."""
+        path = check_still_there(self, tpu).resource.split("/", 2)[2]
         operation = self._rest.call("DELETE", path, _Operation)
         return f"zones/{tpu.zone}/operations/{operation.name}"
 
@@ -192,15 +202,15 @@ class ComputeEngine:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> launch.Operation:
-        """Look at an operation, without waiting."""
+    def operation(self, name: str) -> Operation:
+        """Return the state of an operation, without waiting."""
         operation = self._rest.call("GET", name, _Operation)
         is_done, errors = operation.status == "DONE", operation.error.errors
-        return launch.Operation(is_done, _fault(errors[0]) if is_done and errors else None)
+        return Operation(is_done, _fault(errors[0]) if is_done and errors else None)
 
     def _tpu(self, one: _Instance) -> Tpu:
         zone = one.zone.rsplit("/")[-1]
-        run_dirs = [item.value for item in one.metadata.items if item.key == launch.RUN_DIR_KEY]
+        run_dirs = [item.value for item in one.metadata.items if item.key == RUN_DIR_KEY]
         return Tpu(
             one.name,
             zone,
@@ -217,7 +227,7 @@ class ComputeEngine:
 
 
 def _fault(error: _Error) -> rest.ServiceFault:
-    """Translate an error of an operation, which names its kind by a code in capitals."""
+    """Return the fault for an operation's error, which states its kind as a code in capitals."""
     message = error.message or error.code
     if error.code == "QUOTA_EXCEEDED" and "quota" not in message.lower():
         message = f"Quota: {message}"

@@ -1,4 +1,4 @@
-"""The model that a run starts from: found on the bucket, or uploaded there by its checksum."""
+"""The model that a run starts from: on the bucket, or uploaded there under its checksum."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,23 +11,23 @@ from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import CONFIG, TOKENIZER
 from bigbird_ja.storage import content
 
-# Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and what the card
-# of the exported model takes over.
+# Files of a Hugging Face folder that a run reads: settings, tokenizer, weights, and the card, parts
+# of which the exported model's card repeats.
 _SUFFIXES = (".json", ".txt", ".model", ".safetensors", "README.md")
 _POOLING = "1_Pooling/config.json"  # of sentence-transformers
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """The place of `--init_from` on the bucket, and the local files to upload there, if any."""
+    """Path of `--init_from` on the bucket, and the local files to upload there, if any."""
 
-    path: str  # as the machine's `pretrain --init_from` takes it
+    path: str  # value of the machine's `pretrain --init_from`
     folder: str = ""
     listing: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
 
     def upload(self) -> None:
-        """Put the files into their folder, unless it is complete."""
+        """Upload the files to their folder, unless it is complete."""
         if self.files:
             content.put(self.files, self.folder, self.listing)
 
@@ -36,9 +36,9 @@ def find(source: str, bucket: str) -> Encoder:
     """Find the model that `--init_from` names; nothing is written.
 
     Args:
-        source: a Hugging Face folder, a MODEL_DIR, or the prefix of a TensorFlow checkpoint, on
-            this machine or gs://.
-        bucket: --bucket; models of this machine get a folder in its `encoders`.
+        source: Hugging Face folder, MODEL_DIR, or prefix of a TensorFlow checkpoint, on this
+            machine or gs://.
+        bucket: value of --bucket; local models get a folder in its `encoders`.
 
     Raises:
         BadInput: none of the three, or weights that a rented machine cannot read.

@@ -1,4 +1,4 @@
-"""Reads and writes a run's files on the bucket, by which trainer, supervisor and VM communicate.
+"""The files of a run on the bucket, by which trainer, supervisor and VM communicate.
 
 BUCKET/NAME/model/       written by `pretrain`: `heartbeat.json` is its pulse; `events.jsonl`
                          is the log of the run, of trainer and supervisor
@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from bigbird_ja import storage
-from bigbird_ja.accelerators import generation_of
-from bigbird_ja.launch import LaunchedRun
+from bigbird_ja.accelerators.chips import generation_of
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import ExitReport, RunState, TrainerBeat
 from bigbird_ja.process.errors import STATUS_OF_REASON, BadInput, CommandError
 from bigbird_ja.process.redact import redact
@@ -33,7 +33,7 @@ from bigbird_ja.storage.lease import Lease, holder_of
 from bigbird_ja.storage.ownership import Owned
 
 LOCK = "lock.json"
-STALE_SECONDS = 180.0  # six polls of the supervisor without a sign of life
+STALE_SECONDS = 180.0  # six polls of the supervisor without a renewal
 
 _STATUS_REASONS = {
     **{status: reason for reason, status in STATUS_OF_REASON.items()},
@@ -46,19 +46,19 @@ T = TypeVar("T")
 
 
 def read_run(bucket: str, name: str) -> LaunchedRun | None:
-    """Read the record of a run; None where nothing was launched under that name.
+    """Read the record of a run; None if nothing was launched under that name.
 
-    Of a copied or moved folder it is the original's, with `copy_of` set.
+    For a copied or moved folder it is the original's, with `copy_of` set.
 
     Raises:
-        BadInput: the file is not as `launch` wrote it, or from another version of it.
+        BadInput: the file is damaged, or of another version.
     """
     place = LaunchedRun(bucket, name)
     path = place.supervisor("launch.json")
     values = _read_if_there(path, dict[str, Any])
     if values is None:
         return None
-    # 0.1.0 kept the record in three parts, and its package was a wheel, which is a zip, too.
+    # 0.1.0 had the record in three parts, and its package was a wheel, which is a zip, too.
     parts = [
         decode.convert(values.pop(part, None) or {}, dict[str, Any], path, _ADVICE)
         for part in ("spec", "settings")
@@ -78,7 +78,7 @@ def find_runs(bucket: str) -> list[str]:
     """List the names of the runs on a bucket.
 
     Raises:
-        BadInput: a name without gs://, and no folder of this machine.
+        BadInput: neither gs:// nor a folder of this machine.
     """
     if not storage.is_remote(bucket) and not os.path.isdir(bucket):
         raise BadInput(f"--bucket {bucket}: no such folder: a bucket's name begins with gs://")
@@ -88,10 +88,10 @@ def find_runs(bucket: str) -> list[str]:
 
 
 def check_known(bucket: str, name: str) -> None:
-    """Refuse a name that no run on the bucket has.
+    """Check that the bucket has a run of that name.
 
     Raises:
-        BadInput: it lists the runs that are there.
+        BadInput: it has none; the message lists the runs.
     """
     names = find_runs(bucket)
     if name not in names:
@@ -115,7 +115,7 @@ def projects_of(bucket: str) -> set[str]:
 def supervisor_lease(
     run: LaunchedRun, log: Callable[[str], None], wall: Callable[[], float] = time.time
 ) -> Lease:
-    """Make the lock of the one supervisor of a run; renewed at each of its polls."""
+    """Return the lock of the only supervisor of a run; renewed at each of its polls."""
     busy = (
         "another `launch` watches this run ({owner}): stop it first, or use `bigbird-ja status` to"
         " look on"
@@ -124,7 +124,7 @@ def supervisor_lease(
 
 
 def watched_by(run_dir: str, now: float) -> str | None:
-    """Name the living supervisor of the run in BUCKET/NAME; None where there is none.
+    """Return the name of the running supervisor of the run in BUCKET/NAME; None if there is none.
 
     Args:
         run_dir: BUCKET/NAME.
@@ -137,20 +137,19 @@ def watched_by(run_dir: str, now: float) -> str | None:
 
 
 class RunFiles:
-    """The files of supervisor, trainer and machine on a bucket, or in a local directory.
+    """Files of supervisor, trainer and machine on a bucket, or in a local directory.
 
-    Errors of the bucket pass through. Reading raises BadInput where a file is not as it was
-    written.
+    Errors of the bucket pass through. Reading a damaged file raises BadInput.
 
     Args:
-        run: the record of the run, whose place alone is used.
+        run: record of the run; only its bucket and name are used.
     """
 
     def __init__(self, run: LaunchedRun) -> None:
         self._run = run
 
     def prepare(self) -> None:
-        """Make the folders (on a disk; a bucket needs none)."""
+        """Create the folders (on a disk; a bucket needs none)."""
         storage.make_directory(storage.join(self._run.run_dir, "supervisor"))
         storage.make_directory(self._run.model_dir)
         Owned.create(self._run.model_dir, "run").note({run_log.EVENTS: None})
@@ -170,7 +169,7 @@ class RunFiles:
         return decode.convert(known, TrainerBeat, self._run.model_dir)
 
     def exit_report(self) -> ExitReport | None:
-        """Read how training ended, with a reason in place of a bare status."""
+        """Read the report on the end of training; a bare status gets its exit reason."""
         try:
             report = decode.read_json(self._run.supervisor("exit.json"), ExitReport, _ADVICE)
         except FileNotFoundError:
@@ -178,23 +177,23 @@ class RunFiles:
         return replace(report, reason=report.reason or _STATUS_REASONS.get(report.status, "bug"))
 
     def log(self, name: str = "training.log") -> str:
-        """Read the end of the trainer's log, as far as the machine's watcher has brought it."""
+        """Read the end of the trainer's log, as the machine's watcher copied it last."""
         try:
             text = storage.read_bytes(self._run.supervisor(name))
         except FileNotFoundError:
             return ""
-        # All output of the machine: pip and curl show addresses with passwords in them.
+        # The output of pip and curl may show addresses with passwords.
         return redact(text.decode("utf-8", "replace"))
 
     def log_tail(self) -> str:
-        """Read the end of the log of the host whose training has ended; of the first one else."""
+        """Read the end of the log of the host that reported the end; else of the first host."""
         report = self.exit_report()
         host = report.host if report else 0
         text = self.log(f"training-{host}.log" if host else "training.log")
         return "\n".join(text.splitlines()[-20:])
 
     def load_state(self) -> RunState | None:
-        """Read the supervisor's state; None where there is none."""
+        """Read the supervisor's state; None if there is none."""
         return _read_if_there(self._run.supervisor("state.json"), RunState)
 
     def save_state(self, state: RunState) -> None:
@@ -204,11 +203,11 @@ class RunFiles:
         storage.write_bytes(self._run.supervisor("state.json"), text.encode())
 
     def checkpoint_step(self) -> int:
-        """Return the step of the newest checkpoint; -1 where there is none."""
+        """Return the step of the newest checkpoint; -1 if there is none."""
         return max(CheckpointStore(self._run.model_dir).steps(), default=-1)
 
     def renew_machine(self, attempt: int, wall: float) -> None:
-        """Show the watcher of a machine that it is still wanted; any other value is a renewal."""
+        """Renew the lease of a machine: its watcher takes any other value for a renewal."""
         text = json.dumps({"attempt": attempt, "renewed": wall})
         storage.write_text(self._run.supervisor("lease.json"), text)
 
@@ -218,10 +217,10 @@ class RunFiles:
 
 
 def _read_if_there(path: str, kind: type[T]) -> T | None:
-    """Read one of the supervisor's files; None where there is none.
+    """Read one of the supervisor's files; None if there is none.
 
     Raises:
-        BadInput: the file is not as it was written, or is of another version.
+        BadInput: the file is damaged, or of another version.
     """
     try:
         return decode.decode_versioned(storage.read_bytes(path), kind, path, _ADVICE)

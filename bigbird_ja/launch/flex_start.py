@@ -1,8 +1,8 @@
-"""Flex-start: a queued TPU that the cloud itself deletes at the end of its run time.
+"""Request flex-start TPUs: queued, and deleted by the cloud at the end of their run time.
 
-The public API and its client libraries have no field for it (2026), so `gcloud alpha` asks; all
-else goes through the API as for any queued resource. Google's page "Request Cloud TPUs using
-Flex-start" and `gcloud alpha compute tpus queued-resources create --help` (2026) describe it.
+The public API and its client libraries have no field for it (2026), so `gcloud alpha` sends the
+request; all else goes through the API as for any queued resource. Google's page "Request Cloud TPUs
+using Flex-start" and `gcloud alpha compute tpus queued-resources create --help` (2026) describe it.
 """
 
 import re
@@ -12,7 +12,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bigbird_ja.launch import LaunchedRun, rest
+from bigbird_ja.launch import rest
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json, Kind, ServiceFault
 from bigbird_ja.process.errors import BadInput
 
@@ -21,7 +22,7 @@ CALL_SECONDS = 120.0
 
 
 def check(max_hours: float | None, needs_gcloud: bool) -> None:
-    """Check what a flex-start run needs.
+    """Check the flags and tools that a flex-start run needs.
 
     Raises:
         BadInput: no --max_hours or more than a week, or no gcloud on this machine.
@@ -40,12 +41,12 @@ def check(max_hours: float | None, needs_gcloud: bool) -> None:
 
 
 def arguments(run: LaunchedRun, zone: str, node: Json, limit: float) -> list[str]:
-    """Compose the command that asks for a TPU.
+    """Return the command that requests a TPU.
 
     Args:
-        run: the record of the run.
-        zone: of the request.
-        node: as the API would take it; a file in the current folder has each value of its metadata.
+        run: record of the run.
+        zone: zone of the request.
+        node: request for the API; a file in the current folder has each value of its metadata.
         limit: maximum lifetime of the TPU, in seconds.
     """
     flags = {
@@ -70,11 +71,11 @@ def arguments(run: LaunchedRun, zone: str, node: Json, limit: float) -> list[str
 
 
 def create(command: Sequence[str], metadata: Mapping[str, str]) -> str:
-    """Ask for a TPU; return the operation's name.
+    """Request a TPU; return the operation's name.
 
     Args:
-        command: of `arguments`.
-        metadata: of the machine.
+        command: result of `arguments`.
+        metadata: metadata of the machine.
 
     Raises:
         ServiceFault: refused, no answer in time, or no name of an operation: then the next listing
@@ -104,7 +105,7 @@ def create(command: Sequence[str], metadata: Mapping[str, str]) -> str:
 
 
 def _fault(text: str) -> ServiceFault:
-    """Translate what gcloud prints: `ERROR: (gcloud...) RESOURCE_EXHAUSTED: message`."""
+    """Return the fault for gcloud's output: `ERROR: (gcloud...) RESOURCE_EXHAUSTED: message`."""
     message = " ".join((text.partition("ERROR:")[2] or text[-500:]).split())
     message = message or "gcloud failed without a message"
     if "Invalid choice" in message or "unrecognized arguments" in message:

@@ -1,4 +1,4 @@
-"""Ask the services what they offer a project: types and images by zone, and quota.
+"""Ask the services for their offers to a project: types and images by zone, and quota.
 
 The lists cost nothing and need the credentials of a creation. Google's references: Cloud TPU API v2
 `projects.locations`, `.acceleratorTypes` and `.runtimeVersions`; Compute Engine v1
@@ -13,11 +13,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from bigbird_ja import accelerators
-from bigbird_ja.accelerators import Prices, Rental, region_of
-from bigbird_ja.accelerators.rentals import FLEX_START
-from bigbird_ja.launch import LaunchedRun, backends, compute, rest
+from bigbird_ja.accelerators.chips import USUAL, launch_type
+from bigbird_ja.accelerators.prices import Prices, region_of
+from bigbird_ja.accelerators.rentals import FLEX_START, Rental
+from bigbird_ja.launch import backends, compute, rest
 from bigbird_ja.launch.advice import FAMILIES, quota_name
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Kind, ServiceFault
 
 RETRY_SECONDS = 10.0  # a service that does not answer is not waited for: the table serves
@@ -45,11 +46,11 @@ class _Region(rest.Answer, frozen=True):
 
 
 class Offers:
-    """The answers of one service. What could not be read is absent, and in `faults`.
+    """Answers of one service. A list that could not be read is missing, and in `faults`.
 
     Args:
-        runs: of one service and project, one for each machine that matters.
-        zones: those that matter; empty for all of the Cloud TPU API.
+        runs: records of one service and project, one for each type of machine.
+        zones: zones to ask for; empty for all zones of the Cloud TPU API.
 
     Raises:
         BadInput: no credentials.
@@ -115,7 +116,7 @@ class Offers:
 
     def quota(self, zone: str, run: LaunchedRun) -> Quota | None:
         """Return the listed quota that a run's machine counts against, if there is one."""
-        chip = accelerators.find(run.accelerator_type).chip
+        chip = run.accelerator.chip
         spot = "PREEMPTIBLE_" if run.pricing == "spot" else ""
         pattern = re.compile(f"{spot}(?!PREEMPTIBLE).*({FAMILIES.get(chip)}|{chip.upper()})")
         listed = self._quotas.get(region_of(zone), ())
@@ -138,7 +139,7 @@ class Offers:
         image = run.runtime_version
         if image in self._absent or image not in self._images.get(zone, {image}):
             return f"no image {image.rsplit('/')[-1]}"
-        quota, chips = self.quota(zone, run), accelerators.find(run.accelerator_type).chips
+        quota, chips = self.quota(zone, run), run.accelerator.chips
         if quota is not None and quota.limit < chips:
             place = f"{quota.limit:g} in {region_of(zone)}"
             return f"quota {quota.metric} is {place}, and {chips} chips are needed"
@@ -147,9 +148,8 @@ class Offers:
 
 def type_name(run: LaunchedRun) -> str:
     """Name a run's machine as the service calls it that rents it."""
-    machine = accelerators.find(run.accelerator_type)
     is_vm = run.service == "compute"
-    return compute.machine_type(machine.name) if is_vm else accelerators.launch_type(machine)
+    return compute.machine_type(run.accelerator) if is_vm else launch_type(run.accelerator)
 
 
 def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[ServiceFault]]:
@@ -166,12 +166,12 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
     rows, faults = list[dict[str, Any]](), list[ServiceFault]()
     for service in backends.emulated() or backends.MODULES:
         runs: dict[LaunchedRun, Rental] = {}
-        for name in accelerators.USUAL:
+        for name in USUAL:
             for one in [one for one in table.rented(name, "spot") if one.service == service]:
                 run = LaunchedRun(
                     "", "", project=project, accelerator_type=name, service=one.service
                 )
-                image = backends.image(one, name, "auto")
+                image = backends.image(one, run.accelerator, "auto")
                 runs[dataclasses.replace(run, runtime_version=image)] = one
         places = [zone for rental in runs.values() for zone in rental.zones]
         answered = Offers([*runs], [*dict.fromkeys(places)])
@@ -182,8 +182,8 @@ def make_rows(project: str, table: Prices) -> tuple[list[dict[str, Any]], list[S
             zones = {zone: why for zone, why in zones.items() if zone in rental.zones or not why}
             quotas = [listed for zone in zones if (listed := answered.quota(zone, run))]
             texts = {f"{one.metric} {one.usage:g} of {one.limit:g}" for one in quotas}
-            kind = accelerators.launch_type(accelerators.find(run.accelerator_type))
-            quota = ", ".join(sorted(texts)) or quota_name(kind, service, "spot")
-            row = {"accelerator_type": kind, "service": service, "quota": quota, "zones": zones}
+            quota = ", ".join(sorted(texts)) or quota_name(run.accelerator, service, "spot")
+            name = launch_type(run.accelerator)
+            row = {"accelerator_type": name, "service": service, "quota": quota, "zones": zones}
             rows.append(row)
     return rows, faults

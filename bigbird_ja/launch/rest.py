@@ -1,4 +1,4 @@
-"""Calls Google's services by JSON over HTTP, and translates their refusals."""
+"""JSON client of Google's services, and the kinds of their faults."""
 
 import contextlib
 import datetime
@@ -17,43 +17,43 @@ from bigbird_ja.storage import decode
 
 CALL_SECONDS = 30.0  # one request
 RETRY_SECONDS = 60.0  # all requests of one call
-CLOCK_SECONDS = 3600.0  # our own clock is trusted so long after the service's last answer
+CLOCK_SECONDS = 3600.0  # maximum age of the service's last answer for its time
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
 class Answer(msgspec.Struct, rename="camel", frozen=True):
-    """Base of the declared types of answers; what the service leaves out has its default."""
+    """Base class of the declared types of answers; a field that is left out has its default."""
 
 
 class Status(Answer, frozen=True):
-    """A failure, as google.rpc.Status."""
+    """Failure, as google.rpc.Status."""
 
     code: int = 13
     message: str = ""
 
 
 class Kind(Enum):
-    """The kinds of faults that the supervisor tells apart."""
+    """Kinds of faults, by the reaction of the supervisor."""
 
     STOCKOUT = "stockout"  # no capacity now: another zone, or later
-    QUOTA = "quota"  # the project may not have so many
-    PERMISSION = "permission"  # the person or service account may not, or the API is off
+    QUOTA = "quota"  # the project's quota is too low
+    PERMISSION = "permission"  # missing role of the user or service account, or the API is off
     NOT_FOUND = "not_found"
     EXISTS = "exists"
-    BAD_REQUEST = "bad_request"  # the service does not take what we ask for
+    BAD_REQUEST = "bad_request"  # the service refuses the request's content
     UNAVAILABLE = "unavailable"  # the service or the network, beyond the retries
-    INTERNAL = "internal"  # the operation failed for a reason of the service's own
+    INTERNAL = "internal"  # the operation failed by the service's fault
 
 
 class ServiceFault(Exception):
-    """A refusal or failure of the service.
+    """Refusal or failure of the service.
 
     Args:
-        kind: as the supervisor tells it apart.
-        message: as the service wrote it.
-        listed: machines that a listing shows in spite of it, where only a part did not answer.
+        kind: kind of the fault.
+        message: message of the service.
+        listed: machines of a partial answer to a listing.
     """
 
     def __init__(self, kind: Kind, message: str, listed: Sequence[Any] = ()) -> None:
@@ -63,12 +63,12 @@ class ServiceFault(Exception):
 
     @property
     def is_switched_off(self) -> bool:
-        """Tell whether the project does not use the service at all."""
+        """Return whether the API is off in the project."""
         return self.kind is Kind.PERMISSION and bool(_OFF.search(self.message))
 
     @property
     def is_passing(self) -> bool:
-        """Tell whether it is the service's own trouble, which is waited out for hours."""
+        """Return whether it is the service's own fault, which is waited out for hours."""
         return self.kind in (Kind.UNAVAILABLE, Kind.INTERNAL)
 
 
@@ -88,23 +88,23 @@ _RATE = re.compile(r"per minute|per second|rate ?limit|too many requests")
 
 
 def check_all_answered(missed: Iterable[str], listed: Sequence[Any]) -> None:
-    """Check that a listing lacks no place.
+    """Check that a listing is complete.
 
     Args:
-        missed: places that did not answer.
-        listed: machines of the others.
+        missed: zones that did not answer.
+        listed: machines of the other zones.
 
     Raises:
-        ServiceFault: it names the places, and has `listed`.
+        ServiceFault: it names the missing zones, and has `listed`.
     """
     if places := ", ".join(sorted({*missed})):
         raise ServiceFault(Kind.UNAVAILABLE, f"no answer from {places}", listed)
 
 
 def fault_of_status(code: int, message: str) -> ServiceFault:
-    """Translate a failed operation's google.rpc.Status.
+    """Return the fault for a failed operation's google.rpc.Status.
 
-    Stock-out, exhausted quota and too many requests share code 8 and differ in their words only:
+    Stock-out, exhausted quota and too many requests share code 8 and differ only in their words:
     quota messages contain "Quota" (hashicorp/terraform-provider-google#10222 and #21243, a public
     log), those on the rate of requests "per minute" or "rate" as well (assumed).
     """
@@ -121,7 +121,7 @@ def fault_of_status(code: int, message: str) -> ServiceFault:
 
 
 def fault_of_answer(status: int, body: Any) -> ServiceFault:
-    """Translate an HTTP answer of 400 or more, whose JSON may hold the service's message."""
+    """Return the fault for an HTTP status of 400 or more; the body may have a message."""
     error = body.get("error") if isinstance(body, dict) else None
     error = error if isinstance(error, dict) else {}
     code = 10 if error.get("status") == "ABORTED" else _CODE_OF_HTTP.get(status, 13)
@@ -129,12 +129,12 @@ def fault_of_answer(status: int, body: Any) -> ServiceFault:
 
 
 class Rest:
-    """Signed requests below `base`, each with a timeout and bounded retries.
+    """Client for signed requests below `base`, each with a timeout and bounded retries.
 
     Args:
         base: address of the service's API.
         session: a `google.auth.transport.requests.AuthorizedSession`.
-        retry_seconds: maximum for one call with its retries.
+        retry_seconds: maximum time of one call with its retries.
     """
 
     call_seconds = CALL_SECONDS
@@ -154,7 +154,7 @@ class Rest:
     ) -> T:
         """Call the service; return the answer as an object of a declared type.
 
-        While the service is unavailable it is asked again.
+        An unavailable service is retried.
 
         Raises:
             ServiceFault: refused, no answer in time, or an answer of another form.
@@ -204,7 +204,7 @@ class Rest:
         return bytes(answer.content)
 
     def find(self, path: str, kind: type[T]) -> T | None:
-        """Get one resource by its full name; None where there is none."""
+        """Get one resource by its full name; None if there is none."""
         try:
             return self.call("GET", path, kind)
         except ServiceFault as fault:
@@ -215,7 +215,7 @@ class Rest:
     def items(
         self, path: str, key: str, kind: type[list[T]], query: Mapping[str, str] = {}
     ) -> tuple[list[T], list[str]]:
-        """List a resource; return the items of all pages, and the places that did not answer.
+        """List a resource; return the items of all pages, and the zones that did not answer.
 
         Args:
             path: address of the listing; an `aggregated` one has the items by zone.
@@ -243,7 +243,7 @@ class Rest:
         """Return UNIX seconds by the service's clock: this machine's may be wrong by hours.
 
         Raises:
-            ServiceFault: no answer has had the time lately.
+            ServiceFault: no answer with a time within `CLOCK_SECONDS`.
         """
         if self._clock is None or time.monotonic() - self._clock[1] > CLOCK_SECONDS:
             raise ServiceFault(Kind.UNAVAILABLE, "the service's answers have no time")
@@ -262,11 +262,12 @@ def connect_rest(api: str, emulator_variable: str, retry_seconds: float = RETRY_
 
     Args:
         api: the service's address.
-        emulator_variable: of the environment: HOST:PORT of an emulator, for tests.
-        retry_seconds: maximum for one call with its retries.
+        emulator_variable: environment variable with HOST:PORT of an emulator, for tests.
+        retry_seconds: maximum time of one call with its retries.
 
     Raises:
-        BadInput: no credentials, with how to get them; or the emulator is not on this machine.
+        BadInput: no credentials, with the command to get them; or the emulator is not on this
+            machine.
     """
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import AuthorizedSession
@@ -284,7 +285,7 @@ def credentials() -> tuple[Any, str | None]:
     """Return the user's credentials, and the project that they name, if any.
 
     Raises:
-        BadInput: no credentials, with how to get them.
+        BadInput: no credentials, with the command to get them.
     """
     import google.auth
     from google.auth import exceptions
@@ -298,5 +299,5 @@ def credentials() -> tuple[Any, str | None]:
 
 
 def seconds_of(time: datetime.datetime | None) -> float:
-    """Convert a time stamp to UNIX seconds; 0 where there is none."""
+    """Convert a time stamp to UNIX seconds; 0 for None."""
     return time.timestamp() if time else 0.0

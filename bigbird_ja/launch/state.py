@@ -1,4 +1,4 @@
-"""Defines the state of a run that outlives its supervisor, one observation, and a decision."""
+"""The state of a run, which outlives its supervisor; one observation; a decision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,27 +8,26 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from bigbird_ja import accelerators
-from bigbird_ja.launch import LaunchedRun, Machine, Operation, Presence, Tpu, labels_of
+from bigbird_ja.launch.record import LaunchedRun, Machine
 from bigbird_ja.launch.rest import ServiceFault
+from bigbird_ja.launch.service import Operation, Presence, Tpu, labels_of
 from bigbird_ja.storage.decode import Amount, Count
 
-_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none yet
+_Step = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]  # -1: none
 
-# Patience in seconds, and counts: the same for every run.
+# Seconds, and counts.
 CREATE_TIMEOUT = 1200.0  # requested, or in repair, and not READY
 SETTLE = 120.0  # a requested TPU may appear this late
-STALL = 900.0  # READY, has stepped before, no new step
-STARTUP = 2700.0  # READY, no step yet: boot, install, compile
-LONGEST = 7 * 86_400.0  # a machine lives so long in all, where no budget is shorter
-ABSENT_LOOKS = 2  # in a row, before a machine that is not shown counts as absent
-# A machine may be there so long after its limit, until watcher and service have deleted it.
-OVERTIME = 900.0
-SILENT_EXIT = 60.0  # after a trainer's last heartbeat its exit report may come so late
+STALL_TIMEOUT = 900.0  # READY, no new step, after a first one
+STARTUP_TIMEOUT = 2700.0  # READY, no step yet: boot, install, compile
+MAX_LIFETIME = 7 * 86_400.0  # of a machine, if no budget is shorter
+ABSENT_POLLS = 2  # in a row without a machine before it counts as absent
+OVERTIME = 900.0  # after a machine's limit, for watcher and service to delete it
+SILENT_EXIT = 60.0  # from a trainer's last heartbeat to its exit report
 
 
 class Phase(str, Enum):
-    """The phases of a run."""
+    """Phases of a run."""
 
     IDLE = "idle"  # no TPU is there; one is wanted, perhaps after a pause
     CREATING = "creating"  # one is requested
@@ -38,17 +37,17 @@ class Phase(str, Enum):
 
 
 class Ending(str, Enum):
-    """The ends of a run."""
+    """Endings of a run."""
 
     FINISHED = "finished"
-    GAVE_UP = "gave_up"  # the same failure too often, or something only a person can change
+    GAVE_UP = "gave_up"  # the same failure too often, or a fault that only the user can fix
     BUDGET = "budget"  # --max_hours or --max_cost
     INTERRUPTED = "interrupted"  # Ctrl-C or SIGTERM, with deletion
 
 
 @dataclass(frozen=True)
 class RunState:
-    """All that must outlive the supervisor.
+    """Content of `state.json`: everything that must outlive the supervisor.
 
     Timers add up observed seconds and hold no times of day, so setting a clock changes nothing.
     """
@@ -62,25 +61,27 @@ class RunState:
     operation: str = ""
     operation_kind: str = ""  # create | delete
     machine_seconds: Amount = 0.0  # since it was requested
-    machine_limit: Amount = 0.0  # it lives so long at most: stored before it is requested
+    machine_limit: Amount = 0.0  # maximum lifetime: stored before the request
     incarnation: Amount = 0.0  # its creation time, by the service
-    absences: Count = 0  # looks in a row that did not show it
-    stale_heartbeat: str = ""  # signature of the file from before it was requested
+    absences: Count = 0  # polls in a row without it
+    stale_heartbeat: str = ""  # signature of the heartbeat before the request
     last_step: _Step = -1
     has_stepped: bool = False
     quiet_seconds: Amount = 0.0  # READY without a new step
-    healthy_seconds: Amount = 0.0  # with steps coming
+    healthy_seconds: Amount = 0.0  # with new steps
     delete_tries: Count = 0
-    delete_wait: Amount = 0.0  # left until the next try
-    # --- where and when to ask for the next one
+    delete_wait: Amount = 0.0  # until the next try
+    # --- zone and time of the next request
     used_zones: tuple[str, ...] = ()  # zones of all requests: a TPU may be left in any
     ready_zones: tuple[str, ...] = ()  # zones that gave us a TPU once
-    strikes: Mapping[str, Count] = field(default_factory=dict)  # refusals for want of quota
-    struck_zones: Mapping[str, str] = field(default_factory=dict)  # zone -> why it is out
-    misses: Count = 0  # creations in a row without a TPU: set the back-off
-    backoff_seconds: Amount = 0.0  # left to wait
-    trouble_seconds: Amount = 0.0  # in a row, in which the service or the bucket only failed
-    in_trouble: bool = False  # the service answered the last creation with a fault of its own
+    strikes: Mapping[str, Count] = field(default_factory=dict)  # refusals for lack of quota
+    struck_zones: Mapping[str, str] = field(
+        default_factory=dict
+    )  # zone -> reason why it is left out
+    misses: Count = 0  # creations in a row without a TPU: set the backoff
+    backoff_seconds: Amount = 0.0  # until the next request
+    trouble_seconds: Amount = 0.0  # in a row, in which the service or the bucket failed
+    in_trouble: bool = False  # the last creation failed by the service's fault
     # --- the run
     best_step: _Step = -1
     preemptions: Count = 0
@@ -93,25 +94,25 @@ class RunState:
     billed_seconds: Amount = 0.0
     elapsed_seconds: Amount = 0.0
     cost_usd: Amount = 0.0
-    saved_at: Amount = 0.0  # UNIX seconds by the service's clock, whoever saved it
+    saved_at: Amount = 0.0  # UNIX seconds by the service's clock
     ending: Ending | None = None
     ending_reason: str = ""  # as in exit statuses: finished, diverged, bad_input, ...
     ending_message: str = ""
 
     def moves(self, run: LaunchedRun) -> bool:
-        """Tell whether the next machine comes from another service or project than the last."""
+        """Return whether the next machine comes from another service or project than the last."""
         last = self.machine or run
         return (last.service, last.project) != (run.service, run.project)
 
     @property
-    def patience(self) -> float:
-        """Return how many seconds a READY machine may make no new step."""
-        return STALL if self.has_stepped else STARTUP
+    def step_timeout(self) -> float:
+        """Return the maximum of seconds that a READY machine may make no new step."""
+        return STALL_TIMEOUT if self.has_stepped else STARTUP_TIMEOUT
 
 
 @dataclass(frozen=True)
 class TrainerBeat:
-    """The part of `MODEL_DIR/heartbeat.json` that decisions depend on."""
+    """Fields of `MODEL_DIR/heartbeat.json` that decisions depend on."""
 
     global_step: int
     time: float
@@ -123,13 +124,13 @@ class TrainerBeat:
 
     @property
     def signature(self) -> str:
-        """Make a text that differs whenever the trainer wrote again."""
+        """Return a text that differs after each write by a trainer."""
         return f"{self.time}/{self.host}/{self.pid}/{self.global_step}/{self.state}"
 
 
 @dataclass(frozen=True)
 class ExitReport:
-    """The watcher's report of how training ended, or of why it deleted its own TPU."""
+    """The watcher's report: exit status of training, or the reason of its TPU's deletion."""
 
     attempt: Count = 0
     status: Count = 1
@@ -139,28 +140,28 @@ class ExitReport:
 
 @dataclass(frozen=True)
 class Observation:
-    """One look at the service, the bucket and the clocks. None where it could not be seen."""
+    """Result of polling the service, the bucket and the clocks. None: could not be read."""
 
-    elapsed: float  # true seconds since the last look
-    watched: float  # the same, at most two polls: time in which something could have been seen
+    elapsed: float  # seconds since the last poll
+    watched: float  # the same, at most two polls: time in which a change would have been seen
     service_time: float | None = None  # UNIX seconds by the service's clock; None: no answer yet
     tpus: Sequence[Tpu] = ()  # of this run, in the zones that answered
-    # The others, and why; Kind.EXISTS where the run's TPU is there and the listing lacks it.
+    # The other zones, with the fault; Kind.EXISTS: the run's TPU is there, but not listed.
     unlisted: Mapping[str, ServiceFault] = field(default_factory=dict)
     taken: Sequence[Tpu] = ()  # others' machines that have the run's name
     operation: Operation | None = None
     heartbeat: TrainerBeat | None = None
-    checkpoint_step: int | None = None  # of the newest; -1: none; None: not looked for, or unseen
+    checkpoint_step: int | None = None  # of the newest; -1: none; None: not read
     bucket_seen: bool = True
     exit_report: ExitReport | None = None
     log_tail: str = ""
     stop: bool = False  # Ctrl-C, answered with "delete"
-    resumed: bool = False  # the look that counts the time in which nobody watched
+    resumed: bool = False  # this poll counts the time without a supervisor
 
 
 @dataclass(frozen=True)
 class Event:
-    """A line of the supervisor's in `events.jsonl`."""
+    """Line of the supervisor in `events.jsonl`."""
 
     event: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -168,18 +169,18 @@ class Event:
 
 @dataclass(frozen=True)
 class Decision:
-    """The new state, saved before anything is requested, and what to do then."""
+    """New state, stored before anything is requested, and the actions after that."""
 
     state: RunState
-    deletions: tuple[Tpu, ...] = ()  # machines that were listed, or may be there
+    deletions: tuple[Tpu, ...] = ()  # listed machines, or ones that may be there
     events: tuple[Event, ...] = ()
     pause: float = 0.0  # seconds
-    rents: bool = False  # the machine that `state` states: its zone, attempt and limit
+    rents: bool = False  # the machine in `state`: zone, attempt, limit
 
 
 @dataclass(frozen=True)
 class View:
-    """One turn's state, observation and record, and what follows from them at once."""
+    """State, observation and record of one poll, with conditions derived from them."""
 
     state: RunState
     seen: Observation
@@ -198,80 +199,80 @@ class View:
 
     @property
     def is_unlisted(self) -> bool:
-        """Tell whether our zone does not answer."""
+        """Return whether our zone does not answer."""
         return self.state.zone in self.seen.unlisted
 
     @property
     def is_perhaps_absent(self) -> bool:
-        """Tell whether one look alone has not shown our TPU."""
-        return self.tpu is None and not self.is_unlisted and self.state.absences < ABSENT_LOOKS
+        """Return whether our TPU is absent in fewer polls than `ABSENT_POLLS`."""
+        return self.tpu is None and not self.is_unlisted and self.state.absences < ABSENT_POLLS
 
     @property
     def is_gone(self) -> bool:
-        """Tell whether our TPU is absent, dead, or being deleted."""
+        """Return whether our TPU is absent, dead, or being deleted."""
         return self.tpu is None or self.tpu.presence in (Presence.GONE, Presence.DELETING)
 
     @property
     def is_ready(self) -> bool:
-        """Tell whether our TPU is READY."""
+        """Return whether our TPU is READY."""
         return self.tpu is not None and self.tpu.presence is Presence.READY
 
     @property
     def is_another(self) -> bool:
-        """Tell whether the listed TPU was created at another time than the one that we watch."""
+        """Return whether the listed TPU was created at another time than the one that we watch."""
         watched, tpu = self.state.incarnation, self.tpu
         return bool(watched and tpu is not None and tpu.created and tpu.created != watched)
 
     @property
     def is_life_over(self) -> bool:
-        """Tell whether our TPU has lived as long as it may."""
+        """Return whether our TPU has lived as long as it may."""
         limit = self.state.machine_limit
         return bool(limit) and self.state.machine_seconds >= limit
 
     @property
     def is_certainly_over(self) -> bool:
-        """Tell whether our TPU must be gone, even where nobody can look."""
+        """Return whether our TPU must be gone, even if it can't be listed."""
         return self.is_life_over and (
             self.state.machine_seconds > self.state.machine_limit + OVERTIME
         )
 
     @property
     def service_state(self) -> str:
-        """Return the state of our TPU as the service calls it."""
+        """Return the state of our TPU in the service's words."""
         return self.tpu.state if self.tpu is not None else "absent"
 
     @property
     def operation_fault(self) -> ServiceFault | None:
-        """Return why the operation under way, a creation or a deletion, has failed."""
+        """Return the fault of the last operation, a creation or a deletion."""
         return self.seen.operation.fault if self.seen.operation else None
 
     @property
     def is_operation_done(self) -> bool:
-        """Tell whether the operation under way is over."""
+        """Return whether the last operation is over."""
         return self.seen.operation is not None and self.seen.operation.done
 
     @property
     def report(self) -> ExitReport | None:
-        """Return the report of how training ended on this TPU."""
+        """Return the report on the end of training on this TPU."""
         report = self.seen.exit_report
         return report if report and report.attempt == self.state.attempt else None
 
     @property
     def heartbeat(self) -> TrainerBeat | None:
-        """Return what this TPU's trainer wrote; not that of a slice between two tries."""
+        """Return the heartbeat of this TPU's trainer; None for a slice between two tries."""
         heartbeat = self.seen.heartbeat
         if heartbeat is None or heartbeat.signature == self.state.stale_heartbeat:
             return None
-        hosts = accelerators.find((self.state.machine or self.run).accelerator_type).hosts
-        tries_again = hosts > 1 and heartbeat.reason in ("interrupted", "stalled")
+        is_slice = (self.state.machine or self.run).hosts > 1
+        tries_again = is_slice and heartbeat.reason in ("interrupted", "stalled")
         return None if heartbeat.state == "stopped" and tries_again else heartbeat
 
     @property
     def deletable(self) -> list[Tpu]:
         """List the machines that may be there.
 
-        Beside those that are listed it is the TPU that was requested, where its zone cannot be
-        listed, or shows none and its deletion was never requested.
+        In addition to the listed ones it is the TPU that was requested, if its zone cannot be
+        listed, or lists none and its deletion was never requested.
         """
         state, run = self.state, self.run
         machine = state.machine or run
@@ -294,5 +295,5 @@ class View:
 
     @property
     def deletion_targets(self) -> list[Tpu]:
-        """List the machines that are not being deleted yet."""
+        """List the machines to delete that are not being deleted yet."""
         return [tpu for tpu in self.deletable if tpu.presence is not Presence.DELETING]

@@ -1,7 +1,7 @@
-"""Supervises a run in one loop: look, decide, write down, act, pause.
+"""Supervise a run in one loop: observe, decide, store the decision, act, pause.
 
-TPUs, files, clocks and the terminal are arguments (`World`), so that the tests run this very
-loop in virtual time.
+Services, files, clocks and the terminal are arguments (`World`), so that the tests run this loop
+in virtual time.
 """
 
 import contextlib
@@ -12,11 +12,14 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from bigbird_ja.launch import LaunchedRun, Machine, Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.account import accrue, resume, without_timers
-from bigbird_ja.launch.decide import after_creation, after_deletion, decide
+from bigbird_ja.launch.creating import after_creation
+from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.record import LaunchedRun, Machine
+from bigbird_ja.launch.removing import after_deletion
 from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import Operation, Presence, Tpu, Tpus
 from bigbird_ja.launch.state import Decision, Event, Observation, Phase, RunState
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.process.redact import redact
@@ -26,7 +29,7 @@ T = TypeVar("T")
 
 SAVE_EVERY = 300.0  # seconds between saves of an unchanged state
 RENEW_EVERY = 300.0  # seconds between renewals of the machine's lease
-ASK_AGAIN = 600.0  # seconds until a zone that does not answer, and holds nothing, is asked again
+RETRY_ZONE = 600.0  # seconds until a zone that does not answer, without our TPU, is asked again
 
 # All faults of a bucket, expired credentials included: none may end the loop while a machine is
 # billed.
@@ -34,7 +37,7 @@ BUCKET_FAULTS = (CommandError, OSError)
 
 
 class Stop(Enum):
-    """A person's wish at Ctrl-C."""
+    """The user's choice at Ctrl-C."""
 
     NO = "no"
     DELETE = "delete"
@@ -42,19 +45,19 @@ class Stop(Enum):
 
 
 class Detached(Exception):
-    """The person left; the TPU trains until its lease is over."""
+    """The user detached; the TPU trains until its lease is over."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class World:
-    """The services, files, clocks and terminal of a supervisor."""
+    """Services, files, clocks and terminal of a supervisor."""
 
-    tpus: Tpus  # of the record's service and project
+    tpus: Tpus  # service and project of the record
     files: RunFiles
     steady: Callable[[], float]
     wall: Callable[[], float]  # UNIX seconds; may jump
     sleep: Callable[[float], None]
-    beat: Callable[[], None] = lambda: None  # keeps the lock; raises LeaseLost
+    beat: Callable[[], None] = lambda: None  # renews the lock; raises LeaseLost
     stop: Callable[[], Stop] = lambda: Stop.NO
     say: Callable[[str], None] = lambda text: None
     metadata: Callable[[RunState], Mapping[str, str]] = lambda state: {}
@@ -65,21 +68,21 @@ class World:
 def supervise(run: LaunchedRun, world: World) -> RunState:
     """Supervise until the run has ended; return its last state.
 
-    Run again after any interruption, it continues from what is on the bucket and what is listed.
+    After any interruption it continues from the files on the bucket and the listed machines.
 
     Raises:
-        Detached: Ctrl-C, answered with "detach".
+        Detached: the user chose to detach.
         LeaseLost: another supervisor took over.
     """
     return _Supervisor(run, world).supervise()
 
 
 class _Supervisor:
-    """The loop, with what it remembers between two turns.
+    """The loop, and its variables between two polls.
 
     Args:
-        run: the record of the run.
-        world: the services, files, clocks and terminal.
+        run: record of the run.
+        world: services, files, clocks and terminal.
     """
 
     def __init__(self, run: LaunchedRun, world: World) -> None:
@@ -93,13 +96,13 @@ class _Supervisor:
         self._saved: RunState | None = None
         self._saved_at = 0.0
         self._renewed_at = -math.inf  # the machine's lease
-        self._is_holder = False  # the lock was renewed in this turn
-        self._stores = True  # the bucket took what was last to be stored
+        self._is_holder = False  # the lock was renewed in this poll
+        self._stores = True  # the bucket stored the last state
         self._unsent: list[dict[str, Any]] = []  # events the bucket did not take
-        self._asleep: dict[str, tuple[float, ServiceFault]] = {}  # zones, until when, and why
+        self._silent: dict[str, tuple[float, ServiceFault]] = {}  # zones, until when, and why
 
     def supervise(self) -> RunState:
-        """Look, decide, write down and act until the run has ended."""
+        """Observe, decide, store and act until the run has ended."""
         world, run = self._world, self._run
         machine = self._state.machine
         if machine and not machine.is_as(run) and self._state.phase is not Phase.IDLE:
@@ -117,7 +120,7 @@ class _Supervisor:
                 world.say("nothing is rented: the decision could not be stored")
                 world.sleep(run.poll)
                 continue
-            # Written before acting: whoever comes after us knows what we were about to do.
+            # Stored before acting: the next supervisor knows which action was planned.
             self._write(decision)
             if decision.rents:
                 self._write(after_creation(self._state, _answer(self._create), run))
@@ -129,14 +132,14 @@ class _Supervisor:
         self._write(Decision(self._state))
         return self._state
 
-    # --- looking -----------------------------------------------------------------------------
+    # --- observing ---------------------------------------------------------------------------
 
     def _observe(self, stop: bool) -> Observation:
-        """Look once at the service, the bucket and the clocks."""
+        """Poll the service, the bucket and the clocks."""
         before, self._now = self._now, self._world.steady()
         self._keep_lock_and_lease()
         tpus, unlisted, taken = self._list()
-        # Read after the listing: what a machine cost while we were asleep before it is counted.
+        # Read after the listing: if this process was suspended before it, that time counts, too.
         self._now = self._world.steady()
         elapsed = max(0.0, self._now - before)
         watched = 0.0 if self._is_first else min(elapsed, 2 * self._run.poll)
@@ -155,7 +158,7 @@ class _Supervisor:
             tpus=tpus,
             unlisted=unlisted,
             taken=taken,
-            operation=self._look_at_operation(),
+            operation=self._poll_operation(),
             stop=stop,
             resumed=resumed,
         )
@@ -166,9 +169,9 @@ class _Supervisor:
             return replace(seen, bucket_seen=False)
 
     def _keep_lock_and_lease(self) -> None:
-        """Keep the lock, and renew the lease of the machine that we want to keep.
+        """Renew the lock, and the lease of a machine that is still wanted.
 
-        A bucket that fails ends nothing: without a renewal the machine's lease runs out by itself.
+        A failing bucket ends nothing here: without a renewal the machine's lease runs out.
         """
         state, world = self._state, self._world
         self._is_holder = False
@@ -183,7 +186,7 @@ class _Supervisor:
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """Say that the bucket fails, and go on; but end where another supervisor took over."""
+        """Log failures of the bucket and continue, unless another supervisor took over."""
         try:
             yield
         except LeaseLost:
@@ -194,11 +197,9 @@ class _Supervisor:
     def _list(self) -> tuple[list[Tpu], dict[str, ServiceFault], list[Tpu]]:
         """List this run's TPUs, the zones that did not answer, and others' machines of its name.
 
-        The name is looked up in zones that list nothing of ours.
-
-        While a TPU runs, the zones that were used are enough; before anything is created, and
-        before anything is called deleted, every zone is listed. One that does not answer, where the
-        run's TPU is not, is asked again later: each try takes its time, and holds the others up.
+        The name is looked up in zones that list nothing of ours. While a TPU runs, only used zones
+        are listed; in all other phases every zone is. A zone that does not answer, without the
+        run's TPU, is asked again after `RETRY_ZONE` seconds: each try delays the other zones.
         """
         state = self._state
         zones = state.used_zones
@@ -208,7 +209,7 @@ class _Supervisor:
         taken: list[Tpu] = []
         unlisted: dict[str, ServiceFault] = {}
         for zone in zones:
-            until, before = self._asleep.get(zone, (0.0, None))
+            until, before = self._silent.get(zone, (0.0, None))
             if before is not None and self._now < until and zone != state.zone:
                 unlisted[zone] = before
                 continue
@@ -221,16 +222,16 @@ class _Supervisor:
                         unlisted[zone] = ServiceFault(Kind.EXISTS, "there, and not listed")
                     elif named is not None:
                         taken.append(named)
-                self._asleep.pop(zone, None)
+                self._silent.pop(zone, None)
             except ServiceFault as fault:
                 self._world.say(f"{zone}: {fault}")
                 unlisted[zone] = fault
                 tpus += self._ours(fault.listed)
-                self._asleep[zone] = (self._now + ASK_AGAIN, fault)
+                self._silent[zone] = (self._now + RETRY_ZONE, fault)
         return tpus, unlisted, taken
 
     def _services(self, zone: str) -> list[Tpus]:
-        """Return clients of the services that may hold a machine of the run in a zone."""
+        """Return the clients of services that may have a machine of the run in a zone."""
         state = self._state
         last = [self._service(state.machine)] if zone in state.used_zones else []
         if last and (state.phase is not Phase.IDLE or not state.moves(self._run)):
@@ -238,7 +239,7 @@ class _Supervisor:
         return [*last, self._world.tpus]
 
     def _service(self, machine: Machine | Tpu | None) -> Tpus:
-        """Return the service of a machine: the record's, unless it was requested from another."""
+        """Return the client for a machine: the record's, unless it was requested elsewhere."""
         run, world = self._run, self._world
         if machine is None or world.connect is None:
             return world.tpus
@@ -249,7 +250,7 @@ class _Supervisor:
     def _ours(self, tpus: Sequence[Tpu]) -> list[Tpu]:
         return [tpu for tpu in tpus if tpu.belongs_to(self._run)]
 
-    def _look_at_operation(self) -> Operation | None:
+    def _poll_operation(self) -> Operation | None:
         if not self._state.operation:
             return None
         try:
@@ -260,24 +261,24 @@ class _Supervisor:
             return None
 
     def _with_bucket(self, seen: Observation) -> Observation:
-        """Add heartbeat, exit report, the log's end and the newest checkpoint's step.
+        """Return the observation with heartbeat, exit report, log tail and checkpoint step.
 
-        The step is looked for where training may have ended: listing a folder costs more than
-        reading a file.
+        The step is read only if training may have ended: listing a folder costs more than reading
+        a file.
         """
         state, world = self._state, self._world
         tail, step, report = "", None, None
-        heartbeat = self._if_whole(world.files.heartbeat)
+        heartbeat = self._if_intact(world.files.heartbeat)
         is_running = state.phase is Phase.RUNNING
         if is_running and heartbeat is not None and heartbeat.global_step > self._shown_step:
             self._shown_step = heartbeat.global_step
             rate = f"{heartbeat.tokens_per_second:,.0f} tokens/s"
             world.say(f"step {heartbeat.global_step:,} of {self._run.target_step:,}, {rate}")
         if is_running:
-            report = self._if_whole(world.files.exit_report)
+            report = self._if_intact(world.files.exit_report)
         has_ended = report is not None and report.attempt == state.attempt
         has_stopped = heartbeat is not None and heartbeat.state == "stopped"
-        is_quiet = state.quiet_seconds + seen.watched > state.patience
+        is_quiet = state.quiet_seconds + seen.watched > state.step_timeout
         if has_ended or is_quiet:
             tail = world.files.log_tail()
         is_ready = any(tpu.presence is Presence.READY for tpu in seen.tpus)
@@ -292,8 +293,8 @@ class _Supervisor:
             log_tail=tail,
         )
 
-    def _if_whole(self, read: Callable[[], T | None]) -> T | None:
-        """Count a damaged file as none: a supervisor that ended over it would leave its TPU."""
+    def _if_intact(self, read: Callable[[], T | None]) -> T | None:
+        """Treat a damaged file as missing: a supervisor that ended here would leave its TPU."""
         try:
             return read()
         except BadInput as error:
@@ -303,7 +304,7 @@ class _Supervisor:
     # --- acting ------------------------------------------------------------------------------
 
     def _may_rent(self, state: RunState) -> bool:
-        """Store the decision to rent, and ask once more whether this is the one supervisor."""
+        """Store the decision to rent, and verify again that this is the only supervisor."""
         self._stores = False
         with self._reporting():
             self._save(state)
@@ -317,7 +318,7 @@ class _Supervisor:
         return world.tpus.create(self._run, *where, metadata, state.machine_limit)
 
     def _write(self, decision: Decision) -> None:
-        """Go to a state, append events, and save both where more than timers changed."""
+        """Set the state, append events, and save both if more than timers changed."""
         state = self._state = decision.state
         for event in decision.events:
             self._world.say(describe(event))
@@ -327,7 +328,7 @@ class _Supervisor:
         changed = self._saved is None or without_timers(self._saved) != without_timers(state)
         due = self._now - self._saved_at >= SAVE_EVERY
         failed, self._stores = not self._stores, False
-        with self._reporting():  # failures are kept in memory: the next turn tries again
+        with self._reporting():  # failures stay in memory: the next poll retries
             if changed or due or failed:
                 self._save(state)
             while self._unsent:
@@ -341,7 +342,7 @@ class _Supervisor:
 
 
 def _answer(request: Callable[[], str]) -> str | ServiceFault:
-    """Ask the service; return the operation's name, or why it did not take the request."""
+    """Send a request; return the operation's name, or the fault."""
     try:
         return request()
     except ServiceFault as fault:
@@ -349,7 +350,7 @@ def _answer(request: Callable[[], str]) -> str | ServiceFault:
 
 
 def service_clock(tpus: Tpus) -> float | None:
-    """Return UNIX seconds by the service's clock; None where it has not answered."""
+    """Return UNIX seconds by the service's clock; None if it has not answered."""
     try:
         return tpus.time()
     except ServiceFault:
@@ -357,7 +358,7 @@ def service_clock(tpus: Tpus) -> float | None:
 
 
 def describe(event: Event) -> str:
-    """Describe an event in a line for people, without the secrets that it may quote."""
+    """Format an event as a log line, with secrets redacted."""
     details = ", ".join(
         f"{key} {f'{value:.2f}' if isinstance(value, float) else value}"
         for key, value in event.fields.items()

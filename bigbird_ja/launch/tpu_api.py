@@ -1,9 +1,9 @@
-"""Rents from the Cloud TPU API, as nodes or through queued resources: all chips but v7x.
+"""Client of the Cloud TPU API, by nodes or queued resources: all chips but v7x.
 
 A slice of several hosts is one node, with all hosts or none.
 """
 
-# For `TpuNodes.list`: where `make mutants` repeats its methods, `list[Tpu]` would be it.
+# Without it, `list[Tpu]` in the copies of methods that `make mutants` makes is `TpuNodes.list`.
 from __future__ import annotations
 
 import datetime
@@ -13,10 +13,19 @@ from typing import Annotated
 
 import msgspec
 
-from bigbird_ja import accelerators, launch
+from bigbird_ja.accelerators.chips import launch_type
 from bigbird_ja.accelerators.rentals import FLEX_START
-from bigbird_ja.launch import LaunchedRun, Presence, Tpu, flex_start, rest
+from bigbird_ja.launch import flex_start, rest
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Json
+from bigbird_ja.launch.service import (
+    RUN_DIR_KEY,
+    Operation,
+    Presence,
+    Tpu,
+    check_still_there,
+    labels_of,
+)
 
 API = "https://tpu.googleapis.com/v2"
 EMULATOR_VARIABLE = "BIGBIRD_JA_TPU_EMULATOR_HOST"
@@ -92,15 +101,15 @@ class _Operation(rest.Answer, frozen=True):
 def creation(
     run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
 ) -> Json:
-    """Make the request for a node, or for a queued resource that holds one of its name.
+    """Return the request for a node, or for a queued resource that holds one of its name.
 
-    For flex-start it is a command of gcloud. Elsewhere the API has no limit of the lifetime: the
-    machine's watcher keeps it.
+    For flex-start it is a gcloud command. Otherwise the API has no limit on the lifetime: the
+    machine's watcher enforces it.
     """
     node: Json = {
-        "acceleratorType": accelerators.launch_type(accelerators.find(run.accelerator_type)),
+        "acceleratorType": launch_type(run.accelerator),
         "runtimeVersion": run.runtime_version,
-        "labels": {**launch.labels_of(run, attempt), "managed-by": "bigbird-ja"},
+        "labels": {**labels_of(run, attempt), "managed-by": "bigbird-ja"},
         "metadata": dict(metadata),
         "networkConfig": {
             "network": run.network or "",
@@ -122,7 +131,7 @@ def creation(
 
 
 def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
-    """List the addresses where a machine asks for its own deletion, with the verb DELETE.
+    """Return the addresses at which a machine requests its own deletion (DELETE).
 
     The node's deletion ends the bill even if that of its queued resource is refused.
     """
@@ -132,11 +141,11 @@ def delete_addresses(api: str, run: LaunchedRun, zone: str) -> list[str]:
 
 
 class TpuNodes:
-    """The nodes and queued resources of a project.
+    """Nodes and queued resources of a project.
 
     Args:
         project: id of the Google Cloud project.
-        client: below the API's address.
+        client: client with the API's address as base.
     """
 
     def __init__(self, project: str, client: rest.Rest) -> None:
@@ -146,7 +155,7 @@ class TpuNodes:
         """List nodes and queued resources.
 
         Raises:
-            ServiceFault: as all methods; `listed` is what could be listed where only a part could.
+            ServiceFault: as in all methods; `listed` has the machines of a partial answer.
         """
         parent = f"projects/{self._project}/locations/{zone}"
         # The queue first: a node of a queued resource that has become ACTIVE is in the later list.
@@ -163,7 +172,7 @@ class TpuNodes:
     def create(
         self, run: LaunchedRun, zone: str, attempt: int, metadata: Mapping[str, str], limit: float
     ) -> str:
-        """Ask for a TPU; only flex-start has a limit in the cloud, else the watcher keeps it."""
+        """Request a TPU; the cloud enforces the limit of flex-start, the watcher any other."""
         body = creation(run, zone, attempt, metadata, limit)
         if run.pricing == FLEX_START:
             return flex_start.create(body["command"], metadata)
@@ -172,7 +181,7 @@ class TpuNodes:
         return self._rest.call("POST", f"{parent}/{kind}", _Operation, body, {key: run.name}).name
 
     def find(self, zone: str, name: str) -> Tpu | None:
-        """Look a name up in a zone, whoever made it."""
+        """Look up a name in a zone, of any owner."""
         parent = f"projects/{self._project}/locations/{zone}"
         queued = self._rest.find(f"{parent}/queuedResources/{name}", _Queued)
         node = self._rest.find(f"{parent}/nodes/{name}", _Node)
@@ -180,9 +189,9 @@ class TpuNodes:
         return _of_queued(queued, tpu) if queued else tpu
 
     def delete(self, tpu: Tpu) -> str:
-        """Ask for a deletion, once the machine is proved to be the one that was listed."""
-        current = launch.check_still_there(self, tpu)
-        # force: without it the service refuses while the queued resource still has nodes
+        """Request a deletion, after verifying that the machine is the one that was listed."""
+        current = check_still_there(self, tpu)
+        # Without force the service refuses while the queued resource still has nodes.
         query = {"force": "true"} if current.is_queued else {}
         return self._rest.call("DELETE", current.resource, _Operation, query=query).name
 
@@ -190,25 +199,25 @@ class TpuNodes:
         """Return UNIX seconds by the service's clock."""
         return self._rest.now()
 
-    def operation(self, name: str) -> launch.Operation:
-        """Look at an operation, without waiting."""
+    def operation(self, name: str) -> Operation:
+        """Return the state of an operation, without waiting."""
         operation, fault = self._rest.call("GET", name, _Operation), None
         if operation.error is not None:
             fault = rest.fault_of_status(operation.error.code, operation.error.message)
-        return launch.Operation(operation.done, fault)
+        return Operation(operation.done, fault)
 
 
 def connect(project: str) -> TpuNodes:
     """Connect with the user's own credentials, or with an emulator on this machine.
 
     Raises:
-        BadInput: no credentials; the message has how to get them.
+        BadInput: no credentials; the message has the command to get them.
     """
     return TpuNodes(project, rest.connect_rest(API, EMULATOR_VARIABLE))
 
 
 def _zone_and_id(name: str) -> tuple[str, str]:
-    """Split `projects/P/locations/ZONE/nodes/ID`."""
+    """Return zone and id of `projects/P/locations/ZONE/nodes/ID`."""
     parts = name.split("/")
     return parts[3], parts[-1]
 
@@ -218,7 +227,7 @@ def _of_node(node: _Node) -> Tpu:
 
 
 def _of_queued(queued: _Queued, node: Tpu | None) -> Tpu:
-    """Join a queued resource with the node that it holds, if it has one already."""
+    """Return a queued resource, joined with the node that it holds, if there is one."""
     state, fault = queued.state.state, None
     if state == "FAILED":
         error = queued.state.failed_data.error
@@ -248,6 +257,6 @@ def _tpu(
         labels=one.labels,
         created=rest.seconds_of(made.create_time),
         resource=resource,
-        run_dir=one.metadata.get(launch.RUN_DIR_KEY, ""),
+        run_dir=one.metadata.get(RUN_DIR_KEY, ""),
         project=resource.split("/")[1],
     )

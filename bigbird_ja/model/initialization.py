@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, WORDS, ParameterSpec, parameter_specs
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 

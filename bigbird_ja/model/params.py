@@ -9,7 +9,7 @@ kernels; the numbers are the same after a reshape). `cls/seq_relationship/output
 import math
 from dataclasses import dataclass
 
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 SEGMENTS = 2  # rows of the segment table, A and B

@@ -17,8 +17,8 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta
 from bigbird_ja.run.variables import parameters_of, read_variables
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.disk import scratch_directory

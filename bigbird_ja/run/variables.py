@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import StorageError, classify
+from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.checkpoints import Damaged
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.process.errors import require
+from bigbird_ja.process.extras import require
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines.choose import check_divides
 from bigbird_ja.train.engines.compile_cache import CompileCache

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process import errors
+from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.record import Recorder
@@ -65,10 +66,10 @@ class Outcome:
         """
         pod = self.job.pod
         try:
-            with errors.mid_run():
+            with mid_run():
                 yield
         except BaseException as error:
-            known = errors.classify(error) or pod.explain(error)
+            known = classify(error) or pod.explain(error)
             if isinstance(known, errors.Diverged):  # a save under way is of an earlier step
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"

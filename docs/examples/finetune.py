@@ -1,8 +1,8 @@
-"""Fine-tune an encoder for texts of your own: classification, entities, or questions on a text.
+r"""Fine-tune an encoder for texts of your own: classification, entities, or questions on a text.
 
-    python docs/examples/finetune.py classification --model guide/hf --data texts.jsonl \\
+    python docs/examples/finetune.py classification --model guide/hf --data texts.jsonl \
         --output out --trust_remote_code
-    python docs/examples/finetune.py qa --model guide/hf --data questions.jsonl \\
+    python docs/examples/finetune.py qa --model guide/hf --data questions.jsonl \
         --output out --trust_remote_code
 
 The model is a folder that `bigbird-ja export` wrote, or any other Hugging Face encoder. Data is a

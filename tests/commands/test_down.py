@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.commands import down
-from bigbird_ja.launch import RUN_DIR_KEY
 from bigbird_ja.launch.files import supervisor_lease
+from bigbird_ja.launch.service import RUN_DIR_KEY
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support

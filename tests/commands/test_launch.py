@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bigbird_ja.accelerators import environment
-from bigbird_ja.launch import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.service import in_background
@@ -311,3 +311,17 @@ def test_the_machine_gets_no_settings_of_a_preset_for_other_data(root, fake_tpu)
     config, data = read_config(f"{root}/bucket/run-1/supervisor/config.yaml")
     assert data.masking == "static"
     assert (config.training.schedule, mask_rates(config)) == ("wsd", None)
+
+
+def test_quota_that_only_a_request_shows_leads_to_the_other_service(tmp_path, fake_tpu):
+    """As with TPUS_PER_TPU_FAMILY, which no list has."""
+    root = str(tmp_path)
+    with FakeCompute(f"{root}/cvms") as compute:
+        compute.script += ["quota"] * 2
+        command = support.command(root, "--accelerator_type=v6e-8")
+        status, result = support.run(command, compute, fake_tpu)
+        assert (status, result["global_step"]) == (0, 100), result
+        assert compute.created == [] and len(fake_tpu.created) == 1
+    assert support.read(root, "supervisor/launch.json", "service") == "tpu"
+    errors = [one.get("error", "") for one in support.events_of(root)]
+    assert any("TPUS_PER_TPU_FAMILY" in error for error in errors)

@@ -16,7 +16,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.run.variables import read_variables
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.storage.ownership import MARK
 from testkit import killing, pods
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last

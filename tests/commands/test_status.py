@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bigbird_ja.launch import RUN_DIR_KEY
+from bigbird_ja.launch.service import RUN_DIR_KEY
 from bigbird_ja.launch.state import Ending, Phase
 from testkit.fakes import trainer
 from tests.launch import support

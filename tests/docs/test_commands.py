@@ -12,7 +12,7 @@ import tomllib
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from scripts import make_docs
 from testkit import ROOT
 

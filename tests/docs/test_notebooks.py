@@ -16,7 +16,7 @@ import yaml
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.run import log as run_log
 from testkit import ROOT, killing
 

@@ -10,10 +10,6 @@ import subprocess
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.accelerators import load_prices
-from bigbird_ja.plan import estimate
-from bigbird_ja.settings import requested_data
-from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from scripts import make_docs
 from testkit import ROOT
 
@@ -99,21 +95,6 @@ def test_targets_that_pages_call_are_there():
     targets = {*re.findall(r"`make ([a-z][\w-]*)[ `]", "".join(map(text_of, pages)))}
     made = subprocess.run(["make", "-n", *targets], cwd=ROOT, capture_output=True, text=True)
     assert targets and made.returncode == 0, made.stderr
-
-
-@pytest.mark.parametrize("readme", ["README.md", "README.ja.md"])
-def test_the_hours_and_prices_of_both_readmes_are_those_of_plan(readme):
-    config = resolve_config("base-4096")[0]
-    data = requested_data(config)
-    rows = estimate.make_rows([estimate.Plan(fit_to_data(config, data), data)], load_prices())
-    spot = {row.accelerator: row for row in rows if row.pricing == "spot"}
-    quoted = re.findall(r"(?m)^\| (v\d[a-z]?-8) \|(.*)$", text_of(readme))
-    assert len(quoted) >= 5
-    for name, cells in quoted:
-        found = [float(number) for number in re.findall(r"\d+(?:\.\d+)?", cells)]
-        row = spot[name]
-        planned = [row.wall_hours, *row.wall_hours_range, row.cost_usd, *row.cost_usd_range]
-        assert found == pytest.approx(planned, rel=0.06), name
 
 
 @pytest.mark.parametrize("name", ["README", "docs/guide"])

@@ -3,10 +3,12 @@
 import contextlib
 import io
 import json
+import math
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -14,18 +16,66 @@ from google.auth.credentials import AnonymousCredentials
 from google.auth.transport.requests import AuthorizedSession
 
 from bigbird_ja import cli
-from bigbird_ja.launch import LaunchedRun, compute, tpu_api
+from bigbird_ja.accelerators.prices import load_prices
+from bigbird_ja.launch import compute, tpu_api
 from bigbird_ja.launch.compute import ComputeEngine
 from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.machine.startup import VM_VARIABLE
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.rest import Rest
-from bigbird_ja.launch.startup import VM_VARIABLE
 from bigbird_ja.launch.state import RunState
+from bigbird_ja.launch.supervise import supervise
 from bigbird_ja.launch.tpu_api import TpuNodes
 from testkit import ROOT, synthetic
 from testkit.fakes import trainer
 from testkit.fakes.compute import FakeCompute
+from testkit.simulated_cloud import TrainerModel
 
-ZONES = "us-central1-a,us-central1-b"
+ZONE, ZONES = "us-central1-b", "us-central1-a,us-central1-b"
+TABLE = load_prices()
+FLAGS = {
+    "service": "auto",
+    "pricing": "spot",
+    "queued": False,
+    "zones": [],
+    "max_hours": 9.0,
+    "runtime_version": None,
+    "max_cost": None,
+    "dry_run": False,
+}
+NODE = LaunchedRun(
+    "gs://b", "run-1", "id-1", "p", accelerator_type="v3-8", runtime_version="tpu-vm-tf-2.15.0-se"
+)
+QUEUED = replace(NODE, queued=True)
+# In virtual time.
+TRAINER = TrainerModel(target_step=36_000, steps_per_second=1.0)  # ten hours
+RECORD = LaunchedRun(
+    *("gs://b", "run", "id-1", "p"),
+    target_step=36_000,
+    zones=("zone-a", "zone-b", "zone-c"),
+    usd_per_hour=2.4,
+)
+
+
+def supervised(cloud, record=RECORD, **world):
+    """Supervises a run in virtual time, to its end; returns its last state."""
+    return supervise(record, cloud.world(**world))
+
+
+def names(cloud):
+    """The events of a run."""
+    return [str(event["event"]) for event in cloud.events]
+
+
+def times(cloud, name):
+    """When an event of that name came, in virtual UNIX seconds."""
+    return [float(event["time"]) for event in cloud.events if event["event"] == name]
+
+
+def lifetimes(*hours):
+    """Machines that live so long, one after the other; the others for ever."""
+    left = list(hours)
+    return lambda ready: left.pop(0) * 3600 if left else math.inf
 
 
 def write_manifest(directory, masking="dynamic"):

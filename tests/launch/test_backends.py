@@ -1,83 +1,19 @@
-"""What both services list, and the deletion of what was listed, in virtual time."""
-
-from dataclasses import replace
+"""The choice of the service that rents a machine."""
 
 import pytest
 
-from bigbird_ja.launch import ID_LABEL, Presence, Tpu
-from bigbird_ja.launch.backends import delete_all, list_ours
-from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.launch import backends, tpu_api
+from tests.launch import support
 
-TPU = Tpu(
-    "a", "z", Presence.READY, "READY", labels={ID_LABEL: "id-a"}, created=1.0, resource="p/z/a"
+
+@pytest.mark.parametrize(
+    ("kind", "image"),
+    [("v2-8", "2.15.0-se"), ("v5e-32", "v2-alpha-tpuv5-lite"), ("v6e-32", "v2-alpha-tpuv6e")],
 )
-GOING = replace(TPU, presence=Presence.DELETING)
-AWAY = ServiceFault(Kind.UNAVAILABLE, "no answer")
-OFF = ServiceFault(Kind.PERMISSION, "the API has not been used in project p")
-
-
-class Scripted:
-    """A service that shows one look after the other, the last one for ever."""
-
-    def __init__(self, *looks, fails=()):
-        self.looks, self.fails = list(looks), list(fails)
-        self.deleted: list[str] = []
-        self.pauses: list[float] = []
-
-    def list(self, zone):
-        return self.find(zone, "")
-
-    def find(self, zone, name):
-        shown = self.looks.pop(0) if self.looks[1:] else self.looks[0]
-        if isinstance(shown, ServiceFault):
-            raise shown
-        return shown
-
-    def delete(self, tpu):
-        self.deleted.append(tpu.resource)
-        if self.fails:
-            raise ServiceFault(self.fails.pop(0), "refused")
-
-    def time(self):
-        return 7.0
-
-
-def delete(service, timeout=1e6):
-    return delete_all(
-        {"tpu": service}, [TPU], timeout, lambda: sum(service.pauses), service.pauses.append
-    )
-
-
-def test_a_deletion_is_over_when_two_looks_in_a_row_show_nothing(capsys):
-    looks = (TPU, TPU, GOING, None, GOING, AWAY, None, None)
-    service = Scripted(*looks, fails=[Kind.PERMISSION])
-    assert delete(service) == [] and service.looks == [None]
-    assert service.deleted == [TPU.resource] * 2  # the first was refused; then it was on its way
-    assert service.pauses == [1.5**n for n in range(7)]
-    logged = capsys.readouterr().err
-    assert (
-        logged == f"{TPU.resource}: permission: refused\n{TPU.resource}: unavailable: no answer\n"
-    )
-
-
-def test_another_of_its_name_is_left_and_patience_has_an_end():
-    other = Scripted(replace(TPU, created=2.0))
-    assert delete(other) == [] and other.deleted == []
-    stays = Scripted(TPU)
-    assert delete(stays, timeout=60.0) == [TPU.resource] and len(stays.deleted) > 5
-    assert stays.pauses[6:] == [11.390625, 15.0, 15.0] and sum(stays.pauses) > 60.0
-    assert delete(Scripted(TPU), timeout=0.0) == [TPU.resource]
-
-
-def test_a_service_that_does_not_answer_hides_nothing_of_the_other(capsys):
-    foreign = replace(TPU, labels={})
-    half = ServiceFault(Kind.INTERNAL, "half an answer", [GOING, foreign])
-    with pytest.raises(StorageError, match=r"half an answer.*machines may remain") as caught:
-        list_ours({"tpu": Scripted(half), "compute": Scripted([TPU])}, "p")
-    assert [tpu["state"] for tpu in caught.value.results["tpus"]] == [GOING.state, TPU.state]
-    assert capsys.readouterr().err.count("a:  READY in z\n") == 2
-    # What is switched off rents nothing, unless all is.
-    assert list_ours({"tpu": Scripted(OFF), "compute": Scripted([TPU])}, "p") == ([TPU], 7.0)
-    with pytest.raises(BadInput, match="gcloud services enable"):
-        list_ours({"tpu": Scripted(OFF)}, "p")
+def test_everything_that_the_cloud_tpu_api_serves_may_be_queued(kind, image):
+    machine = backends.find_accelerator(kind)
+    (rental,) = backends.find_rentals(machine, "auto", "spot", True, support.TABLE)
+    assert rental.service == "tpu" and backends.image(rental, machine, "auto").endswith(image)
+    run = support.vm_of("run-1", kind=kind, queued=True)
+    body = tpu_api.creation(run, "z", 1, {}, 1.0)
+    assert body["tpu"]["nodeSpec"][0]["node"]["acceleratorType"] == kind.replace("5e", "5litepod")

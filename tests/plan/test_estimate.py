@@ -7,9 +7,9 @@ import pytest
 from bigbird_ja.accelerators import measured
 from bigbird_ja.accelerators.chips import find
 from bigbird_ja.accelerators.prices import load_prices
-from bigbird_ja.launch import LaunchedRun
+from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Ending
-from bigbird_ja.launch.supervise import World, supervise
+from bigbird_ja.launch.supervise import supervise
 from bigbird_ja.model.flops import model_flops
 from bigbird_ja.plan import estimate
 from bigbird_ja.plan.estimate import MachineRate, Plan, Results
@@ -155,7 +155,7 @@ def useful_share(seed):
     cloud = SimulatedCloud(trainer, lambda _: lifetimes.expovariate(RATE / 3600), fast=True)
     where = {"zones": ("zone-a", "zone-b"), "max_seconds": 365 * 86_400}
     record = LaunchedRun("gs://b", "simulated", "id-1", target_step=trainer.target_step, **where)
-    state = supervise(record, World(cloud, cloud, cloud.steady, cloud.wall, cloud.sleep))
+    state = supervise(record, cloud.world())
     assert state.ending is Ending.FINISHED and not cloud.nodes
     assert 250 < state.preemptions < 500
     return cloud.useful_seconds / cloud.rented_seconds

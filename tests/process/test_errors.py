@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from bigbird_ja.process.errors import classify, one_line
+from bigbird_ja.process.classify import classify, one_line
 
 PATH = "/data/東京.txt"
 

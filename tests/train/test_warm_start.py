@@ -13,7 +13,7 @@ from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import load_parameters
 from bigbird_ja.run.variables import write_variables
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.values import varied
 from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial

@@ -1,0 +1,82 @@
+"""The policy for Ctrl-C, a closed terminal and a shutdown while `launch` watches a run."""
+
+import signal
+import threading
+from collections.abc import Callable
+
+from bigbird_ja.launch.supervise import Stop
+from bigbird_ja.process import signals
+
+_QUESTION = (
+    "\nStop watching and [d]elete the TPU, or de[t]ach (it trains on; the same command watches"
+    " again), or [c]ontinue? "
+)
+
+
+class Interrupts(signals.Listener):
+    """Context manager that listens to signals; the supervisor calls `stop` once per poll.
+
+    Args:
+        policy: `ask`, `delete` or `detach`; without a terminal `ask` means `delete`.
+        is_terminal: whether standard input is a terminal.
+        ask: callback that shows a question and returns the answer.
+        say: callback that prints a line.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        is_terminal: bool,
+        ask: Callable[[str], str] = input,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        super().__init__(self._interrupted)
+        self._policy = "delete" if policy == "ask" and not is_terminal else policy
+        self._ask, self._say = ask, say
+        self._wake = threading.Event()
+        self._count = 0
+        self._deleting = False
+
+    def _interrupted(self, number: int) -> None:
+        if self._deleting and number != signal.SIGINT:
+            return  # a closed terminal may send several; only Ctrl-C leaves early
+        self._count += 1
+        if number != signal.SIGINT and self._policy == "ask":
+            self._policy = "delete"  # the computer shuts down, or the terminal was closed
+        self._wake.set()
+
+    def nobody_reads(self) -> None:
+        """Treat a log without a reader as a closed terminal."""
+        self._interrupted(signal.SIGHUP)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait `seconds`, or until a signal comes."""
+        self._wake.wait(seconds)
+
+    def stop(self) -> Stop:
+        """Return the user's choice."""
+        if not self._count:
+            return Stop.NO
+        if self._deleting:
+            if self._count > 1:
+                self._say("stopped while deleting: `bigbird-ja down` lists and deletes the rest")
+                return Stop.DETACH
+            return Stop.DELETE
+        answer = self._answer()
+        self._wake.clear()
+        self._count = 0
+        if answer is Stop.DELETE:
+            self._deleting, self._count = True, 1
+            self._say("deleting the TPU; checkpoints stay; Ctrl-C again stops at once")
+        return answer
+
+    def _answer(self) -> Stop:
+        if self._policy != "ask":
+            return Stop(self._policy)
+        try:
+            text = self._ask(_QUESTION).strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            return Stop.DELETE
+        if text.startswith(("t", "detach")):
+            return Stop.DETACH
+        return Stop.NO if text.startswith("c") else Stop.DELETE

@@ -1,0 +1,211 @@
+"""One `launch` of a run: it takes the lock, stores what the machine needs, supervises, reports."""
+
+import functools
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.accelerators.prices import Prices
+from bigbird_ja.launch import backends, dry_run, encoder, package, prepare, supervise
+from bigbird_ja.launch.decide import lacks_quota
+from bigbird_ja.launch.files import RunFiles, read_run, supervisor_lease
+from bigbird_ja.launch.interrupts import Interrupts
+from bigbird_ja.launch.machine import startup
+from bigbird_ja.launch.record import LaunchedRun, Machine
+from bigbird_ja.launch.service import Tpus
+from bigbird_ja.launch.state import Ending, RunState
+from bigbird_ja.launch.supervise import World, service_clock
+from bigbird_ja.process import errors, streams
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.config_file import config_to_yaml, read_config
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import changes
+from bigbird_ja.storage.lease import LeaseLost
+
+
+def launch(
+    run: LaunchedRun,
+    config: Config,
+    data: Data,
+    flags: Mapping[str, Any],
+    table: Prices,
+    vm: startup.Emulation,
+    source: encoder.Encoder,
+) -> dict[str, Any]:
+    """Rent from the first service that has offer and quota, and watch until the run has ended.
+
+    Args:
+        run: record without service, image, zones and price.
+        config: settings of the run, fitted to the data set.
+        data: facts of the data set.
+        flags: flags of `launch`, by name.
+        table: prices.
+        vm: rented machine, or its emulation.
+        source: model that the run starts from.
+
+    Returns:
+        The `--json` results.
+
+    Raises:
+        BadInput: nothing is offered, or the run, its name or its lock is someone else's.
+        CommandError: the run ended without finishing; the class has its exit reason.
+    """
+    state = None
+    for record, notes in prepare.offered(run, flags, table):
+        run = record
+        more = [f"warning: {warning}" for warning in prepare.region_warnings(run)]
+        needs = dry_run.estimate(run, config, data, table)[0]
+        for line in (*notes, backends.describe(run), needs, *more):
+            log(line)
+        tpus = backends.connect(run.service, run.project)
+        prepare.check_name_is_free(run, tpus)
+        source.upload()
+        state = _watch(run, config, data, flags, vm, tpus)
+        if state is None or not lacks_quota(state, run):
+            break
+    return _results(run, state) if state else {"name": run.name, "state": "detached"}
+
+
+def _watch(
+    run: LaunchedRun,
+    config: Config,
+    data: Data,
+    flags: Mapping[str, Any],
+    vm: startup.Emulation,
+    tpus: Tpus,
+) -> RunState | None:
+    """Take the run's lock, store what the machine needs, and supervise until the run has ended.
+
+    Returns:
+        The last state; None if the user detached.
+
+    Raises:
+        BadInput: another `launch` watches the run, or took it over.
+    """
+    RunFiles(run).prepare()
+    # A monotonic clock that also counts while the computer is suspended.
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    # By the service's clock: this machine's may be wrong by hours.
+    lease = supervisor_lease(run, log, wall=lambda: service_clock(tpus) or time.time())
+    lease.acquire()
+    try:
+        stored = store(run, config, data, flags["update_package"])
+        interrupts = Interrupts(flags["on_interrupt"], sys.stdin.isatty(), say=log)
+        world = World(
+            tpus=tpus,
+            files=RunFiles(stored),
+            steady=lambda: time.clock_gettime(clock),
+            wall=time.time,
+            sleep=interrupts.sleep,
+            beat=lease.renew,
+            stop=interrupts.stop,
+            say=lambda text: log(f"{time.strftime('%F %T')} {run.name}: {text}"),
+            metadata=lambda state: startup.metadata(stored, vm, state),
+            connect=functools.cache(backends.connect),
+        )
+        with interrupts, streams.guard_stderr(interrupts.nobody_reads):
+            return supervise.supervise(stored, world)
+    except supervise.Detached:
+        log(
+            "detached: rerun the same command to watch again; `bigbird-ja down` deletes the TPU;"
+            f" unwatched it deletes itself after {run.lease / 3600:g} hours"
+        )
+        return None
+    except LeaseLost as error:
+        raise BadInput("another `launch` took this run over: this one stops") from error
+    finally:
+        lease.release()
+
+
+def _results(run: LaunchedRun, state: RunState) -> dict[str, Any]:
+    """Print the outcome; return the `--json` results.
+
+    Raises:
+        CommandError: the run has not finished; the class has its exit reason.
+    """
+    results = {
+        "name": run.name,
+        "state": state.phase.value,
+        "ending": state.ending.value if state.ending else None,
+        "global_step": max(state.best_step, 0),
+        "preemptions": state.preemptions,
+        "failures": state.failures,
+        "leases_over": state.leases_over,
+        "tpu_hours": state.billed_seconds / 3600,
+        "hours": state.elapsed_seconds / 3600,
+        "cost_usd": state.cost_usd,
+        "model_dir": run.model_dir,
+    }
+    if state.ending is not Ending.FINISHED or state.ending_reason != "finished":
+        # Linux sends SIGKILL on the VM when memory runs out.
+        reasons = {"never_started": errors.Stalled.reason, "killed": errors.OutOfMemory.reason}
+        reason = reasons.get(state.ending_reason, state.ending_reason)
+        error = errors.of_reason(reason, f"{run.name}: {state.ending_message}")
+        error.results = results
+        raise error
+    print(
+        f"{state.ending_message}: {state.preemptions} preemptions, {state.failures} failures,"
+        f" {state.billed_seconds / 3600:.2f} TPU hours, {state.cost_usd:.2f} US dollars"
+    )
+    print(f"model: {run.model_dir}")
+    return results
+
+
+def store(run: LaunchedRun, config: Config, data: Data, update_package: bool) -> LaunchedRun:
+    """Store record, config and package of a run on the bucket.
+
+    A run that was launched before keeps its package, unless `update_package`.
+
+    Returns:
+        The record with its package.
+
+    Raises:
+        BadInput: the run exists with another config, its state is lost, or its package was not
+            launched from this machine.
+    """
+    before, files = read_run(run.bucket, run.name), RunFiles(run)
+    path, state = run.supervisor("state.json"), files.load_state()
+    if before is None and state is None:  # before the record: a record without a state means a loss
+        files.prepare()
+        files.save_state(RunState())
+    if before is not None:
+        _check_unchanged(run, before, config, data)
+    if before is not None and state is None:
+        raise BadInput(
+            f"{path} is lost, and so is what the run has spent: restore it from a copy, or remove"
+            f" {run.run_dir}/supervisor: then the same command counts anew, from the checkpoint"
+        )
+    if before is not None and state is not None and state.attempt and state.machine is None:
+        files.save_state(replace(state, machine=Machine.of(before)))  # of 0.1.0
+    run = package.store(run, None if update_package else before)
+    storage.write_text(run.config_path, config_to_yaml(config, data))
+    RunFiles(run).save_run()
+    return run
+
+
+def _check_unchanged(run: LaunchedRun, before: LaunchedRun, config: Config, data: Data) -> None:
+    """Check that a run has the same model and config as at its first launch.
+
+    Raises:
+        BadInput: they differ, or another process launched the run meanwhile.
+    """
+    if before.run_id != run.run_id:
+        raise BadInput(f"{run.run_dir} was launched meanwhile: run the same command again")
+    if before.init_from != run.init_from:
+        raise BadInput(
+            f"{run.run_dir} was launched with --init_from {before.init_from or '(none)'}, not"
+            f" {run.init_from or '(none)'}: keep it, or choose another --name"
+        )
+    different = {}
+    if storage.exists(run.config_path):
+        different = changes(read_config(run.config_path), (config, data))
+    if changed := [f"{key}: {old} -> {new}" for key, (old, new) in different.items()]:
+        raise BadInput(
+            f"{run.run_dir} was launched with another config: {'; '.join(changed[:5])}: keep"
+            " it, or choose another --name"
+        )

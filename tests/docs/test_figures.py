@@ -1,0 +1,57 @@
+"""Each figure of the READMEs and of the guide's prices has one source: `plan`, or a page."""
+
+import re
+
+import pytest
+
+from testkit import ROOT
+
+READMES, GUIDES = ("README.md", "README.ja.md"), ("docs/guide.md", "docs/guide.ja.md")
+NUMBER = r"\d+(?:[.,]\d+)*"
+
+
+def text_of(page):
+    return (ROOT / page).read_text("utf-8")
+
+
+def numbers(text):
+    return [float(number.replace(",", "")) for number in re.findall(NUMBER, text)]
+
+
+def cost(row):
+    return [row["wall_hours"], *row["wall_hours_range"], row["cost_usd"], *row["cost_usd_range"]]
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_hours_and_prices_of_the_readmes_are_those_of_plan(readme, run):
+    result = run("plan", "--config=base-4096", "--json").json
+    spot = {row["accelerator"]: row for row in result["rows"] if row["pricing"] == "spot"}
+    quoted = re.findall(r"(?m)^\| (v\d[a-z]?-8) \|(.*)$", text_of(readme))
+    assert len(quoted) >= 5
+    for name, cells in quoted:
+        assert numbers(cells) == pytest.approx(cost(spot[name]), rel=0.06), name
+    (kaggle,) = [row for row in result["rows"] if row["pricing"] == "Kaggle"]
+    (cells,) = re.findall(r"(?m)^\| [^|]*Kaggle[^|]*\|(.*?)\|", text_of(readme))
+    assert numbers(cells) == pytest.approx(kaggle["hours_range"], rel=0.02)
+    assert f"{result['epochs']:.1f}" in text_of(readme)
+    assert f"{spot['v5e-8']['wall_hours']:.1f} " in text_of(readme).partition("--max_cost 40")[2]
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_the_guides_price_table_is_that_of_plan(guide, run):
+    quoted = re.findall(r"(?m)^\|[^|]*\| `plan (--config.*?)` \|[^|]*\|(.*)$", text_of(guide))
+    assert len(quoted) == 3
+    for flags, cells in quoted:
+        rows = run("plan", *flags.split(), "--json").json["rows"]
+        (row,) = [r for r in rows if (r["accelerator"], r["pricing"]) == ("v5e-8", "spot")]
+        assert numbers(cells) == pytest.approx(cost(row), rel=0.06), flags
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_every_other_figure_of_the_readmes_is_on_the_page_of_its_source(readme):
+    pages = ("figures", "lab/clock", "lab/preflight", "corpora", "install")
+    sources = " ".join(text_of(f"docs/{page}.md") for page in pages)
+    text = re.sub(r"(?m)^\| .*(v\d[a-z]?-8).*$|\]\([^)]*\)", "", text_of(readme))
+    by_plan, by_demo = {"7.0", "103.5", "8.3"}, {"2.5", "2.7"}  # above; scripts/check_wheel.sh
+    found = {*re.findall(r"\d+[.,]\d+(?:,\d+)*", text)} - by_plan - by_demo
+    assert len(found) > 10 and [figure for figure in found if figure not in sources] == []

@@ -1,0 +1,330 @@
+"""The watcher on a rented machine: what it counts, and as a real process on loopback."""
+
+import contextlib
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.launch.files import RunFiles
+from bigbird_ja.launch.machine import watcher
+from bigbird_ja.launch.machine.watcher import Counters, Host, Seen, Terms
+from bigbird_ja.launch.record import LaunchedRun
+from tests.launch import support
+from tests.launch.support import wait_until
+
+NODE = "/v2/projects/p/locations/z/nodes/run-1"
+TERMS = Terms(
+    3, 1000.0, 300.0, "gs://b/r/supervisor", "gs://b/r/model", ended=120.0, stalled=200.0, poll=10.0
+)
+
+
+def reason_after(looks):
+    """Why the machine must be deleted after these looks, ten seconds apart."""
+    counters = Counters()
+    for seen in looks:
+        counters = watcher.advanced(counters, 10.0, seen)
+    return watcher.must_go(counters, TERMS)
+
+
+@pytest.mark.parametrize(
+    ("looks", "reason"),
+    [
+        ([Seen(step=7, renewal=str(n)) for n in range(21)], "stalled"),
+        ([Seen()] * 20, "stalled"),  # a bucket that does not answer shows no step
+        ([Seen(step=n, renewal="once") for n in range(31)], "lease_over"),
+        ([Seen(step=n, renewal=str(n)) for n in range(100)], "lease_over"),  # the limit
+        ([Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)], "ended"),
+    ],
+)
+def test_why_and_when_a_machine_is_deleted(looks, reason):
+    assert reason_after(looks[:-1]) == ""
+    assert reason_after(looks) == reason
+
+
+def test_seconds_over_restarts_reboots_and_clocks_that_jump():
+    before = Counters(age=50.0, clock=100.0, boot="a", wall=1000.0)
+    assert watcher.since(before, 160.0, "a", 5e9) == 60.0
+    assert watcher.since(before, 40.0, "b", 1300.0) == 300.0
+    assert watcher.since(before, 40.0, "b", 5e9) == 40.0 + watcher.REBOOT_SECONDS
+    assert watcher.since(before, 40.0, "b", 0.0) == 40.0
+
+
+def test_counters_are_overwritten_in_place(tmp_path):
+    """So that a disk that fills up later does not stop them."""
+    disk, memory = str(tmp_path / "disk"), str(tmp_path / "memory")
+    paths = [disk, memory]
+    assert watcher.load(paths) == Counters()
+    watcher.save(paths, Counters(age=10.0, renewal="1700000000.123", boot="x" * 36))
+    inode, size = os.stat(disk).st_ino, os.stat(disk).st_size
+    watcher.save(paths, Counters(age=20.0, renewal="1800000000.123", boot="x" * 36))
+    assert (os.stat(disk).st_ino, os.stat(disk).st_size) == (inode, size)
+    assert watcher.load(paths).age == 20.0
+    with open(disk, "r+b") as file:
+        file.write(b"damaged")
+    assert watcher.load(paths).age == 20.0  # the other one is whole
+    assert watcher.load([str(tmp_path / "none" / "x")]) == Counters()
+
+
+def test_bucket_and_metadata_server(bucket, fake_gcs, fake_tpu, tmp_path):
+    places = {f"{name}_dir": f"{bucket}/run 1/{name}" for name in ("supervisor", "model")}
+    terms = replace(TERMS, **places, metadata=fake_tpu.url, storage=fake_gcs.url)
+    report = lambda: json.loads(storage.read_bytes(f"{terms.supervisor_dir}/exit.json"))  # noqa: E731
+    machine = Host(terms, str(tmp_path))
+    assert machine.look() == Seen()
+    storage.write_text(f"{terms.model_dir}/heartbeat.json", '{"global_step": 40}')
+    storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 2, "renewed": 5}')
+    assert machine.look() == Seen(step=40)  # that lease is of another machine
+    storage.write_text(f"{terms.supervisor_dir}/lease.json", '{"attempt": 3, "renewed": 5}')
+    (tmp_path / "ended").touch()
+    assert machine.look() == Seen(40, "5", True)
+    (tmp_path / "training.log").write_bytes(b"x" * 100_000 + b"end")
+    machine.copy_log()
+    log = storage.read_bytes(f"{terms.supervisor_dir}/training.log")
+    assert len(log) == watcher.LOG_BYTES and log.endswith(b"xend")
+    machine.report(71)
+    assert (report()["attempt"], report()["status"]) == (3, 71)
+    machine.report(76, "stalled")
+    machine.report(75)  # by the trainer that dies with the machine: no preemption
+    assert (report()["status"], report()["reason"]) == (76, "stalled")
+    Host(replace(terms, attempt=4), str(tmp_path)).report(75)
+    assert report()["attempt"] == 4
+    machine.report(71)
+    machine.get(f"{terms.supervisor_dir}/exit.json", str(tmp_path / "copy"))
+    assert json.loads((tmp_path / "copy").read_text()) == report()
+    fake_gcs.fault("heartbeat", "status", code=403, times=-1)
+    assert machine.look().step is None
+
+
+class SecondHost(Host):
+    """A host of a slice, whose metadata say which."""
+
+    def _open(self, request, seconds):
+        if request.full_url.endswith("/attributes/worker-id"):
+            return b"1"
+        raise OSError("404")
+
+
+def test_each_host_of_a_slice_writes_its_own_log(tmp_path):
+    (tmp_path / "training.log").write_text("Traceback of host 1\n")
+    terms = replace(TERMS, supervisor_dir=str(tmp_path / "supervisor"), hosts=2)
+    (tmp_path / "supervisor").mkdir()
+    host = SecondHost(terms, str(tmp_path))
+    host.copy_log()
+    host.report(1)
+    assert sorted(os.listdir(tmp_path / "supervisor")) == ["exit.json", "training-1.log"]
+    files = RunFiles(LaunchedRun(str(tmp_path.parent), tmp_path.name))
+    report = files.exit_report()
+    assert report is not None and (report.host, report.reason) == (1, "bug")
+    assert files.log_tail() == "Traceback of host 1"
+    SecondHost(replace(terms, hosts=1), str(tmp_path)).copy_log()
+    assert (tmp_path / "supervisor/training.log").exists()
+
+
+# --- as a process, on a machine of the fake service -----------------------------------------------
+
+
+class Vm:
+    """A machine in `root`; each watcher that it starts is killed at the end of the block."""
+
+    def __init__(self, root, fake, **terms):
+        self.root, self.fake = root, fake
+        for name in ("disk", "memory", "supervisor", "model"):
+            (root / name).mkdir(parents=True)
+        support.client(fake).create(support.vm_of("run-1"), "z", 1, {}, 3600.0)
+        values = asdict(TERMS) | dict.fromkeys(("limit", "lease", "ended", "stalled"), 1e6)
+        values |= {"attempt": 1, "poll": 0.1, "metadata": fake.url, "delete": [f"{fake.url}{NODE}"]}
+        values |= {f"{name}_dir": str(root / name) for name in ("supervisor", "model")}
+        self.terms = json.dumps(values | terms)
+
+    @contextlib.contextmanager
+    def watched(self, path=""):
+        with open(watcher.__file__, encoding="utf-8") as file:
+            code = file.read()
+        variables = {
+            "BIGBIRD_JA_VM_DIR": str(self.root / "disk"),
+            "BIGBIRD_JA_VM_RUN_DIR": str(self.root / "memory"),
+            "PATH": f"{path}:{os.environ['PATH']}",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, "watch", self.terms],
+            env=variables,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield
+        finally:
+            process.kill()
+            process.wait()
+
+    def is_gone(self):
+        return self.fake.node_names() == []
+
+    def age(self):
+        """As the counters on its disk have it."""
+        return watcher.load([str(self.root / "disk" / "bigbird-ja-1.counters")]).age
+
+
+def test_a_life_begins_when_it_is_asked_for(tmp_path, fake_tpu):
+    """Whose creation took long has less left; clocks that differ take half an hour at most."""
+    vm = Vm(tmp_path / "slow", fake_tpu, limit=1000.0, requested=time.time() - 999.5)
+    with vm.watched():
+        wait_until(vm.is_gone)
+    vm = Vm(tmp_path / "wrong clock", fake_tpu, limit=1e6, requested=1.0)
+    with vm.watched():
+        wait_until(lambda: vm.age() > 0)
+    assert watcher.CREATION_SECONDS <= vm.age() < 1.1 * watcher.CREATION_SECONDS
+
+
+def test_a_watcher_that_is_started_again_continues_to_count(tmp_path, fake_tpu):
+    """As systemd does with what dies: 20 restarts used to mean 0 deletions."""
+    vm, last = Vm(tmp_path, fake_tpu, limit=1.0), 0.0
+    for _ in range(40):
+        with vm.watched():
+            wait_until(lambda: last < vm.age() < 1.0 or vm.is_gone())  # noqa: B023
+        if vm.is_gone():
+            return
+        assert vm.age() > last
+        last = vm.age()
+    raise AssertionError("it was never deleted")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_a_bucket_that_refuses_and_a_gcloud_that_hangs(tmp_path, fake_tpu):
+    """With nothing that can be written, and nothing that answers but service and metadata."""
+    vm = Vm(tmp_path, fake_tpu, limit=0.5, supervisor_dir="/dev/full/x", model_dir="/dev/full/y")
+    for tool in ("gcloud", "gsutil", "curl"):
+        support.write_tool(f"{tmp_path}/bin/{tool}", "sleep 1000")
+    (tmp_path / "disk" / "training.log").symlink_to("/dev/full")
+    shutil.rmtree(tmp_path / "memory")
+    (tmp_path / "disk" / "bigbird-ja-1.counters").symlink_to("/dev/full")
+    with vm.watched(f"{tmp_path}/bin"):
+        wait_until(vm.is_gone)
+
+
+def test_a_deletion_is_asked_of_all_addresses_and_repeated(tmp_path, fake_tpu):
+    addresses = [f"{fake_tpu.url}/v2/nowhere", f"{fake_tpu.url}{NODE}"]
+    vm = Vm(tmp_path, fake_tpu, limit=0.1, delete=addresses)
+    fake_tpu.http_script += [503, 500, 403]
+    with vm.watched():
+        wait_until(vm.is_gone)
+    assert fake_tpu.http_script == []
+
+
+def test_a_server_that_sends_a_byte_now_and_then_has_a_deadline(tmp_path):
+    class Slow(contextlib.nullcontext[Any]):
+        def __enter__(self):
+            return self
+
+        def read1(self, most):
+            return b"x"
+
+    machine = Host(replace(TERMS, storage="http://x"), str(tmp_path))
+    machine._opener.open = lambda *_, **__: Slow()  # type: ignore[assignment]
+    with pytest.raises(TimeoutError):
+        machine.request("GET", "http://elsewhere", None, 0.05, 1 << 40)
+
+
+FAULTS = [
+    *(
+        http.client.BadStatusLine("x"),
+        http.client.IncompleteRead(b"x"),
+        http.client.LineTooLong("x"),
+    ),
+    *(http.client.InvalidURL("x"), RecursionError(), MemoryError(), UnicodeError(), KeyError("x")),
+]
+HOSTILE = [b"[" * 100_000, b'{"a":' * 100_000, b"\xff\xfe", b"7", b"", b" " * 10_000_000]
+
+
+class _Over(BaseException):
+    """The watch of a test ends."""
+
+
+def watched(tmp_path, host, seconds, terms):
+    """The counters after so many turns of ten seconds, which the real loop has stored."""
+    paths, clock = [str(tmp_path / "counters")], iter(range(0, 10**6, 10))
+    turns = iter(range(seconds // 10))
+
+    def sleep(_):
+        if next(turns, None) is None:
+            raise _Over
+
+    with contextlib.suppress(_Over):
+        watcher.watch(terms, host, paths, lambda: float(next(clock)) / 2, sleep, "boot")
+    return watcher.load(paths)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+def test_no_failure_to_read_ends_the_watch(tmp_path, fault):
+    terms = replace(TERMS, limit=60.0, storage="http://x", delete=["http://service/node"])
+    host, deleted = Host(terms, str(tmp_path)), []
+
+    def fail(request, **_):
+        deleted.extend([request.full_url] * (request.get_method() == "DELETE"))
+        raise fault
+
+    host._opener.open = fail  # type: ignore[method-assign]
+    host._token = lambda: "token"  # type: ignore[method-assign]
+    assert host.look() == Seen()
+    assert watched(tmp_path, host, 200, terms).age >= 100.0
+    assert len(deleted) > 3  # each turn again
+
+
+@pytest.mark.parametrize("content", HOSTILE, ids=range(len(HOSTILE)))
+def test_whatever_is_on_the_bucket_is_not_seen_and_time_is_counted(tmp_path, content):
+    for folder, name in (("model", "heartbeat.json"), ("supervisor", "lease.json")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_bytes(content)
+    places = {f"{name}_dir": str(tmp_path / name) for name in ("model", "supervisor")}
+    host = Host(replace(TERMS, **places), str(tmp_path))
+    assert host.look() == Seen()
+    assert watched(tmp_path, host, 100, replace(TERMS, **places)).age >= 50.0
+
+
+def test_time_is_counted_before_anything_is_read(tmp_path):
+    class Hanging(Host):
+        def look(self):
+            raise _Over
+
+    assert watched(tmp_path, Hanging(TERMS, str(tmp_path)), 1000, TERMS).age == TERMS.poll
+
+
+@pytest.mark.parametrize("step", ["9" * 4000, str(2**63), "-1", "5.0", '"5"', "null", "[5]"])
+def test_what_others_write_does_not_make_the_record_of_time_unreadable(tmp_path, step):
+    lease = json.dumps({"attempt": TERMS.attempt, "renewed": "\U0001f600" * 5_000})
+    for path, text in (
+        ("model/heartbeat.json", f'{{"global_step": {step}}}'),
+        ("supervisor/lease.json", lease),
+    ):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_text(text)
+    places = {f"{name}_dir": str(tmp_path / name) for name in ("model", "supervisor")}
+    host = Host(replace(TERMS, **places), str(tmp_path))
+    seen = host.look()
+    assert seen.step is None
+    assert watched(tmp_path, host, 100, replace(TERMS, **places)).age >= 50.0
+    record = [str(tmp_path / "record")]
+    watcher.save(record, replace(watcher.advanced(Counters(), 7.0, seen), boot="x" * 36))
+    assert watcher.load(record).age == 7.0
+
+
+def test_a_server_that_never_ends_is_left(tmp_path):
+    class Endless(contextlib.nullcontext):
+        def __enter__(self):
+            return self
+
+        def read1(self, most):
+            return b"x" * most
+
+    host = Host(replace(TERMS, storage="http://x"), str(tmp_path))
+    host._opener.open = lambda *_, **__: Endless()  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="too large"):
+        host.request("GET", "http://elsewhere", None, 60.0)

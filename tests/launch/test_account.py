@@ -1,0 +1,47 @@
+"""Time and money of a run, added up poll by poll."""
+
+from dataclasses import replace
+
+import pytest
+
+from bigbird_ja.launch.account import accrue
+from bigbird_ja.launch.state import Observation, Phase, RunState, TrainerBeat
+from bigbird_ja.launch.supervise import Detached, Stop
+from testkit.histories import HOUR
+from testkit.simulated_cloud import SimulatedCloud
+from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
+
+
+def test_money_is_counted_at_the_price_at_which_a_machine_was_rented():
+    cloud = SimulatedCloud(TRAINER, lifetimes(4.0))
+    prices = [2.4, 0.6]
+    for price, hours in zip(prices, (2.0, 99.0), strict=True):
+        record = replace(RECORD, usd_per_hour=price)
+        stop = lambda: Stop.DETACH if cloud.now >= hours * HOUR else Stop.NO  # noqa: B023, E731
+        try:
+            state = supervised(cloud, record, stop=stop)
+        except Detached:
+            continue
+    spent = [(node.billed(cloud.now)) for node in cloud.past_nodes]
+    expected = sum((end - begin) / HOUR * p for (begin, end), p in zip(spent, prices, strict=True))
+    assert state.cost_usd == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("beat_at", "limit", "billed"),
+    [
+        (None, 0.0, 5400.0),  # no sign of life: as long as it may be silent
+        (11_800.0, 0.0, 1800.0 + 5400.0),
+        (11_800.0, 4600.0, 1000.0),  # it had 1,000 seconds left to live
+    ],
+)
+def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_been_there(
+    beat_at, limit, billed
+):
+    state = RunState(Phase.RUNNING, zone="zone-a", billing=True, saved_at=10_000.0)
+    state = replace(state, machine_seconds=3600.0, machine_limit=limit)
+    heartbeat = None if beat_at is None else TrainerBeat(5, beat_at, "training")
+    seen = Observation(360_000.0, 60.0, 370_000.0, heartbeat=heartbeat, resumed=True)
+    after = accrue(state, seen, RECORD)
+    assert after.billed_seconds == billed and after.cost_usd == billed / 3600 * 2.4
+    assert (after.elapsed_seconds, after.billing, after.absences) == (360_000.0, False, 1)

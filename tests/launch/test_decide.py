@@ -1,0 +1,113 @@
+"""Runs as written down to the second, in stories/NAME.txt: events from outside, then the effects.
+
+Above the line `---` stands what the service, the bucket and a person do (YAML, as of
+`live`); below it every event with all that it states, the state at the end, and what was rented.
+A change that is meant shows as a diff after
+
+    python -m tests.launch.test_decide
+"""
+
+import contextlib
+import math
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import msgspec
+import pytest
+import yaml
+
+from bigbird_ja.launch import account, decide
+from bigbird_ja.launch.decide import lacks_quota
+from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.state import Ending, Phase, RunState
+from bigbird_ja.launch.supervise import Event, Stop, describe
+from bigbird_ja.process.errors import Refused, StorageError
+from testkit.simulated_cloud import START, SimulatedCloud
+from tests.launch import support
+from tests.launch.support import RECORD, TRAINER, lifetimes, supervised
+
+HOUR = 3600.0
+STORIES = sorted(Path(__file__).parent.glob("stories/*.txt"))
+FAULTS = {
+    "403": PermissionError(13, "permission denied (403)", "gs://b/run/supervisor/lock.json"),
+    "no credentials": Refused("no credentials"),
+    "fails": StorageError("the bucket fails"),
+    **{kind.value: ServiceFault(kind, "scripted") for kind in Kind},
+}
+
+
+def words(text):
+    """`ok quota*3`: one ok, three times quota."""
+    pairs = [word.partition("*") for word in text.split()]
+    return [word for word, _, times in pairs for _ in range(int(times or 1))]
+
+
+def live(story):
+    """Return all that follows.
+
+    Args:
+        story: `hours` that machines live, one after the other (the others for ever); `script` and
+            `deletions`, what creations and deletions come to; `run` and `cloud`, changed fields of
+            `LaunchedRun` and `SimulatedCloud`; `patience`, other constants of `launch/state.py`;
+            `fails`, each time [act or acts, zone or "", hour from, hour to, key of FAULTS]; `stop`,
+            the hour of Ctrl-C.
+    """
+    constants = {"SERVICE_TIMEOUT": decide, "MAX_LIFETIME": account}
+    with contextlib.ExitStack() as stack:
+        for name, value in story.get("patience", {}).items():
+            stack.enter_context(mock.patch.object(constants[name], name, value))
+        return _live(story)
+
+
+def _live(story):
+    get = story.get
+    changed = {k: tuple(v) if isinstance(v, list) else v for k, v in get("run", {}).items()}
+    record = replace(RECORD, **changed)
+    trainer = replace(TRAINER, target_step=record.target_step)
+    cloud = SimulatedCloud(trainer, lifetimes(*get("hours", ())), **get("cloud", {}))
+    cloud.script, cloud.delete_script = words(get("script", "")), words(get("deletions", ""))
+    stop = HOUR * get("stop", math.inf)
+
+    def interfere(act, zone):
+        for acts, where, start, end, fault in get("fails", ()):
+            if act in acts and where in ("", zone) and start <= cloud.now / HOUR < end:
+                raise FAULTS[fault]
+
+    cloud.interfere = interfere
+    cloud.wake = [stop, *(HOUR * at for fault in get("fails", ()) for at in fault[2:4])]
+    ctrl_c = lambda: Stop.DELETE if cloud.now >= stop else Stop.NO  # noqa: E731
+    state = msgspec.to_builtins(supervised(cloud, record, stop=ctrl_c))
+    first = msgspec.to_builtins(RunState())
+    lines = [f"{line['time'] - START:.0f} {describe(_of_line(line))}" for line in cloud.events]
+    lines += [f"{key}: {value}" for key, value in state.items() if value != first[key]]
+    assert {(line["source"], line["run"]) for line in cloud.events} == {("supervisor", "run")}
+    cloud.advance(cloud.now + 13 * HOUR)
+    rented = f"{cloud.rented_seconds / HOUR:.2f} hours of {cloud.creations} machines"
+    return [*lines, f"{rented}, {cloud.most_at_once} at once; 13 hours later {len(cloud.nodes)}"]
+
+
+def _of_line(line):
+    hidden = ("event", "time", "source", "run")
+    return Event(line["event"], {k: v for k, v in line.items() if k not in hidden})
+
+
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+def test_a_run_goes_as_written_down_to_the_second(path):
+    happens, _, follows = path.read_text(encoding="utf-8").partition("---\n")
+    assert "\n".join(live(yaml.safe_load(happens))).splitlines() == follows.splitlines()
+
+
+if __name__ == "__main__":
+    for path in STORIES:
+        happens = path.read_text(encoding="utf-8").partition("---\n")[0]
+        text = "\n".join(live(yaml.safe_load(happens)))
+        path.write_text(f"{happens}---\n{text}\n", encoding="utf-8")
+
+
+def test_a_run_that_never_had_quota_is_told_from_one_that_had():
+    run = support.vm_of("run-1", zones=("a", "b"))
+    state = RunState(Phase.ENDED, ending=Ending.GAVE_UP, struck_zones={"a": "x", "b": "x"})
+    assert lacks_quota(state, run)
+    assert not lacks_quota(replace(state, ready_zones=("a",)), run)
+    assert not lacks_quota(replace(state, struck_zones={"a": "x"}), run)

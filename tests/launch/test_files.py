@@ -1,0 +1,110 @@
+"""The supervisor's files and the start-up script's copies on gs://."""
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bigbird_ja import storage
+from bigbird_ja.launch.files import RunFiles, find_runs, read_run
+from bigbird_ja.launch.record import LaunchedRun
+from bigbird_ja.launch.state import Phase, RunState
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
+
+
+def test_state_events_and_reports(bucket):
+    run = LaunchedRun(bucket, "run-1")
+    files = RunFiles(run)
+    files.prepare()
+    assert files.load_state() is files.heartbeat() is files.exit_report() is None
+    state = RunState(Phase.RUNNING, zone="z", attempt=3)
+    files.save_state(state)
+    assert files.load_state() == state
+    files.append_event({"event": "created", "time": 1.0})
+    run_log.EventLog(run.model_dir).append("saved", step=5)  # the trainer writes there too
+    files.append_event({"event": "preempted", "time": 2.0})
+    events = [event["event"] for event in run_log.read_events(run.model_dir)]
+    assert events == ["created", "saved", "preempted"]
+    storage.write_text(run.supervisor("exit.json"), '{"attempt": 3, "status": 71}')
+    report = files.exit_report()
+    assert report is not None and (report.attempt, report.reason) == (3, "out_of_memory")
+    assert files.log_tail() == ""
+    storage.write_text(run.supervisor("training.log"), "a\nb\n")
+    assert files.log_tail() == "a\nb"
+    assert files.checkpoint_step() == -1
+    for step in (20, 100):
+        storage.write_text(storage.join(run.model_dir, f"model.ckpt-{step}.json"), "{}")
+    assert files.checkpoint_step() == 100
+    files.renew_machine(3, 1.5)
+    lease = json.loads(storage.read_bytes(run.supervisor("lease.json")))
+    assert lease == {"attempt": 3, "renewed": 1.5}
+    assert read_run(bucket, "run-1") is None and find_runs(bucket) == []
+    run = replace(run, package="p", engine="pjrt", zones=("z",), max_usd=2.5)
+    RunFiles(run).save_run()
+    assert read_run(bucket, "run-1") == run
+    assert find_runs(bucket) == ["run-1"]
+
+
+@pytest.mark.parametrize("name", ["launch.json", "state.json"])
+def test_files_of_another_version_are_refused(bucket, name):
+    run = LaunchedRun(bucket, "run-1")
+    files = RunFiles(run)
+    files.prepare()
+    # Of which nobody knows what a later version keeps in it.
+    storage.write_text(run.supervisor(name), '{"spec": {}, "format_version": "9"}')
+    with pytest.raises(BadInput, match="has format '9', this version reads"):
+        _ = (read_run(bucket, "run-1"), files.load_state())
+
+
+def test_what_0_1_0_launched_is_read(bucket):
+    """Its record had three parts and a wheel; its state had more fields."""
+    run = LaunchedRun(bucket, "run-1")
+    spec = '{"name": "run-1", "accelerator_type": "v2-8", "run_id": "id-1", "queued": false}'
+    settings = '{"zones": ["z"], "run_id": "id-1", "usd_per_hour": 1.5, "hosts": 1, "lease": 60.0}'
+    text = f'"data_dir": "d", "wheel": "w.whl", "spec": {spec}, "settings": {settings}'
+    place = f'"bucket": "{bucket}", "name": "run-1", "project": "p", "format_version": "0.1.0"'
+    storage.write_text(run.supervisor("launch.json"), f"{{{place}, {text}}}")
+    read = read_run(bucket, "run-1")
+    assert read == replace(
+        replace(run, run_id="id-1", project="p", data_dir="d", accelerator_type="v2-8"),
+        **{"zones": ("z",), "package": "w.whl", "usd_per_hour": 1.5, "lease": 60.0},  # type: ignore[arg-type]
+    )
+    state = {"name": "run-1", "phase": "running", "zone": "z", "zone_index": 1, "cost_usd": 3.0}
+    state |= {"cause": "leftover", "in_repair": False, "format_version": "0.1.0"}
+    storage.write_text(run.supervisor("state.json"), json.dumps(state))
+    assert RunFiles(run).load_state() == RunState(Phase.RUNNING, zone="z", cost_usd=3.0)
+
+
+@pytest.mark.parametrize("part", ["spec", "settings"])
+@pytest.mark.parametrize("value", [7, [1], "x", True, 1.5])
+def test_a_record_in_parts_of_another_type_is_refused(tmp_path, part, value):
+    run = LaunchedRun(str(tmp_path), "run-1", "id-1")
+    files = RunFiles(run)
+    files.prepare()
+    files.save_run()
+    path = Path(run.supervisor("launch.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), part: value}))
+    with pytest.raises(BadInput, match=r"launch\.json"):
+        read_run(str(tmp_path), "run-1")
+
+
+@pytest.mark.parametrize("machine", [{"service": "ftp"}, {"project": "p/../q"}])
+def test_a_machine_of_no_service_of_ours_is_refused(tmp_path, machine):
+    run = LaunchedRun(str(tmp_path), "run-1", "id-1")
+    files = RunFiles(run)
+    files.prepare()
+    files.save_state(RunState())
+    path = Path(run.supervisor("state.json"))
+    known = {"service": "tpu", "project": "p", "accelerator_type": "v3-8", "pricing": "spot"}
+    known |= {"queued": False, "usd_per_hour": 1.0}
+    for values, is_refused in ((known, False), ({**known, **machine}, True)):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "machine": values}))
+        with (
+            pytest.raises(BadInput, match=r"state\.json")
+            if is_refused
+            else contextlib.nullcontext()
+        ):
+            files.load_state()

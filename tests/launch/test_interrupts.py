@@ -1,0 +1,67 @@
+"""Ctrl-C: the user is asked; without a terminal the TPU is deleted."""
+
+import os
+import signal
+import threading
+
+import pytest
+
+from bigbird_ja.launch.interrupts import Interrupts
+from bigbird_ja.launch.supervise import Stop
+
+
+def press(interrupts, number=signal.SIGINT):
+    """Sends the signal, and waits until the listening thread has it."""
+    received = threading.Event()
+    receive = interrupts._interrupted
+    interrupts.receive = lambda n: (receive(n), received.set())
+    os.kill(os.getpid(), number)
+    assert received.wait(10)
+
+
+def quiet(text):
+    """Shows nothing."""
+
+
+@pytest.mark.parametrize(
+    ("answer", "meaning"), [("d", "delete"), ("t", "detach"), ("c", "no"), ("", "delete")]
+)
+def test_a_person_is_asked_once(answer, meaning):
+    answers = iter([answer])
+    with Interrupts("ask", True, lambda question: next(answers), quiet) as interrupts:
+        assert interrupts.stop() is Stop.NO
+        press(interrupts)
+        assert interrupts.stop() is Stop(meaning)
+        interrupts.stop()  # asks no second time
+
+
+def test_without_a_terminal_the_tpu_is_deleted_and_a_second_ctrl_c_leaves_at_once():
+    with Interrupts("ask", False, say=quiet) as interrupts:
+        press(interrupts)
+        assert interrupts.stop() is Stop.DELETE
+        assert interrupts.stop() is Stop.DELETE  # and it stays so
+        press(interrupts)
+        assert interrupts.stop() is Stop.DETACH
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_closed_terminal_and_a_shutdown_ask_nobody(number):
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
+    try:
+        with Interrupts("ask", True, lambda question: "c", quiet) as interrupts:
+            press(interrupts, number)
+            assert interrupts.stop() is Stop.DELETE
+            press(interrupts, signal.SIGTERM)
+            interrupts.nobody_reads()
+            assert interrupts.stop() is Stop.DELETE  # nobody asked to leave before it is done
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_signals_wake_the_sleeper_and_handlers_are_put_back():
+    before = signal.getsignal(signal.SIGINT)
+    with Interrupts("detach", True, say=quiet) as interrupts:
+        press(interrupts)
+        interrupts.sleep(1000.0)
+        assert interrupts.stop() is Stop.DETACH
+    assert signal.getsignal(signal.SIGINT) is before

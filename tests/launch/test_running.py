@@ -1,0 +1,20 @@
+"""Decisions while a TPU trains."""
+
+from dataclasses import replace
+
+import pytest
+
+from bigbird_ja.launch.decide import decide
+from bigbird_ja.launch.service import ID_LABEL, Presence, Tpu
+from bigbird_ja.launch.state import Observation, Phase, RunState, TrainerBeat
+from tests.launch.support import RECORD
+
+
+@pytest.mark.parametrize(("quiet", "failure"), [(50.0, ""), (60.0, "out_of_memory")])
+def test_a_trainer_that_stops_without_a_report_has_ended_by_its_heartbeat(quiet, failure):
+    tpu = Tpu("run", "zone-a", Presence.READY, "READY", labels={ID_LABEL: "id-1"}, created=9.0)
+    state = RunState(Phase.RUNNING, zone="zone-a", attempt=1, incarnation=9.0)
+    state = replace(state, last_step=4, quiet_seconds=quiet)
+    beat = TrainerBeat(4, 1.0, "stopped", "out_of_memory")
+    decision = decide(state, Observation(5.0, 5.0, 0.0, tpus=[tpu], heartbeat=beat), RECORD)
+    assert decision.state.last_failure == failure

@@ -1,0 +1,72 @@
+"""Both services by our clients against the fakes, and what the answers of a service mean."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from bigbird_ja.launch.leftovers import delete_all
+from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, Presence
+from testkit.fakes.compute import FakeCompute
+from testkit.fakes.tpu import FakeTpu
+from tests.launch import support
+from tests.launch.support import finished
+
+VM = replace(support.NODE, accelerator_type="v6e-8", service="compute")
+METADATA = {"startup-script": "true", RUN_DIR_KEY: "gs://b/run-1"}
+
+
+# --- what both services promise -------------------------------------------------------------------
+
+KINDS = pytest.mark.parametrize(
+    ("kind", "run"),
+    [(FakeTpu, support.NODE), (FakeTpu, support.QUEUED), (FakeCompute, VM)],
+    ids=["node", "queued", "vm"],
+)
+
+
+@KINDS
+def test_life_of_a_machine_of_which_only_what_was_listed_is_deleted(tmp_path, kind, run):
+    with kind(str(tmp_path)) as fake:
+        service = support.client(fake)
+        assert (
+            finished(service, service.create(run, support.ZONE, 3, METADATA, 3600.0)).fault is None
+        )
+        support.wait_until(lambda: service.list(support.ZONE)[0].presence is Presence.READY, 10)
+        (tpu,) = service.list("-")
+        assert (tpu.name, tpu.zone) == ("run-1", support.ZONE)
+        assert (tpu.run, tpu.run_id, tpu.attempt) == ("run-1", "id-1", 3)
+        assert (tpu.accelerator_type, tpu.run_dir) == (run.accelerator_type, "gs://b/run-1")
+        assert tpu.is_queued == (tpu.state == "ACTIVE/READY") == (run is support.QUEUED)
+        assert tpu.created == pytest.approx(time.time(), abs=60)
+        assert service.list("us-central1-a") == []
+        with pytest.raises(ServiceFault) as caught:  # as where the reply to a creation was lost
+            service.create(run, support.ZONE, 3, METADATA, 3600.0)
+        assert caught.value.kind is Kind.EXISTS and len(service.list(support.ZONE)) == 1
+        # Another run's machine, or another creation of its own, may have the name by now.
+        of_another = replace(tpu, labels={**tpu.labels, ID_LABEL: "id-2"})
+        of_a_copy = replace(tpu, run_dir="gs://b/run-2")
+        for expected in (of_another, of_a_copy, replace(tpu, created=tpu.created - 60)):
+            with pytest.raises(ServiceFault) as caught:
+                service.delete(expected)
+            assert caught.value.kind is Kind.NOT_FOUND and fake.node_names()
+        assert delete_all({tpu.service: service}, [tpu], 20, time.monotonic, time.sleep) == []
+        assert service.list("-") == [] and fake.node_names() == []
+
+
+@KINDS
+def test_a_failed_creation(tmp_path, kind, run):
+    with kind(str(tmp_path)) as fake:
+        service = support.client(fake)
+        for word, expected in (("stockout", Kind.STOCKOUT), ("internal", Kind.INTERNAL)):
+            fake.script.append(word)
+            fault = finished(service, service.create(run, support.ZONE, 1, {}, 3600.0)).fault
+            assert fault is not None and fault.kind is expected
+            assert fake.node_names() == []
+
+
+# --- the Cloud TPU API ----------------------------------------------------------------------------
+
+
+# --- what answers mean ----------------------------------------------------------------------------

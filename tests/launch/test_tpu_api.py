@@ -1,0 +1,118 @@
+"""The Cloud TPU API by our client: requests, states, lists."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from bigbird_ja.launch import tpu_api
+from bigbird_ja.launch.rest import Kind, ServiceFault
+from bigbird_ja.launch.service import ATTEMPT_LABEL, ID_LABEL, RUN_LABEL, Presence
+from bigbird_ja.launch.tpu_api import TpuNodes
+from tests.launch import support
+from tests.launch.support import finished
+
+
+def test_requests_state_what_is_rented():
+    """Whole: with another key a node is on demand, and nobody says so."""
+    labels = {RUN_LABEL: "run-1", ID_LABEL: "id-1", ATTEMPT_LABEL: "3", "managed-by": "bigbird-ja"}
+    body = {
+        "acceleratorType": "v3-8",
+        "runtimeVersion": "tpu-vm-tf-2.15.0-se",
+        "labels": labels,
+        "metadata": {"a": "b"},
+        "networkConfig": {"network": "", "subnetwork": "", "enableExternalIps": True},
+    }
+    spot = {**body, "schedulingConfig": {"spot": True}}
+    assert tpu_api.creation(support.NODE, support.ZONE, 3, {"a": "b"}, 1.0) == spot
+    for run, kind in (
+        (support.QUEUED, "spot"),
+        (replace(support.QUEUED, pricing="on_demand"), "guaranteed"),
+    ):
+        node = {"parent": f"projects/p/locations/{support.ZONE}", "nodeId": "run-1", "node": body}
+        asked = tpu_api.creation(run, support.ZONE, 3, {"a": "b"}, 1.0)
+        assert asked == {"tpu": {"nodeSpec": [node]}, kind: {}}
+    other = replace(support.NODE, pricing="on_demand", service_account="a@b", network="n")
+    node = tpu_api.creation(other, support.ZONE, 1, {}, 1.0)
+    assert "schedulingConfig" not in node
+    assert (node["serviceAccount"]["email"], node["networkConfig"]["network"]) == ("a@b", "n")
+    addresses = tpu_api.delete_addresses("", support.QUEUED, "z")  # which the watcher deletes
+    assert [address.partition("/locations/z/")[2] for address in addresses] == [
+        "queuedResources/run-1?force=true",
+        "nodes/run-1",  # for the case that only this is allowed
+    ]
+    v5e = support.vm_of("run-1", kind="v5e-16")
+    assert tpu_api.creation(v5e, support.ZONE, 1, {}, 1.0)["acceleratorType"] == "v5litepod-16"
+
+
+def test_every_state_of_a_queue(fake_tpu, tpus):
+    fake_tpu.script.append("queued_waiting")
+    tpus.create(support.QUEUED, support.ZONE, 1, {}, 3600.0)
+    (queued,) = fake_tpu.queued.values()
+    for states, presence in (
+        ("WAITING_FOR_RESOURCES ACCEPTED CREATING", Presence.WAITING),
+        ("PROVISIONING", Presence.PENDING),
+        ("DELETING", Presence.DELETING),
+        # ACTIVE, and its node is not there any more.
+        ("ACTIVE SUSPENDING SUSPENDED WHAT_IS_NEW", Presence.GONE),
+    ):
+        for state in states.split():
+            queued["state"] = {"state": state}
+            assert [tpu.presence for tpu in tpus.list(support.ZONE)] == [presence], state
+    error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
+    queued["state"] = {"state": "FAILED", "failedData": {"error": error}}
+    (tpu,) = tpus.list(support.ZONE)
+    assert tpu.presence is Presence.GONE
+    assert tpu.fault is not None and tpu.fault.kind is Kind.QUOTA
+    finished(tpus, tpus.delete(tpu))
+    assert fake_tpu.queued_names() == []
+
+
+def test_a_queue_is_listed_before_its_nodes(fake_tpu, tpus):
+    """Else one that becomes ACTIVE between the two lists would show no node, as if it were lost."""
+    tpus.list(support.ZONE)
+    order = [one for one in fake_tpu.paths if one.endswith(("/queuedResources", "/nodes"))]
+    assert [one.rpartition("/")[2] for one in order] == ["queuedResources", "nodes"]
+
+
+def test_what_the_service_leaves_out_is_empty():
+    """As its JSON does with every field that has its default."""
+    place = f"projects/p/locations/{support.ZONE}"
+
+    class Bare:
+        def find(self, path, kind):
+            failed = {"state": {"state": "FAILED"}} if "Resources" in path else {}
+            return msgspec.convert({"name": path, **failed}, kind)
+
+        def call(self, verb, name, kind):
+            error = {"code": 8, "message": "Quota"} if name == "o" else {"a": 1}
+            return msgspec.convert({"done": True, "error": error}, kind)
+
+    service = TpuNodes("p", Bare())  # type: ignore[arg-type]
+    tpu = service.find(support.ZONE, "n")
+    assert (tpu.presence, tpu.attempt, tpu.owner) == (Presence.GONE, 0, "no label")
+    assert (tpu.resource, tpu.fault.kind) == (f"{place}/queuedResources/n", Kind.INTERNAL)
+    kinds = [service.operation(name).fault.kind for name in "on"]
+    assert kinds == [Kind.QUOTA, Kind.INTERNAL]
+
+
+def test_every_state_is_ready_pending_or_dead(fake_tpu, tpus):
+    tpus.create(support.NODE, support.ZONE, 1, {}, 3600.0)
+    for states, presence in (
+        ("READY", Presence.READY),
+        ("DELETING", Presence.DELETING),
+        ("CREATING STARTING RESTARTING REPAIRING REIMAGING", Presence.PENDING),
+        ("STOPPED STOPPING PREEMPTED TERMINATED", Presence.GONE),
+        ("HIDING HIDDEN UNHIDING UNKNOWN WHAT_IS_NEW", Presence.GONE),
+    ):
+        for state in states.split():
+            fake_tpu.preempt("run-1", state=state)
+            assert [tpu.presence for tpu in tpus.list(support.ZONE)] == [presence], state
+
+
+def test_a_zone_that_does_not_answer_hides_nothing_else(fake_tpu, tpus):
+    tpus.create(support.NODE, support.ZONE, 1, {}, 3600.0)
+    fake_tpu.unreachable.append("projects/p/locations/asia-east1-c")
+    with pytest.raises(ServiceFault, match="no answer from asia-east1-c") as caught:
+        tpus.list("-")
+    assert [tpu.name for tpu in caught.value.listed] == ["run-1"]

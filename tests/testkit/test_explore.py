@@ -1,0 +1,100 @@
+"""Every state within small bounds, and what is found when the code is broken on purpose."""
+
+from dataclasses import replace
+
+import pytest
+
+from bigbird_ja.launch import account, decide, idle, supervise
+from bigbird_ja.launch.service import Tpu
+from bigbird_ja.launch.state import MAX_LIFETIME, Decision, Phase
+from bigbird_ja.launch.transitions import enter
+from testkit import simulated_cloud
+from testkit.explore import Bounds, explore
+from testkit.explored import INVARIANTS
+
+FOREIGN, LEASE, BUDGET, FINISHED, TWO, LEFT = INVARIANTS
+ENDLESS = 10**6  # steps: the budget ends the run
+ALONE = Bounds(processes=1)
+UNENDING = replace(ALONE, target_step=ENDLESS)
+CHANGES = Bounds(changes=True, target_step=ENDLESS, polls=5.0, hours=24.0)
+QUEUE = replace(UNENDING, queued=4, hours=6.0)
+BOUNDS = {
+    "finishes": Bounds(ticks=7),
+    "compute": Bounds(ticks=5, service="compute"),
+    "queue": Bounds(ticks=5, queued=1),
+    "budget ends it": Bounds(ticks=6, target_step=ENDLESS),
+    "long": replace(UNENDING, ticks=14),
+    "long queue": replace(UNENDING, ticks=14, queued=1),
+    "another record": replace(CHANGES, ticks=6),
+    "stale listings": Bounds(ticks=5, stale=True),
+}
+NIGHTLY = {
+    "finishes, longer": Bounds(ticks=9),
+    "budget, longer": Bounds(ticks=9, target_step=ENDLESS),
+    "queue, longer": Bounds(ticks=9, queued=1),
+    "compute, longer": Bounds(ticks=9, service="compute"),
+    "another record, longer": replace(CHANGES, ticks=9),
+    "stale listings, longer": Bounds(ticks=8, stale=True, target_step=ENDLESS),
+    "two faults": Bounds(faults=2, ticks=3),
+}
+
+
+def check(bounds):
+    found = explore(bounds)
+    print(f"{found.states:,} states, {found.edges:,} edges, {found.seconds:.0f} s")
+    assert found.traces == {}
+    return found
+
+
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
+def test_every_invariant_holds_in_every_state(bounds):
+    assert check(bounds).states > 3_000
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("bounds", NIGHTLY.values(), ids=NIGHTLY)
+def test_every_invariant_holds_in_every_state_of_larger_bounds(bounds):
+    assert check(bounds).states > 20_000
+
+
+def _rents_for_longer_than_it_stored(self):
+    state, world = self._state, self._world
+    return world.tpus.create(self._run, state.zone, state.attempt, {}, MAX_LIFETIME)
+
+
+def _counts_at_the_price_of_today(state, seen, run):
+    counted = account.accrue(replace(state, machine=None), seen, run)
+    return replace(counted, machine=state.machine)
+
+
+def _trusts_the_answer(state, tpu, answer):
+    return Decision(enter(state, Phase.ENDED if state.ending else Phase.IDLE))
+
+
+FAULTS = {
+    FOREIGN: (FOREIGN, Tpu, "belongs_to", lambda self, run: True, ALONE),
+    LEASE: (LEASE, supervise._Supervisor, "_create", _rents_for_longer_than_it_stored, UNENDING),
+    BUDGET: (BUDGET, idle, "remaining_lifetime", lambda state, run: MAX_LIFETIME, UNENDING),
+    FINISHED: (FINISHED, decide, "check_endings", lambda state, seen, run: None, ALONE),
+    TWO: (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), ALONE),
+    LEFT: (LEFT, supervise, "after_deletion", _trusts_the_answer, ALONE),
+    # By what was reported once, each from its issue.
+    "price": (BUDGET, supervise, "accrue", _counts_at_the_price_of_today, CHANGES),
+    "project": (
+        TWO,
+        supervise._Supervisor,
+        "_service",
+        lambda self, machine: self._world.tpus,
+        CHANGES,
+    ),
+    "hours in a queue": (BUDGET, simulated_cloud, "age_at_boot", lambda terms, wall: 0.0, QUEUE),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_broken_is_found_with_its_shortest_trace(fault, monkeypatch):
+    invariant, place, name, broken, bounds = FAULTS[fault]
+    monkeypatch.setattr(place, name, broken)
+    found = explore(bounds, stop_at_first=True)
+    print("\n".join(found.traces.get(invariant, [])))
+    assert [*found.traces] == [invariant]
