@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +104,6 @@ def examine(
     batch: int,
     dump_dir: str | None = None,
     with_code: bool = True,
-    measured: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return one target's results, with the keys of `--json`.
 
@@ -117,7 +116,6 @@ def examine(
         batch: sequences per device and micro-batch.
         dump_dir: folder for the HLO before and after compilation, or None.
         with_code: whether to count machine code too, if this compiler lists it.
-        measured: seconds of each op, as of `figures.op_seconds`, to set beside.
 
     Raises:
         BadInput: Shapes that the step refuses; the extra is not installed.
@@ -131,7 +129,7 @@ def examine(
         step, compiled = _compile(resolved, data, target, batch, with_code)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
-    return _figures(resolved, data, target, batch, compiled, measured)
+    return _figures(resolved, data, target, batch, compiled)
 
 
 def _compile(
@@ -145,12 +143,7 @@ def _compile(
 
 
 def _figures(
-    config: Config,
-    data: Data,
-    target: Target,
-    batch: int,
-    compiled: Program | Shortage,
-    measured: Mapping[str, float] | None,
+    config: Config, data: Data, target: Target, batch: int, compiled: Program | Shortage
 ) -> dict[str, Any]:
     accumulated = config.training.gradient_accumulation_steps
     _, stated = by_documents(config, data)
@@ -197,16 +190,12 @@ def _figures(
         "mfu": common["model_flops"] / (seconds * target.chip.peak_flops),
         "tokens_per_second_per_core": batch * accumulated * data.seq_length / seconds,
     }
-    result |= _by_code(module, priced, compiled, target.chip, measured)
+    result |= _by_code(module, priced, compiled, target.chip)
     return result | (_between_devices(target, result, priced) if target.is_slice else {})
 
 
 def _by_code(
-    module: hlo.Module,
-    priced: list[costs.Cost],
-    program: Program,
-    chip: Chip,
-    measured: Mapping[str, float] | None,
+    module: hlo.Module, priced: list[costs.Cost], program: Program, chip: Chip
 ) -> dict[str, Any]:
     """Return the figures by machine code, if there is any, and the costliest ops."""
     code = roofline.code_costs(module, priced, program.code, chip) if program.code else []
@@ -215,8 +204,6 @@ def _by_code(
     counted = priced if reason or not code else code
     if counted is code:
         result = figures.code_figures(code, roofline.step_time(module, code, chip))
-    if measured is not None:
-        result["profile"] = figures.beside_profile(counted, measured, chip.clock_hz)
     return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(counted)}
 
 

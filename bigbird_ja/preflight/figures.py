@@ -1,17 +1,14 @@
-"""Sums cycles by kind of op, sets a profile of `pretrain` beside them, and writes both as text."""
+"""Figures of a step by kind of op, and their text."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja import storage
 from bigbird_ja.accelerators import COUNTED, Chip
 from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode
 
 WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
 _CODE_KEYS = (
@@ -36,9 +33,6 @@ _SCOPES: dict[str, str] = {
     "optimizer": "optimizer",
     "attention": "attention scores",
 }
-_EVENT = re.compile(r"%?([\w.\-]+)")  # of an event, which may be named by the whole instruction
-_MOST_BYTES = 2 << 30
-INPUT = "input"  # an event of the pjrt engine: the host waits for the next batch
 _SHOWN = 15  # ops
 _WIDTH = 70  # of an op's name, in characters
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
@@ -129,63 +123,6 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
         "code_by_kind": _rounded(kinds),
         "code_bound_by": _rounded(bound),
     }
-
-
-def op_seconds(folder: str) -> dict[str, float]:
-    """Return the mean seconds of one run of each op, by HLO name, on one device; and of `INPUT`.
-
-    Args:
-        folder: MODEL_DIR, or one with a profile in it; of several runs the newest counts.
-
-    Raises:
-        BadInput: there is none, or it cannot be read.
-    """
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    names = sorted(name for name in storage.list_tree(folder) if name.endswith(".xplane.pb"))
-    if not names:
-        advice = "name the MODEL_DIR of a run with --profile_steps"
-        raise BadInput(f"--profile {folder}: no *.xplane.pb in it: {advice}")
-    path = storage.join(folder, names[-1])
-    with decode.made_by_others(f"--profile {path}", "a profile", "record it again"):
-        space = xplane_pb2.XSpace.FromString(storage.read_bytes(path, _MOST_BYTES))
-    devices = [plane for plane in space.planes if plane.name.startswith("/device:TPU:")]
-    times: dict[str, list[int]] = defaultdict(list)
-    for plane in [p for p in space.planes if p not in devices[1:]]:
-        for line in plane.lines:
-            is_device = (plane in devices and line.name == "XLA Ops") or not devices
-            for event in line.events:
-                match = _EVENT.match(plane.event_metadata[event.metadata_id].name)
-                if match and (is_device or match[1] == INPUT):
-                    times[match[1]].append(event.duration_ps)
-    return {name: sum(each) / len(each) / 1e12 for name, each in times.items()}
-
-
-def beside_profile(
-    costs: Sequence[Cost], seconds: Mapping[str, float], clock_hz: float
-) -> dict[str, Any]:
-    """Return the ops of a step that a profile has, the same op of all layers taken together.
-
-    Args:
-        costs: of the step; with machine code, it predicts.
-        seconds: see `op_seconds`.
-        clock_hz: of the chip.
-
-    Returns:
-        `matched` of `ops`; `measured_ms` and `predicted_ms` of a step in those that are matched;
-        `by_op`, the longest first.
-    """
-    groups: dict[str, dict[str, Any]] = {}
-    found = [cost for cost in costs if cost.instruction.name in seconds]
-    for cost in found:
-        name, took = generic_name(cost), seconds[cost.instruction.name]
-        one = groups.setdefault(name, {"op": name, "count": 0, "measured_ms": 0, "predicted_ms": 0})
-        one["count"] += cost.trips
-        one["measured_ms"] += took * cost.trips * 1e3
-        one["predicted_ms"] += cost.cycles / clock_hz * 1e3
-    ops = sorted(groups.values(), key=lambda op: -op["measured_ms"])
-    sums = {key: sum(op[key] for op in ops) for key in ("measured_ms", "predicted_ms")}
-    return {"ops": len(costs), "matched": len(found), **sums, "by_op": ops}
 
 
 # --- for people ---------------------------------------------------------------------------------
@@ -306,16 +243,3 @@ def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     if buffers:
         lines += ["", *table(buffers, ("largest buffers", "op", "shape")).splitlines()]
     return lines
-
-
-def describe_profile(profile: Mapping[str, Any]) -> str:
-    """Write a comparison for people."""
-    rows = [
-        [short_name(op["op"]), op["count"], f"{op['measured_ms']:.3f}", f"{op['predicted_ms']:.3f}"]
-        for op in profile["by_op"][:_SHOWN]
-    ]
-    return (
-        f"profile: {profile['measured_ms']:.2f} ms a step in {profile['matched']:,} of"
-        f" {profile['ops']:,} ops, matched by name; predicted {profile['predicted_ms']:.2f} ms\n\n"
-        + table(rows, ["longest ops", "times", "measured ms", "predicted ms"])
-    )
