@@ -91,7 +91,7 @@ def _compare(case, directory, devices):
         return pipeline.batches(config, manifest, str(directory / "data"), **part)
 
     steps = config.training.num_train_steps
-    ours = theirs = first_state(config, manifest, None, None)
+    ours = theirs = first_state(config, manifest, None, {})
     our_losses = []
     their_losses = []
     if case.get("reference") == "estimator":

@@ -46,10 +46,15 @@ def adopted_settings(
         data_dir: path of the data set.
 
     Raises:
-        BadInput: No run can start from the folder's model, or the data set was made with another
-            tokenizer than the folder's.
+        BadInput: Nothing is there, it has no weights, no run can start from the model, or the data
+            set was made with another tokenizer than the folder's.
     """
     if not state_dict.has_weights(source):
+        if run is None and stated_settings(source):
+            raise BadInput(
+                f"--init_from {source}: config.json without weights (model.safetensors or"
+                " pytorch_model.bin): copy the whole folder"
+            )
         return []
     if run is not None:
         known, where = dataclasses.asdict(run.model), "the run"

@@ -140,9 +140,8 @@ class ModelConfig:
     )
     initializer: Literal["normal", "subspaces"] = setting(
         "normal",
-        "Initialization. subspaces: each head attends to one neighbor from the first step on.",
+        "Initialization. subspaces (BigBird only): each head starts by attending to one neighbor.",
         modernbert="normal",
-        only_with=_BIGBIRD,
         by=_RUN,
     )
     layer_norm_eps: Fraction = _in_step(1e-12, "Epsilon of layer norms.", modernbert=1e-5)

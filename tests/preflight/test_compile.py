@@ -65,7 +65,7 @@ def test_a_slice_that_the_real_compiler_does_not_know():
     target = of_topology("v5e:2x4")
     prefix = target.topology.partition(":")[0]
     unknown = dataclasses.replace(target, name="v5e:3x5", topology=f"{prefix}:3x5")
-    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v5e:3x5"):
+    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) does not know v5e:3x5"):
         compile_lib.compile_for(STEP, unknown)
 
 
