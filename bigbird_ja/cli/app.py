@@ -65,7 +65,7 @@ _JSON_FLAG = re.compile(r"--?json(=(true|1))?", re.I)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one command and exits with its status: the console script."""
+    """Run one command and exits with its status: the console script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams.prepare()
     signals = CommandSignals(lambda message: _leave(message, signals)).install()
@@ -85,12 +85,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Looks for `--json` among words that are not parsed yet, or cannot be."""
+    """Look for `--json` among words that are not parsed yet, or cannot be."""
     return any(_JSON_FLAG.fullmatch(word) for word in arguments)
 
 
 def run_command_line(arguments: list[str], signals: CommandSignals | None = None) -> int:
-    """Runs `arguments` (without the program's name) and returns the exit status.
+    """Run `arguments` (without the program's name) and return the exit status.
 
     Args:
         arguments: words of the command line.
@@ -112,7 +112,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Opens the stream of the `--json` line, if it is wanted."""
+    """Open the stream of the `--json` line, if it is wanted."""
     return streams.results_apart() if wanted else contextlib.nullcontext()
 
 
@@ -140,7 +140,7 @@ def _run(arguments: list[str]) -> dict[str, Any] | str:
 def _report(
     error: BaseException, results: ResultLine | None, signals: CommandSignals | None
 ) -> int:
-    """Prints why a command failed and returns the status."""
+    """Print why a command failed and return the status."""
     if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
         traceback.clear_frames(error.__traceback__)
     if signals is not None:
@@ -169,7 +169,7 @@ def _report(
 
 
 def _leave(message: str, signals: CommandSignals) -> None:
-    """Ends the process from the thread that watches over signals; nothing here may wait long."""
+    """End the process from the thread that watches over signals; nothing here may wait long."""
 
     def last_words() -> None:
         if not signals.is_settled:
@@ -185,7 +185,7 @@ def _leave(message: str, signals: CommandSignals) -> None:
 
 
 def load_command(name: str) -> Any:
-    """Imports the module of a command.
+    """Import the module of a command.
 
     Raises:
         BadInput: no such command; the message names the nearest one.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def resolve(
     args: Args, adopted: Iterable[Override] = (), config_name: str | None = None
 ) -> tuple[Config, list[Override]]:
-    """Resolves the config that a command's flags ask for; see `resolve_config`.
+    """Resolve the config that a command's flags ask for; see `resolve_config`.
 
     Where `--config` is repeatable, `config_name` is the one of them.
 

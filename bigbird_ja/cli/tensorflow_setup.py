@@ -29,7 +29,7 @@ _TENSORFLOW: dict[str, str] = {
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
-    """Sets what TensorFlow, its gs:// client and its logging read while TensorFlow is imported.
+    """Set what TensorFlow, its gs:// client and its logging read while TensorFlow is imported.
 
     Set afterwards these variables do nothing. TensorFlow reads training records from gs:// and
     nothing else; everything durable goes through `bigbird_ja.storage`.
@@ -50,7 +50,7 @@ _load_library = ExtensionFileLoader.create_module
 
 
 def _create_module(loader: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-    """Loads a library of TensorFlow without the notices that it prints before it can be configured.
+    """Load a library of TensorFlow without the notices that it prints before it can be configured.
 
     From 2.20 on, some of its libraries say while they are loaded that oneDNN is used, whatever
     TF_CPP_MIN_LOG_LEVEL says: four lines of every command. Loading holds Python's lock, so that no

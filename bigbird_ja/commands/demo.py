@@ -17,7 +17,7 @@ NEEDS = ("tensorflow", "jax")
 
 
 def define_flags(flags: Flags) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     folder = "Folder for everything that the demo makes; a second run goes on with it."
     flags.path("work_dir", folder, default="out/demo")
     flags.integer("num_train_steps", 360, "Training steps.", unit="steps", low=80, high=10**9)

@@ -17,7 +17,7 @@ EXAMPLE = "bigbird-ja doctor"
 
 
 def define_flags(flags: Flags) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.switch(
         "measure",
         "Times steps on generated data instead, beside `preflight`'s prediction (ten minutes on a"

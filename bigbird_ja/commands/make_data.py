@@ -76,7 +76,7 @@ def define_flags(flags: Flags) -> None:
 
 
 def run(args: Args) -> dict[str, Any]:
-    """Makes the data set."""
+    """Make the data set."""
     from bigbird_ja.data import build, ray_runner
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.data.summary import data_report, data_summary

@@ -15,7 +15,7 @@ EXAMPLE = "bigbird-ja sample --output sample.jsonl.gz --documents 2000 --seed 1"
 
 
 def define_flags(flags: Flags) -> None:
-    """Declares the command's flags."""
+    """Declare the command's flags."""
     flags.path("output", "FILE.jsonl, FILE.jsonl.gz or FILE.txt.", required=True)
     flags.integer("documents", 2000, "Articles to write.", unit="articles", low=1, high=10**9)
     flags.integer("seed", 1, "Random seed.", low=-(2**63), high=2**64 - 1)

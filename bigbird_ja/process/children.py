@@ -21,7 +21,7 @@ _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
 
 def init_child() -> None:
-    """Prepares a child: it ignores Ctrl-C, which the parent answers, and dies with the parent.
+    """Prepare a child: it ignores Ctrl-C, which the parent answers, and dies with the parent.
 
     Linux alone ends it with the parent.
     """
@@ -35,7 +35,7 @@ def init_child() -> None:
 def error_from_exit(
     returncode: int, stderr_tail: Iterable[str], subject: str, advice: str
 ) -> CommandError:
-    """Returns the error for a child that ended without an answer.
+    """Return the error for a child that ended without an answer.
 
     Args:
         returncode: as of `subprocess.Popen`: negative for a signal.
@@ -61,6 +61,6 @@ def error_from_exit(
 
 
 def _cause(lines: list[str]) -> str:
-    """Returns the line in which a library states what was wrong."""
+    """Return the line in which a library states what was wrong."""
     stated = [line for line in lines if _STATED.search(line)]
     return (stated or lines or ["no message"])[-1][:300]

@@ -69,7 +69,7 @@ _RULES: list[tuple[str, str, type[CommandError], str, str]] = [
 
 
 def classify(error: BaseException) -> CommandError | None:
-    """Returns the `CommandError` that an exception stands for, or None for a bug."""
+    """Return the `CommandError` that an exception stands for, or None for a bug."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -100,7 +100,7 @@ def classify(error: BaseException) -> CommandError | None:
 
 @contextlib.contextmanager
 def mid_run() -> Iterator[None]:
-    """Turns refusals within the block into `StorageError`.
+    """Turn refusals within the block into `StorageError`.
 
     Work has begun: a file or bucket that was permitted at the start, and is refused or missing
     now, is a failure of storage and not bad input.
@@ -118,7 +118,7 @@ def mid_run() -> Iterator[None]:
 
 
 def summary_line(error: BaseException) -> str:
-    """Summarises an exception of TensorFlow in one line, with credentials masked.
+    """Summarize an exception of TensorFlow in one line, with credentials masked.
 
     Nodes of the graph and the body of an HTTP answer are left out.
     """
@@ -161,5 +161,5 @@ def _classify_os_error(error: OSError) -> CommandError | None:
 
 
 def one_line(message: str) -> str:
-    """Puts a message on one line, with control characters escaped."""
+    """Put a message on one line, with control characters escaped."""
     return printable(" ".join(message.split()))

@@ -23,7 +23,7 @@ _children: set[subprocess.Popen] = set()
 
 @contextlib.contextmanager
 def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Kills the child, if it still runs, when the block ends; `clean_up` kills it too."""
+    """Kill the child, if it still runs, when the block ends; `clean_up` kills it too."""
     _children.add(child)
     try:
         yield child
@@ -36,7 +36,7 @@ def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 @contextlib.contextmanager
 def remove_on_exit(path: str) -> Iterator[None]:
-    """Registers a file or directory with `clean_up` while the block runs.
+    """Register a file or directory with `clean_up` while the block runs.
 
     The end of the block does not remove it.
     """
@@ -49,7 +49,7 @@ def remove_on_exit(path: str) -> Iterator[None]:
 
 
 def clean_up() -> None:
-    """Kills the registered children and pool processes, removes the registered paths."""
+    """Kill the registered children and pool processes, remove the registered paths."""
     for child in list(_children):
         with contextlib.suppress(OSError):
             child.kill()

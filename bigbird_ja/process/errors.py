@@ -71,7 +71,7 @@ STATUS_OF_REASON: dict[str, int] = {
 
 
 def of_reason(reason: str, message: str) -> CommandError:
-    """Returns the error that a `reason` names, as another process reported it."""
+    """Return the error that a `reason` names, as another process reported it."""
     return _ENDS.get(reason, CommandError)(message)
 
 

@@ -42,7 +42,7 @@ Handler = Callable[[int, "FrameType | None"], Any]
 
 
 def set_handlers(handler: Handler) -> dict[int, Any]:
-    """Sets the handler of `SIGNALS` (main thread) and returns those before, by number.
+    """Set the handler of `SIGNALS` (main thread) and return those before, by number.
 
     SIGHUP stays ignored where the parent ignores it, which is what `nohup` does; SIGINT does not:
     shells ignore it for every job in the background.
@@ -55,7 +55,7 @@ def set_handlers(handler: Handler) -> dict[int, Any]:
 
 
 def name_of(number: int) -> str:
-    """Names a signal as the person who sent it would."""
+    """Name a signal as the person who sent it would."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
@@ -137,7 +137,7 @@ class CommandSignals:
         self.number = 0  # of the first signal
 
     def install(self) -> CommandSignals:
-        """Sets the handlers (main thread); from here on they may raise KeyboardInterrupt."""
+        """Set the handlers (main thread); from here on they may raise KeyboardInterrupt."""
         sys.unraisablehook = _without_interruptions(sys.unraisablehook)
         Listener(self._receive, self._handle).__enter__()
         return self
@@ -165,7 +165,7 @@ class CommandSignals:
 
 
 def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wraps a hook: a destructor or callback that is interrupted prints no traceback."""
+    """Wrap a hook: a destructor or callback that is interrupted prints no traceback."""
 
     def quiet(unraisable: Any) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
@@ -201,11 +201,11 @@ class StopRequest(Listener):
         self.tell: Callable[[str], None] = lambda name: None  # gets `name` too: for a whole pod
 
     def is_set(self) -> bool:
-        """Checks whether someone asked to stop."""
+        """Check whether someone asked to stop."""
         return bool(self.name)
 
     def ask(self, name: str, is_urgent: bool = True) -> None:
-        """Asks to stop, from any thread.
+        """Ask to stop, from any thread.
 
         Args:
             name: who or what asks, for messages.
@@ -225,7 +225,7 @@ class StopRequest(Listener):
             self.tell(name)
 
     def answered(self) -> None:
-        """Reports that the main thread has seen the request: it may take its time to save."""
+        """Report that the main thread has seen the request: it may take its time to save."""
         self._is_answered = True
         if self._timer is not None:
             self._timer.cancel()
@@ -252,7 +252,7 @@ _abort_handlers: list[Any] = []  # C calls the last: none is ever freed
 
 
 def on_abort(act: Callable[[], None]) -> None:
-    """Calls `act`, which ends the process, where native code aborts in another thread.
+    """Call `act`, which ends the process, where native code aborts in another thread.
 
     The aborting thread waits for ever. Python's own handlers would come too late, since abort()
     does not return.

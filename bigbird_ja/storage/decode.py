@@ -37,7 +37,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def check_format(version: str, where: str, advice: str) -> None:
-    """Refuses a file of a format that this version does not read.
+    """Refuse a file of a format that this version does not read.
 
     Args:
         version: its `format_version`; empty where it states none.
@@ -55,7 +55,7 @@ def check_format(version: str, where: str, advice: str) -> None:
 
 
 def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
-    """Decodes a JSON file.
+    """Decode a JSON file.
 
     Args:
         data: the file's content.
@@ -77,7 +77,7 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
 
 @contextlib.contextmanager
 def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
-    """Reads a file that another program made: any failure within is the file's.
+    """Read a file that another program made: any failure within is the file's.
 
     Also a panic of a library in Rust, which is no `Exception`.
 
@@ -109,7 +109,7 @@ class _FormatVersion(msgspec.Struct):
 
 
 def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
-    """Decodes a JSON file with a `format_version`, which is checked before the other keys.
+    """Decode a JSON file with a `format_version`, which is checked before the other keys.
 
     Raises:
         BadInput: it holds something else, or is of a format that this version does not read.
@@ -121,7 +121,7 @@ def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
 def numbered_lines(
     data: bytes, kind: type[T], where: str, advice: str = ""
 ) -> Iterator[tuple[bytes, T]]:
-    """Decodes a file of JSON lines, and yields each line with its object.
+    """Decode a file of JSON lines, and yield each line with its object.
 
     Left out is what a writer that was killed, or a machine that lost power, can leave: the
     beginning of an object without its end (on the last line, or in front of the line that the next
@@ -146,7 +146,7 @@ def numbered_lines(
 
 
 def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
-    """Converts a value of `read_yaml` to a declared type.
+    """Convert a value of `read_yaml` to a declared type.
 
     Raises:
         BadInput: it is something else.
@@ -158,7 +158,7 @@ def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
 
 
 def read_json(path: str, kind: type[T], advice: str = "") -> T:
-    """Reads and decodes a JSON file on disk or gs://.
+    """Read and decode a JSON file on disk or gs://.
 
     Raises:
         FileNotFoundError: there is none.
@@ -180,7 +180,7 @@ def _message(where: str, problem: str, advice: str) -> str:
 
 
 def _is_cut(line: bytes, is_last: bool) -> bool:
-    """Checks whether a line is the beginning of an object, without its end.
+    """Check whether a line is the beginning of an object, without its end.
 
     On the last line, which ends without a newline, garbled bytes are the same thing.
     """
@@ -193,7 +193,7 @@ def _is_cut(line: bytes, is_last: bool) -> bool:
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Decodes YAML: mappings, lists, text, numbers, booleans, dates, None.
+    """Decode YAML: mappings, lists, text, numbers, booleans, dates, None.
 
     It is YAML 1.1 as PyYAML reads it: `1e-4` is text, which `config` turns into a number.
 

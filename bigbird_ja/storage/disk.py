@@ -34,7 +34,7 @@ class Disk:
     """
 
     def open_read(self, path: str) -> BinaryIO:
-        """Opens a binary, seekable stream over one version of the file, in constant memory.
+        """Open a binary, seekable stream over one version of the file, in constant memory.
 
         Raises:
             BadInput: a FIFO, a socket or a device: reading it might never end.
@@ -43,7 +43,7 @@ class Disk:
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Reads the content, and the token of this version for `replace_if`.
+        """Read the content, and the token of this version for `replace_if`.
 
         Raises:
             BadInput: more than `limit` bytes; what lies beyond is not read.
@@ -54,13 +54,13 @@ class Disk:
             return data, _token(os.fstat(file.fileno()))
 
     def stat(self, path: str) -> Stat:
-        """Returns size and version of a file; a directory raises IsADirectoryError."""
+        """Return size and version of a file; a directory raises IsADirectoryError."""
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return _stat(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Checks for a file, or a directory (on a bucket: one with something in it).
+        """Check for a file, or a directory (on a bucket: one with something in it).
 
         False only when that is certain: a refusal or a failing bucket raises.
         """
@@ -71,7 +71,7 @@ class Disk:
         return True
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """Maps names of the files in a directory to `Stat`, sorted; {} where there is none.
+        """Map names of the files in a directory to `Stat`, sorted; {} where there is none.
 
         One request on a bucket, checksums included. Left out are unfinished files and links that
         lead nowhere.
@@ -85,7 +85,7 @@ class Disk:
         return stats
 
     def list_tree(self, directory: str) -> list[str]:
-        """Lists all files under a directory, relative to it, sorted; [] where there is none.
+        """List all files under a directory, relative to it, sorted; [] where there is none.
 
         Links are not followed.
         """
@@ -97,14 +97,14 @@ class Disk:
         )
 
     def glob(self, pattern: str) -> list[str]:
-        """Lists paths that match, sorted; `*` and `?` stay in one directory, `**` does not.
+        """List paths that match, sorted; `*` and `?` stay in one directory, `**` does not.
 
         On disk, directories that match are listed too.
         """
         return sorted(glob_module.glob(pattern, recursive=True))
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Writes the whole file: `path` is the old one or the new one at every instant.
+        """Write the whole file: `path` is the old one or the new one at every instant.
 
         Its directory must exist on disk.
         """
@@ -113,7 +113,7 @@ class Disk:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Opens a file that becomes `path` when the block ends without an exception."""
+        """Open a file that becomes `path` when the block ends without an exception."""
         with _temporary(path) as file:
             yield file
             _sync(file)
@@ -122,7 +122,7 @@ class Disk:
             _sync_directory(path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replaces a file if it is still the version of `token`; the new token, or None.
+        """Replace a file if it is still the version of `token`; the new token, or None.
 
         The token "" stands for a file that is absent. Calls in one directory take turns.
         """
@@ -138,12 +138,12 @@ class Disk:
             os.close(directory)
 
     def delete(self, path: str) -> None:
-        """Removes a file, if there is one."""
+        """Remove a file, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Gives a file another name in the same place, over what has that name.
+        """Give a file another name in the same place, over what has that name.
 
         One step on disk, which survives a power cut; on a bucket a copy and a deletion.
         """
@@ -158,23 +158,23 @@ class Disk:
             self.upload(source, target)
 
     def take(self, source: str, target: str) -> None:
-        """Moves a local file to `target`: on the same disk, or by an upload to a bucket."""
+        """Move a local file to `target`: on the same disk, or by an upload to a bucket."""
         with self.open_read(source) as file:
             os.fsync(file.fileno())
         self.rename(source, target)
 
     def upload(self, source: str, target: str) -> None:
-        """Copies a local file to `target`, checksum verified."""
+        """Copy a local file to `target`, checksum verified."""
         with self.open_read(source) as reader, self.writing(target) as writer:
             shutil.copyfileobj(reader, writer, _BUFFER)
 
     def download(self, source: str, target: str) -> None:
-        """Copies `source` to a local file, checksum verified."""
+        """Copy `source` to a local file, checksum verified."""
         self.upload(source, target)
 
 
 def crc32c_of_file(path: str) -> tuple[str, int]:
-    """Computes CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
+    """Compute CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
     import google_crc32c
 
     value, count = 0, 0
@@ -195,7 +195,7 @@ def _token(info: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[BinaryIO]:
-    """Opens a temporary file beside `path`, gone at the end; errors carry the name `path`."""
+    """Open a temporary file beside `path`, gone at the end; errors carry the name `path`."""
     with contextlib.suppress(OSError):  # making the temporary file reports what is wrong
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
@@ -231,7 +231,7 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
 
 @contextlib.contextmanager
 def _errors_named(path: str) -> Iterator[None]:
-    """Gives an OSError the name that the user knows instead of none or a temporary one."""
+    """Give an OSError the name that the user knows instead of none or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -246,7 +246,7 @@ def _sync(file: BinaryIO) -> None:
 
 
 def _sync_directory(path: str) -> None:
-    """Makes a rename survive a power cut; filesystems that cannot are left alone."""
+    """Make a rename survive a power cut; filesystems that cannot are left alone."""
     with contextlib.suppress(OSError):
         descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:

@@ -18,7 +18,7 @@ _REPLACED = re.compile(r"\.replaced-\d+\Z")
 
 
 def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
-    """Refuses a place that a file must not be written to; changes nothing.
+    """Refuse a place that a file must not be written to; changes nothing.
 
     Args:
         path: on disk or gs://. Its folder need not exist: `write` makes it.
@@ -49,7 +49,7 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
 
 
 def check_folder_place(path: str, flag: str) -> None:
-    """Refuses a place where no folder is and none can be made; links to folders are followed.
+    """Refuse a place where no folder is and none can be made; links to folders are followed.
 
     Changes nothing, asks nothing of a bucket, and does not care what is in the folder.
 
@@ -76,7 +76,7 @@ def check_folder_place(path: str, flag: str) -> None:
 def check_folder(
     path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
 ) -> Owned | None:
-    """Refuses a folder that holds what this program did not make; changes nothing.
+    """Refuse a folder that holds what this program did not make; changes nothing.
 
     Args:
         path: the folder.
@@ -108,7 +108,7 @@ def check_folder(
 
 
 def _names(path: str) -> list[str]:
-    """Lists the files and folders directly in a folder, without unfinished files."""
+    """List the files and folders directly in a folder, without unfinished files."""
     names: Iterable[str] = ()
     if storage.is_remote(path):
         names = {name.partition("/")[0] for name in storage.list_tree(path)}
@@ -119,7 +119,7 @@ def _names(path: str) -> list[str]:
 
 
 def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str | None]) -> None:
-    """Refuses an output folder or file that is an input, holds one, or lies in an input folder.
+    """Refuse an output folder or file that is an input, hold one, or lies in an input folder.
 
     Args:
         inputs: flag to path; None where it was not given.
@@ -140,7 +140,7 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[None]:
-    """Makes a folder, with those above it, and removes them again if the block writes nothing.
+    """Make a folder, with those above it, and remove them again if the block writes nothing.
 
     A manifest that was made is removed too. The disk may be full, for one.
     """
@@ -165,7 +165,7 @@ def new_folder(path: str) -> Iterator[None]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Writes a file whose place was checked, with the folders above it; whole or not at all.
+    """Write a file whose place was checked, with the folders above it; whole or not at all.
 
     Raises:
         BadInput: something else has come there meanwhile.
@@ -176,7 +176,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def _check_parent(path: str, flag: str) -> None:
-    """Refuses a local path whose nearest existing folder cannot take a new entry."""
+    """Refuse a local path whose nearest existing folder cannot take a new entry."""
     parent = os.path.dirname(os.path.abspath(path))
     while True:
         info = paths.stat_or_none(parent)
@@ -190,7 +190,7 @@ def _check_parent(path: str, flag: str) -> None:
 
 
 def _real(path: str) -> str:
-    """Returns one name per place, without a slash at its end."""
+    """Return one name per place, without a slash at its end."""
     if storage.is_remote(path):
         return path.rstrip("/")
     return os.path.realpath(os.path.expanduser(path)).rstrip("/")

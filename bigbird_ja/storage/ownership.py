@@ -144,7 +144,7 @@ class Owned:
 
     @property
     def files(self) -> Collection[str]:
-        """Names of the files that are ours, relative to the folder."""
+        """Name of the files that are ours, relative to the folder."""
         return self._manifest.files.keys()
 
     def states(self, name: str, made: Made) -> bool:

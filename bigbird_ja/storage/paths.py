@@ -38,24 +38,24 @@ class Stat:
 
 
 def crc32c_text(data: bytes) -> str:
-    """Computes the CRC-32C in base64, big-endian, as object metadata states it."""
+    """Compute the CRC-32C in base64, big-endian, as object metadata states it."""
     import google_crc32c
 
     return encode_crc32c(google_crc32c.value(data))
 
 
 def encode_crc32c(value: int) -> str:
-    """Encodes a CRC-32C as object metadata states it."""
+    """Encode a CRC-32C as object metadata states it."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 def is_remote(path: str) -> bool:
-    """Checks whether `path` is on a bucket."""
+    """Check whether `path` is on a bucket."""
     return path.startswith(SCHEME)
 
 
 def split_remote(path: str) -> tuple[str, str]:
-    """Splits `gs://bucket/name`; the name is "" for the bucket itself.
+    """Split `gs://bucket/name`; the name is "" for the bucket itself.
 
     Raises:
         BadInput: no bucket.
@@ -67,7 +67,7 @@ def split_remote(path: str) -> tuple[str, str]:
 
 
 def join(base: str, *names: str) -> str:
-    """Joins `base/name/...`, on disk or on a bucket, so that the result stays inside `base`.
+    """Join `base/name/...`, on disk or on a bucket, so that the result stays inside `base`.
 
     Names come from manifests, listings and archives, so none may climb out.
 
@@ -82,7 +82,7 @@ def join(base: str, *names: str) -> str:
 
 
 def check_inside(name: str) -> str:
-    """Returns `name` if it is relative and stays in the directory that it is joined to.
+    """Return `name` if it is relative and stays in the directory that it is joined to.
 
     Raises:
         BadInput: it does not.
@@ -94,19 +94,19 @@ def check_inside(name: str) -> str:
 
 
 def directory_of(path: str) -> str:
-    """Returns the directory that holds `path`; "." for a bare name."""
+    """Return the directory that holds `path`; "." for a bare name."""
     if is_remote(path):
         return SCHEME + posixpath.dirname(path.removeprefix(SCHEME))
     return os.path.dirname(path) or "."
 
 
 def base_name(path: str) -> str:
-    """Returns the last part of `path`."""
+    """Return the last part of `path`."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def check_name(path: str, flag: str) -> None:
-    """Refuses what cannot be the name of a file or folder, on disk or on gs://.
+    """Refuse what cannot be the name of a file or folder, on disk or on gs://.
 
     Args:
         path: as the user gave it.
@@ -130,7 +130,7 @@ def check_name(path: str, flag: str) -> None:
 
 
 def check_input_file(path: str, flag: str) -> None:
-    """Refuses a path that cannot be read as a file.
+    """Refuse a path that cannot be read as a file.
 
     On gs:// only the name is checked: reading the object shows the other problems.
 
@@ -145,7 +145,7 @@ def check_input_file(path: str, flag: str) -> None:
 
 
 def is_file(path: str, flag: str, advice: str) -> bool:
-    """Checks for a regular file at a local path; False where nothing is.
+    """Check for a regular file at a local path; False where nothing is.
 
     Raises:
         BadInput: a folder, or as of `refuse_special`, with `advice`.
@@ -160,7 +160,7 @@ def is_file(path: str, flag: str, advice: str) -> bool:
 
 
 def stat_or_none(path: str) -> os.stat_result | None:
-    """Returns `stat` of a local path; None where nothing is."""
+    """Return `stat` of a local path; None where nothing is."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -168,7 +168,7 @@ def stat_or_none(path: str) -> os.stat_result | None:
 
 
 def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> None:
-    """Refuses a FIFO, a socket or a device, given its `stat`.
+    """Refuse a FIFO, a socket or a device, given its `stat`.
 
     Raises:
         BadInput: it is one.
@@ -178,7 +178,7 @@ def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> N
 
 
 def check_size(path: str, size: int, limit: float) -> None:
-    """Refuses a file that is too large to be what it was taken for.
+    """Refuse a file that is too large to be what it was taken for.
 
     Raises:
         BadInput: `size` bytes are more than `limit`.
@@ -189,5 +189,5 @@ def check_size(path: str, size: int, limit: float) -> None:
 
 
 def refusal(path: str, flag: str, reason: str) -> BadInput:
-    """Returns the exception whose line is the flag, the path and the reason."""
+    """Return the exception whose line is the flag, the path and the reason."""
     return BadInput(f"{flag} {path}: {reason}".lstrip())

@@ -90,13 +90,13 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
 
 
 def read_losses(model_dir: str) -> dict[int, float]:
-    """Reads the loss of each logged step."""
+    """Read the loss of each logged step."""
     lines = run_log.read_metrics(model_dir)
     return {line["step"]: line["loss"] for line in lines if line["loss"] is not None}
 
 
 def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
-    """Prints the losses of the steps that were made twice: before the kill, and after the resume.
+    """Print the losses of the steps that were made twice: before the kill, and after the resume.
 
     Args:
         model_dir: of the run, resumed and finished.

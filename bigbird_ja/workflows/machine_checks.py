@@ -80,7 +80,7 @@ def _room() -> Iterator[Check]:
 
 
 def _engines() -> Iterator[Check]:
-    """Checks each engine and finds the devices that it would train on."""
+    """Check each engine and finds the devices that it would train on."""
     from bigbird_ja.train.engines import devices
     from bigbird_ja.train.engines.choose import has_estimator
 

@@ -21,7 +21,7 @@ from bigbird_ja.process.errors import of_reason
 def run_command(
     arguments: Sequence[str], kill_when: Callable[[], bool] | None = None
 ) -> dict[str, Any]:
-    """Runs one command as a user would, shows its output, and returns its `--json` results.
+    """Run one command as a user would, show its output, and return its `--json` results.
 
     Args:
         arguments: of the command line.
