@@ -12,8 +12,8 @@ from msgspec import Meta
 
 from bigbird_ja.plan import estimate
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import checkpoints, records
 from bigbird_ja.run import log as run_log
+from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, StoredFile
 from bigbird_ja.storage import decode
 from bigbird_ja.train import hf_folder

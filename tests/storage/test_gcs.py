@@ -135,10 +135,10 @@ def test_many_transfers_end_with_one_cause(bucket, fake_gcs, tmp_path, monkeypat
     assert len(fake_gcs.names(bucket.removeprefix("gs://"))) < 100
 
 
-CHUNK = 512 << 10  # of these tests, for speed
+SHORT_CHUNK = 512 << 10  # of these tests, for speed
 
 
-SMALL, LARGE = os.urandom(100_000), os.urandom(CHUNK + 1000)  # one request; two pieces
+SMALL, TWO_CHUNKS = os.urandom(100_000), os.urandom(SHORT_CHUNK + 1000)  # one request; two pieces
 
 
 def _download(base, scratch):
@@ -147,12 +147,12 @@ def _download(base, scratch):
     except Exception:
         assert not os.path.exists(f"{scratch}/target")
         raise
-    assert storage.read_bytes(f"{scratch}/target") == LARGE
+    assert storage.read_bytes(f"{scratch}/target") == TWO_CHUNKS
 
 
 def _stream(base, scratch):
     with storage.open_read(f"{base}/f") as file:
-        assert file.read() == LARGE
+        assert file.read() == TWO_CHUNKS
 
 
 def _delete_if(base, scratch):
@@ -173,9 +173,9 @@ def _swap(base, scratch):
 # Operation -> the object before, the object after (None: none), what it does and checks.
 OPERATIONS = {
     "write small": (None, SMALL, lambda base, s: storage.write_bytes(f"{base}/f", SMALL)),
-    "write large": (None, LARGE, lambda base, s: storage.write_bytes(f"{base}/f", LARGE)),
-    "download": (LARGE, LARGE, _download),
-    "stream": (LARGE, LARGE, _stream),
+    "write large": (None, TWO_CHUNKS, lambda base, s: storage.write_bytes(f"{base}/f", TWO_CHUNKS)),
+    "download": (TWO_CHUNKS, TWO_CHUNKS, _download),
+    "stream": (TWO_CHUNKS, TWO_CHUNKS, _stream),
     "read": (SMALL, SMALL, lambda base, s: storage.read_bytes(f"{base}/f") == SMALL),
     "list": (SMALL, SMALL, lambda base, s: storage.list_files(base) == ["f"]),
     "exists": (SMALL, SMALL, lambda base, s: storage.exists(f"{base}/f")),
@@ -272,7 +272,7 @@ def test_a_fault_is_survived_or_ends_with_its_cause(
     operation, rules, ends, bucket, fake_gcs, tmp_path, monkeypatch
 ):
     """Survived: the work is done and the object is what it must be. Ended: the object is named."""
-    monkeypatch.setattr(gcs, "CHUNK", CHUNK)
+    monkeypatch.setattr(gcs, "CHUNK", SHORT_CHUNK)
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", 256 << 10)
     before, after, act = operation
     # A lasting fault is waited out in full.
