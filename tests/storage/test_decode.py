@@ -129,7 +129,7 @@ def test_no_text_ends_in_anything_but_a_value_or_one_line(text):
         assert "\n" not in str(error)
 
 
-_META = checkpoints.Meta(
+_META = CheckpointMeta(
     3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")}
 )
 
@@ -161,11 +161,7 @@ READERS = {  # by the file's name: what it must hold, a sample, and what reads i
     "events.jsonl": (records.EventRecord, _EVENT, run_log.read_events),
     "metrics.jsonl": (records.MetricsRecord, _STEP, run_log.read_metrics),
     "eval.jsonl": (records.Evaluation, fake_run.evaluation(5), _evaluations),
-    "model.ckpt-3.json": (
-        checkpoints.Meta,
-        asdict(_META),
-        lambda f: CheckpointStore(f).read_meta(3),
-    ),
+    "model.ckpt-3.json": (CheckpointMeta, asdict(_META), lambda f: CheckpointStore(f).read_meta(3)),
     "x.json": (estimate.Results, _RATES, lambda f: estimate.load_results(f"{f}/x.json")),
     "config.json": (hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config),
 }
