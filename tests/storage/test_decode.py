@@ -15,6 +15,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, StoredFile
+from bigbird_ja.run.checkpoints import Meta as CheckpointMeta
 from bigbird_ja.storage import decode
 from bigbird_ja.train import hf_folder
 from tests.report import fake_run
