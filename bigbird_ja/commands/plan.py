@@ -1,28 +1,28 @@
-"""Print tokens, steps, hours and money, before anything is rented.
+"""Estimate tokens, steps, hours and cost, before anything is rented.
 
   bigbird-ja plan --config base-4096 --data_dir gs://MY-BUCKET/data
   bigbird-ja plan --config base-4096 --preflight slices.json
   bigbird-ja plan --config modernbert-1024 --config modernbert-8192
   bigbird-ja plan --config continue-8192 --init_from encoder --max_cost 5
 
-Reads a config and, where given, the config.json of --init_from, a data set's manifest, `preflight
---output` figures and a table of prices. Writes nothing. Takes a second.
+Reads a config and, if given, the config.json of --init_from, a data set's manifest, results of
+`preflight --output` and a table of prices. Writes nothing. Takes a second.
 
-Several --config are runs one after the other, each from the weights of the one before, with a
-table of the sum. --data_dir and --preflight then are given once for each, in order, or not at all.
-With --init_from all have the sizes of that encoder. --max_cost also shows how many steps, tokens
-and epochs that money buys on each machine.
+Several --config are successive runs, each from the weights of the one before; the table shows their
+sum. --data_dir and --preflight are then given once for each, in the same order, or not at all. With
+--init_from all runs have the sizes of that encoder. --max_cost also shows how many steps, tokens
+and epochs that budget pays for on each machine.
 
-Hours are of rented time with saves, restarts and the work that preemptions repeat. The rate of
-training is by machine code (v5e, v6e), as far as real chips reached it in steps of others
-(docs/lab/clock.md), elsewhere by the compiler's priced cycles; the table says which, and gives the
-interval. Money is of the machine alone: what a base model stores costs less than a dollar a month,
-and traffic within a region nothing.
+Hours are rented time, including saves, restarts and work that is repeated after preemptions. The
+training rate is estimated from machine code (v5e, v6e), scaled by how close published runs on real
+chips came (docs/lab/clock.md), or else from the compiler's priced cycles; the table says which, and
+shows the interval. Costs are the machine's only: the storage of a base model costs less than a
+dollar a month, and traffic within a region is free.
 
 Compares one machine of each TPU from v2 to v7x, every slice in --preflight, and the free machines
-of Kaggle and Colab. Zones are those that `launch` tries by default: in the region and on the
-continent of --data_dir, without it in the US, since traffic from another continent costs more than
-a cheaper zone there saves. A price is that of the dearest of them.
+of Kaggle and Colab. Zones are those that `launch` tries by default: the region and the continent of
+--data_dir, or the US without it, since traffic from another continent costs more than a cheaper
+zone saves. The price is that of the most expensive of them.
 """
 
 from __future__ import annotations
@@ -62,17 +62,28 @@ def define_flags(flags: Flags) -> None:
     flags.path("data_dir", "Data set of `make-data`, one for each --config.", many=True, none=guess)
     flags.path(
         "init_from",
-        "Hugging Face folder as of `pretrain --init_from`: its sizes replace the config's.",
+        "Hugging Face folder to start from, as in `pretrain`: its sizes replace the config's.",
     )
     flags.setting("training.num_train_steps")
-    alone, usual = "Compares only these: v5e-8, v5e-32.", "one machine of each TPU"
+    alone, usual = (
+        "Accelerator type to compare, such as v5e-8 or v5e-32 (repeatable).",
+        "one machine of each TPU",
+    )
     flags.text("accelerator_type", alone, many=True, none=usual)
-    rates = "FILE of `preflight --output`, one for each --config: rates from the real compiler."
+    rates = (
+        "Results of `preflight --output`, one file for each --config: rates from the real compiler."
+    )
     flags.path("preflight", rates, many=True)
-    flags.path("price_file", "YAML file over the built-in table of prices.")
-    budget = "Budget: the table shows what it buys."
+    flags.path("price_file", "YAML file that overrides built-in prices.")
+    budget = "Budget; a table shows the steps that it pays for."
     flags.number("max_cost", None, budget, unit="US dollars", low=0.01, high=1e9, none="no budget")
-    flags.number("preemptions_per_hour", 0.25, "Of a spot machine.", low=0.0, high=1000)
+    flags.number(
+        "preemptions_per_hour",
+        0.25,
+        "Expected preemptions of a spot machine per hour.",
+        low=0.0,
+        high=1000,
+    )
 
 
 def run(args: Args) -> dict[str, Any]:

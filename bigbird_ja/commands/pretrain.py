@@ -5,11 +5,10 @@ r"""Train or resume, on CPU, GPU or TPU.
 
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
-Running the same command again continues where the last checkpoint was saved, also without --config,
-and then with what --set changes of `training`; on finished work it says so. SIGTERM, SIGHUP,
-Ctrl-C, --max_train_minutes and a standard error that closes save first (status 75). The tiny preset
-takes minutes on two CPU cores, the base one 7.0 hours on a v5e-8: `bigbird-ja plan` says how long
-and how much.
+Rerun the same command to resume from the last checkpoint; --config may be left out, and --set may
+change settings of `training`. A finished run says so. SIGTERM, SIGHUP, Ctrl-C, --max_train_minutes
+and a closed standard error save first and exit with status 75. The preset tiny-cpu takes minutes on
+two CPU cores, base-4096 7.0 hours on a v5e-8; `bigbird-ja plan` estimates time and cost.
 """
 
 from __future__ import annotations
@@ -62,39 +61,39 @@ def define_flags(flags: Flags) -> None:
     flags.choice(
         "engine",
         ("auto", "estimator", "pjrt"),
-        "What runs the step: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3), or JAX's runtime"
-        " (CPU, GPU, any TPU). auto takes TPUEstimator on a TPU v2 or v3 with TensorFlow 2.15, else"
-        " JAX's runtime. It says which and why.",
+        "Engine that runs the step. estimator: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3);"
+        " pjrt: JAX's runtime (CPU, GPU, any TPU). auto: estimator on a TPU v2 or v3 with"
+        " TensorFlow 2.15, else pjrt; the log states the choice and the reason.",
     )
-    flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
+    flags.switch("use_tpu", "Trains on a TPU instead of CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
-    wait = "How long processes that train together wait for each other at the start (docs/pods.md)."
-    flags.integer("pod_wait_seconds", 300, wait, low=1, high=86_400)
+    wait = "Maximum wait at the start for the other processes of a pod (docs/pods.md)."
+    flags.integer("pod_wait_seconds", 300, wait, unit="seconds", low=1, high=86_400)
     flags.path(
         "init_from",
-        "Parameters to start from: a Hugging Face folder or its name on the Hub, a MODEL_DIR of"
-        " ours, or Google's BigBird TensorFlow checkpoint. Not for resuming, which needs no flag.",
+        "Initial weights: a Hugging Face folder or its name on the Hub, a MODEL_DIR of bigbird-ja,"
+        " or Google's BigBird TensorFlow checkpoint. Resuming needs no flag.",
     )
     flags.number(
         "max_train_minutes",
         None,
-        "Save and stop (status 75) this many minutes after the command started,"
-        " start-up and compilation included: for a session that ends by the clock.",
+        "Saves and stops (status 75) this many minutes after the command started, start-up and"
+        " compilation included.",
         unit="minutes",
         low=0.01,
         high=1e6,
         none="until training.num_train_steps",
     )
-    evaluates = "train_and_eval also evaluates every training.eval_every_steps steps."
+    evaluates = "Mode. train_and_eval also evaluates every training.eval_every_steps steps."
     flags.choice("mode", ("train", "train_and_eval"), evaluates)
-    moved = "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one."
+    moved = "Moves an existing run to MODEL_DIR.replaced-N and starts a new one."
     flags.switch("overwrite", moved)
     flags.text(
         "profile_steps",
-        "FIRST-LAST, such as 100-110: steps to profile, for TensorBoard's profile plug-in and"
-        " xprof, into MODEL_DIR/plugins/profile.",
+        "Steps to profile, as FIRST-LAST, such as 100-110; TensorBoard's profile plug-in and xprof"
+        " show MODEL_DIR/plugins/profile.",
     )
-    flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
+    flags.switch("wandb", "Also logs to Weights & Biases, which must be installed.")
 
 
 def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:

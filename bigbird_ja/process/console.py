@@ -1,4 +1,4 @@
-"""Prints what people read while they wait: progress with rate and ETA, log lines, tables, units."""
+"""Output for users: progress with rate and ETA, log lines, tables, units."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _tqdm() -> Any:
 
 
 class LiveLine:
-    """Shows one line that is overwritten at the bottom of a terminal, cut to its width.
+    """Line at the bottom of a terminal that is overwritten, cut to the terminal's width.
 
-    `log` puts its messages above it. Elsewhere (a file, a pipe) each text is a line of its own.
+    `log` prints its messages above it. In a file or a pipe each text is a line of its own.
 
     Args:
-        stream: standard error by default.
+        stream: text stream; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -40,7 +40,7 @@ class LiveLine:
         self._bar: Any = None
 
     def show(self, text: str) -> None:
-        """Write the text in place of the one before."""
+        """Replace the line's text."""
         if not self.is_terminal:
             print(text, file=self._stream, flush=True)
             return
@@ -50,14 +50,14 @@ class LiveLine:
         self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """End the line: later output stands below it."""
+        """End the line; later output is printed below it."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
 
 def is_line_shown() -> bool:
-    """Check whether a line is on the terminal that a message must not be appended to."""
+    """Tell whether a progress line is on the terminal, which a message must not be appended to."""
     tqdm = sys.modules.get("tqdm.std")
     return bool(tqdm and tqdm.tqdm._instances)
 
@@ -66,9 +66,9 @@ class Progress:
     """Progress bar of tqdm, with rate and ETA; outside a terminal a line every few seconds.
 
     Args:
-        total: units to do; 0 if unknown.
-        unit: "documents", "shards", ...; "B" prints human sizes.
-        stream: standard error by default.
+        total: number of units; 0 if unknown.
+        unit: "documents", "shards", ...; "B" prints sizes in bytes.
+        stream: text stream; standard error by default.
     """
 
     def __init__(self, total: int, unit: str, stream: TextIO | None = None) -> None:
@@ -117,7 +117,7 @@ class _Lines:
 
 
 def log(message: str, stream: TextIO | None = None) -> None:
-    """Print one line on standard error, above a progress line, with credentials masked."""
+    """Print a message on standard error, above a progress line, with credentials masked."""
     stream = stream or sys.stderr
     message = "\n".join(map(printable, redact(message).split("\n")))
     shown = _tqdm().external_write_mode(stream) if is_line_shown() else contextlib.nullcontext()
@@ -127,7 +127,7 @@ def log(message: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
-    """Log what the block does, and every so many seconds how long it has taken so far."""
+    """Log the task of the block, and every `seconds` how long it has taken so far."""
     start, done = time.monotonic(), threading.Event()
 
     def remind() -> None:
@@ -147,7 +147,7 @@ def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) 
 def printable(text: str) -> str:
     """Escape control characters, invisible ones that reorder text, and lone surrogates.
 
-    Text of a file or a service becomes one line that cannot command the terminal.
+    So text of a file or a service cannot control the terminal.
     """
     if text.isprintable():
         return text
@@ -167,7 +167,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
-    """Align columns: numbers to the right, text to the left; full-width characters count two."""
+    """Format a table: numbers to the right, text to the left; full-width characters count two."""
     texts = [list(header), *[[_cell(value) for value in row] for row in rows]]
     widths = [max(display_width(row[i]) for row in texts) for i in range(len(header))]
     right = [

@@ -19,8 +19,8 @@ from testkit import ROOT, any_command, command_line, prepared
 class Listening(StopRequest):
     """A request that records its messages, and when it wanted to end the process."""
 
-    def __init__(self, patience=60.0):
-        super().__init__(self._record, self._left, patience)
+    def __init__(self, timeout=60.0):
+        super().__init__(self._record, self._left, timeout)
         self.logged = []
         self.last_words = []
         self.was_asked, self.has_left = threading.Event(), threading.Event()
@@ -39,7 +39,7 @@ def send(number):
 
 
 def test_without_an_answer_an_urgent_request_leaves_by_itself():
-    with Listening(patience=0.05) as stop:
+    with Listening(timeout=0.05) as stop:
         stop.ask("a limit", is_urgent=False)
         assert stop.is_set() and not stop.has_left.wait(0.3)
         send(signal.SIGTERM)
@@ -48,7 +48,7 @@ def test_without_an_answer_an_urgent_request_leaves_by_itself():
 
 
 def test_an_answer_gives_it_the_time_to_save():
-    with Listening(patience=0.3) as stop:
+    with Listening(timeout=0.3) as stop:
         send(signal.SIGTERM)
         assert stop.was_asked.wait(10) and stop.is_set() and stop.name == "SIGTERM"
         send(signal.SIGTERM)
