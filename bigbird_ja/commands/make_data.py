@@ -117,7 +117,7 @@ def run(args: Args) -> dict[str, Any]:
         else None,
     )
     if request.spec.strip_markers and args.strip_markers is None:
-        log("the tokenizer has no pieces for Wiki40b's markers: they are taken out of the text")
+        log("the tokenizer has no tokens for Wiki40b's markers: they are removed from the text")
     manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{args.output_dir} is finished already: nothing to do")

@@ -64,7 +64,7 @@ def run(args: Args) -> dict[str, Any]:
             **figures,
         )
         print(
-            f"wrote {files.model}: {record.vocab_size:,} pieces,"
+            f"wrote {files.model}: {record.vocab_size:,} tokens,"
             f" {record.characters_per_token} characters per token,"
             f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
         )

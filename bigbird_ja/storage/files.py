@@ -43,7 +43,7 @@ def place_of(path: str) -> Disk | Bucket:
 
 
 def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """Make a function of a method of both places: it finds the place by the path."""
+    """Return a function that calls the method of the disk or the bucket that the path is on."""
 
     @functools.wraps(method)
     def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -90,23 +90,23 @@ def write_text(path: str, text: str) -> None:
 
 
 def create_exclusive(path: str, data: bytes) -> bool:
-    """Create a file; False where it exists. For leases and ownership manifests."""
+    """Create a file, and return True; return False if it exists."""
     return replace_if(path, data, "") is not None
 
 
 def list_files(directory: str) -> list[str]:
-    """List the names in `Disk.list_stats`."""
+    """List the names of the files in a directory, as `Disk.list_stats` does."""
     return list(list_stats(directory))
 
 
 def make_directory(path: str) -> None:
-    """Create a directory and its parents on disk; nothing to do on a bucket."""
+    """Create a directory and its parents on disk; do nothing on a bucket."""
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
 
 
 def fetch(path: str, directory: str) -> str:
-    """Return a local path of the file; of a bucket, that of a copy in `directory`."""
+    """Return a local path of the file: its own, or that of a copy in `directory`."""
     if not is_remote(path):
         return path
     target = os.path.join(directory, base_name(path))
@@ -138,20 +138,20 @@ def free_name(path: str) -> str:
 
 
 def bucket_location(path: str) -> str | None:
-    """Return the region in lower case, or None on disk and where it may not be asked."""
+    """Return the bucket's region in lower case; None on disk or without the permission to ask."""
     return _bucket().location(path) if is_remote(path) else None
 
 
 def delete_many(paths: Iterable[str]) -> None:
-    """Remove files, several at a time; missing ones are fine."""
+    """Delete files, several at a time; missing ones are ignored."""
     run_all([partial(delete, path) for path in paths])
 
 
 def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
-    """Run `tasks` in threads; raises the first failure after those in flight have ended.
+    """Run `tasks` in threads; raise the first failure after those in flight have ended.
 
-    The client library's `transfer_manager` is not used: after a failure it waits for all the
-    others, and it does not verify a download that was resumed.
+    The client library's `transfer_manager` is not used: after a failure it waits for all other
+    tasks, and it does not verify a resumed download.
     """
     with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
         for _ in pool.map(lambda task: task(), tasks):  # an error cancels those that wait

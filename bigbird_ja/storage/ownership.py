@@ -144,7 +144,7 @@ class Owned:
 
     @property
     def files(self) -> Collection[str]:
-        """Name of the files that are ours, relative to the folder."""
+        """Names of the files that are ours, relative to the folder."""
         return self._manifest.files.keys()
 
     def states(self, name: str, made: Made) -> bool:
@@ -223,7 +223,7 @@ class Owned:
         """Move files of ours to the folder PATH.replaced-N, with a manifest; return its path.
 
         Args:
-            names: in this order; the first one alone, before all others.
+            names: names of files, in this order; the first is moved before all others.
         """
         existing = self._existing(set(self.files))
         first, *others = [name for name in names if name in existing] or [""]
