@@ -192,10 +192,15 @@ def adopted_settings(
         data_dir: of the data set.
 
     Raises:
-        BadInput: the folder's model is none that a run can start from, or the data set was made
-            with another tokenizer than the folder's.
+        BadInput: nothing there, no weights, a model that no run can start from, or a data set that
+            was made with another tokenizer than the folder's.
     """
     if not state_dict.has_weights(source):
+        if run is None and stated_settings(source):
+            raise BadInput(
+                f"--init_from {source}: config.json without weights (model.safetensors or"
+                " pytorch_model.bin): copy the whole folder"
+            )
         return []
     if run is not None:
         known, where = dataclasses.asdict(run.model), "the run"
