@@ -14,19 +14,15 @@ two CPU cores, base-4096 7.0 hours on a v5e-8; `bigbird-ja plan` estimates time 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import resolve
 from bigbird_ja.process import streams
-from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override, echo_settings
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
@@ -35,20 +31,12 @@ from bigbird_ja.settings.values import flatten
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.train.engines.choose import Choice
     from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.run_dir import RunDir
 
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
 SETTINGS = used_by("pretrain")
-_CORE_FLOPS = 50e9  # a second, of one core of a CPU: few reach as much with float32
-_LONG_DAYS = 30  # on a CPU, from which a run is warned of
-# Tokens until small models of real text left the plateau of frequencies (docs/lab/recipe.md): with
-# learned positions and normal first values, and otherwise.
-_PLATEAU = (4_000_000, 600_000)
-_MOST_PROFILED = 1000  # steps: a TPU's profile has some megabytes for each
-_SMALL = 256  # the largest hidden size that `plateau` speaks of
 
 
 def define_flags(flags: Flags) -> None:
@@ -123,6 +111,8 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
     from bigbird_ja.train import hosts
     from bigbird_ja.train.engines.choose import choose
     from bigbird_ja.train.job import Job
+    from bigbird_ja.train.notices import cpu_warning
+    from bigbird_ja.train.profile import read_profile_steps
     from bigbird_ja.train.run_dir import RunDir
 
     if args.init_from:
@@ -172,6 +162,7 @@ def _settings(
     from bigbird_ja.data import check
     from bigbird_ja.model import pattern
     from bigbird_ja.train.hf_folder import adopted_settings, attention_notice
+    from bigbird_ja.train.notices import plateau
 
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
@@ -199,57 +190,6 @@ def _settings(
     warnings = config_warnings(config, not args.init_from, overrides, manifest)
     notices += [f"warning: {warning}" for warning in warnings]
     return config, overrides, manifest, guard, notices
-
-
-def plateau(config: Config, data: Data) -> str | None:
-    """Return a notice about the unigram plateau of a small model trained from scratch, or None."""
-    model, training = config.model, config.training
-    if model.hidden_size > _SMALL:
-        return None
-    tokens = _PLATEAU[model.architecture == "modernbert" or model.initializer == "subspaces"]
-    steps = tokens // (training.global_batch_size * data.seq_length)
-    end = "" if steps < training.num_train_steps else "; this run ends before that"
-    return (
-        f"what to expect: the loss first falls to what token frequencies alone give; until about"
-        f" step {steps:,} ({tokens / 1e6:g} M tokens) little more is learned{end}"
-        " (docs/lab/recipe.md)"
-    )
-
-
-def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
-    """Word what a CPU would take for the whole run, where that is over `_LONG_DAYS`."""
-    from bigbird_ja.model.params import model_flops
-    from bigbird_ja.train.engines import devices
-
-    is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()
-    if engine.use_tpu or is_gpu:
-        return None
-    cores = (os.cpu_count() or 1) * engine.processes
-    step = model_flops(config, data, config.training.global_batch_size)
-    seconds = config.training.num_train_steps * step / (cores * _CORE_FLOPS)
-    if seconds < _LONG_DAYS * 86_400:
-        return None
-    return (
-        f"a model of this size on a CPU: about {human_time(seconds)} for"
-        f" {config.training.num_train_steps:,} steps ({cores} cores of {_CORE_FLOPS / 1e9:g}"
-        " GFLOP/s, assumed): `bigbird-ja plan` shows machines for it"
-    )
-
-
-def read_profile_steps(text: str, total: int) -> range:
-    """Read the value of `--profile_steps`, such as "100-110", both steps included.
-
-    Raises:
-        BadInput: another form, or steps that the run does not have.
-    """
-    match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
-    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not 1 <= first <= last <= total or last - first >= _MOST_PROFILED:
-        raise BadInput(
-            f"--profile_steps {text}: give the first and the last step, such as 100-110, from 1 to"
-            f" {total} (training.num_train_steps), and {_MOST_PROFILED:,} steps at most"
-        )
-    return range(first, last + 1)
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from bigbird_ja.commands.pretrain import read_profile_steps
 from bigbird_ja.preflight import figures
-from bigbird_ja.train.profile import Profile
+from bigbird_ja.train.profile import Profile, read_profile_steps
 
 
 def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket, tmp_path):
