@@ -133,22 +133,22 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     """Read one config, with its data set or an estimate of one; return the run and its results."""
     from bigbird_ja.accelerators import environment
     from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.huggingface import run_settings
     from bigbird_ja.plan import estimate
-    from bigbird_ja.train import hf_folder
 
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
     data: Data
     if args.data_dir:
         place = args.data_dir[number]
         data = manifest_lib.load(place)
-        adopted = hf_folder.adopted_settings(source, None, data, place) if source else []
+        adopted = run_settings.adopted_settings(source, None, data, place) if source else []
         config, overrides = resolve(args, adopted, name)
         config = fit_to_data(config, data, overrides, place)
         for line in decided_by_data(overrides, data):
             log(line)
         sequences, assumption = sum(shard.records for shard in data.train_shards), None
     else:
-        adopted = hf_folder.stated_settings(source) if source else []
+        adopted = run_settings.stated_settings(source) if source else []
         config, overrides = resolve(args, adopted, name)
         data = requested_data(config)
         config = fit_to_data(config, data, overrides)

@@ -2,7 +2,7 @@
 
 import os
 
-from bigbird_ja.model.params import model_flops
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import human_time
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config

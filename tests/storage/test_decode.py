@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
+from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.plan import estimate
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
@@ -17,7 +18,6 @@ from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, StoredFile
 from bigbird_ja.run.checkpoints import Meta as CheckpointMeta
 from bigbird_ja.storage import decode
-from bigbird_ja.train import hf_folder
 from tests.report import fake_run
 
 
@@ -164,7 +164,7 @@ READERS = {  # by the file's name: what it must hold, a sample, and what reads i
     "eval.jsonl": (records.Evaluation, fake_run.evaluation(5), _evaluations),
     "model.ckpt-3.json": (CheckpointMeta, asdict(_META), lambda f: CheckpointStore(f).read_meta(3)),
     "x.json": (estimate.Results, _RATES, lambda f: estimate.load_results(f"{f}/x.json")),
-    "config.json": (hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config),
+    "config.json": (hf_config.FolderConfig, {"model_type": "big_bird"}, hf_config.read_config),
 }
 
 
