@@ -69,7 +69,7 @@ class Bounds:
     @cached_property
     def other(self):
         """The record of the second supervisor."""
-        changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.5}
+        changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.25}
         return replace(self.run, **changed) if self.changes else self.run
 
     @cached_property

@@ -127,6 +127,7 @@ class Trainer:
             lambda **fields: self.recorder.event("profiled", **fields),
         )
         self.logged = self.resumption.step  # the last step that was
+        self.is_new = self.resumption.checkpoint is None
         self.has_begun = False  # the engine has accepted the run: its files stay
 
     def run(self) -> dict[str, Any]:
@@ -147,10 +148,12 @@ class Trainer:
             if is_past or not self.evaluations.is_due(self.total):
                 is_new = not is_past and not self.run_dir.is_recorded_as_finished()
                 return self._ended("finished", is_new)
-        with self._recorded_failure(is_new=self.resumption.checkpoint is None):
-            self.recorder.started(self.warm_start.record if self.warm_start else None)
+        with self._recorded_failure():
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
+            # The files of a run that continues stay as they are until the engine has accepted it.
+            if self.is_new or stops_now:
+                self.recorder.started(self.warm_start.record if self.warm_start else None)
             reason = "interrupted" if stops_now else self._train()
         self.stop.answered()
         return self._ended(reason)
@@ -173,6 +176,8 @@ class Trainer:
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
                 self.has_begun = True
+                if not self.is_new:
+                    self.recorder.started(None)
                 self.recorder.open_board()
                 self.deps.mark("session")
                 self.watchdog.tick()
@@ -324,10 +329,11 @@ class Trainer:
         return self.recorder.results(reason)
 
     @contextlib.contextmanager
-    def _recorded_failure(self, is_new: bool = False) -> Iterator[None]:
+    def _recorded_failure(self) -> Iterator[None]:
         """Record an exception and re-raise it as CommandError.
 
-        If the engine refuses a new run before its first step, the run's files are removed instead.
+        If the engine refuses a run before its first step, nothing is recorded, and the files of a
+        new run are removed.
         """
         try:
             with errors.mid_run():
@@ -338,9 +344,9 @@ class Trainer:
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"
             self.pod.fail(reason, str(known or error))
-            is_untouched = is_new and not self.has_begun
-            if isinstance(known, (errors.BadInput, errors.OutOfMemory)) and is_untouched:
-                if self.pod.is_writer:
+            refusals = (errors.BadInput, *([errors.OutOfMemory] if self.is_new else []))
+            if isinstance(known, refusals) and not self.has_begun:
+                if self.is_new and self.pod.is_writer:
                     self.run_dir.remove_new_files()
                 raise known from error
             self.recorder.ended(reason, known or error)

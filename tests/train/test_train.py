@@ -144,6 +144,21 @@ def training(tmp_path, monkeypatch):
     return Training(tmp_path, monkeypatch)
 
 
+def test_a_run_that_the_engine_refuses_to_continue_stays_as_it_is(training, monkeypatch):
+    with pytest.raises(Interrupted):
+        training.run(stop_at=9)
+    before = {path: path.read_bytes() for path in Path(training.model_dir).rglob("*.*")}
+
+    def refuse(self):
+        self.begun += 1
+        raise BadInput("no such device")
+
+    monkeypatch.setattr(Numbers, "begin", refuse)
+    with pytest.raises(BadInput, match="no such device"):
+        training.run()
+    assert before == {path: path.read_bytes() for path in Path(training.model_dir).rglob("*.*")}
+
+
 @pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])
 def test_a_run_left_alone(training, ahead, loop):
     training.run(ahead=ahead, loop=loop, evaluates=True)
