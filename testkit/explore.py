@@ -76,7 +76,10 @@ class Bounds:
     def run(self):
         """The record of the first supervisor, at a dollar an hour."""
         return LaunchedRun(
-            *("gs://b", "run", "id-1", "p"),
+            bucket="gs://b",
+            name="run",
+            run_id="id-1",
+            project="p",
             target_step=self.target_step,
             zones=ZONES,
             usd_per_hour=1.0,

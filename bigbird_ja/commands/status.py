@@ -21,8 +21,17 @@ from bigbird_ja.process.console import human_time, table
 from bigbird_ja.process.errors import BadInput
 
 _HEADER = (
-    *("run", "state", "step", "tokens/s", "ETA", "preempted", "failed"),
-    *("TPU h", "$", "TPU", "watched by"),
+    "run",
+    "state",
+    "step",
+    "tokens/s",
+    "ETA",
+    "preempted",
+    "failed",
+    "TPU h",
+    "$",
+    "TPU",
+    "watched by",
 )
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT --name base-1"
 POSITIONAL = "name"

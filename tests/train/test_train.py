@@ -9,7 +9,7 @@ import pytest
 
 from bigbird_ja import evaluation, storage
 from bigbird_ja.data import check
-from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
+from bigbird_ja.process.errors import BadInput, Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
