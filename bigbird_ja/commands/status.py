@@ -2,8 +2,8 @@
 
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
-Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
-TPUs exist, on both services. Shows for each run its state, step, rate, ETA, preemptions and money
+Reads the runs' states, heartbeats and events from the bucket and, with --project, lists the TPUs
+of both services. Shows for each run its state, step, rate, ETA, preemptions and money
 so far; `report` draws its curves. Changes nothing; takes a second or two.
 """
 
