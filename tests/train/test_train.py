@@ -234,6 +234,15 @@ def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(trainin
     assert run_log.read_events(training.model_dir)[-1]["event"] == "finished"
 
 
+def test_an_evaluation_on_other_data_does_not_count(training):
+    ours, training.scores["data_fingerprint"] = training.scores["data_fingerprint"], "other"
+    with pytest.raises(Interrupted):
+        training.run(evaluates=True, stop_at=22)
+    training.scores["data_fingerprint"] = ours
+    training.run(evaluates=True)
+    assert training.evaluated == [20, 22, 30]
+
+
 @pytest.mark.parametrize(
     ("start", "before", "expected"),
     [
