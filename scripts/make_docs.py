@@ -14,10 +14,10 @@ from pathlib import Path
 from absl import flags
 
 from bigbird_ja import cli
-from bigbird_ja.cli import command_flags
-from bigbird_ja.settings import DATA_KEYS
+from bigbird_ja.cli import command_flags, command_help
+from bigbird_ja.settings.data_facts import DATA_KEYS
 from bigbird_ja.settings.option import Setting
-from bigbird_ja.settings.resolve import preset_names, preset_path
+from bigbird_ja.settings.preset_files import preset_names, preset_path
 from bigbird_ja.settings.schema import OPTIONS, Config
 from testkit import ROOT
 
@@ -44,7 +44,7 @@ def _readme(name: str) -> str:
 
 def _index() -> str:
     rows = "\n".join(f"- `{name}`: {what}" for name, what in cli.COMMANDS.items())
-    common = command_flags.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
+    common = command_help.sections(command_flags.flags_of(cli.load_command("sample")))[COMMON]
     return (
         "# Commands\n\nIn the order of use. `bigbird-ja COMMAND --help` explains a command and its"
         " flags, and `make site` builds a page for each.\n\n"
@@ -56,7 +56,7 @@ def _index() -> str:
 def _page(name: str) -> str:
     command = cli.load_command(name)
     summary, _, rest = (command.__doc__ or "").strip().partition("\n")
-    sections = command_flags.sections(command_flags.flags_of(command))
+    sections = command_help.sections(command_flags.flags_of(command))
     sections.pop(COMMON, None)
     told = _paragraphs(rest)
     if not any(part.startswith("```") for part in told):
@@ -82,9 +82,9 @@ def _section(heading: str, listed: list[flags.Flag]) -> str:
     if heading != "Settings":
         return f"## {heading}\n\n{_flag_list(listed)}"
     names = ", ".join(
-        f"`{command_flags.form(one)}` ({command_flags.declared(one).setting})"
+        f"`{command_help.form(one)}` ({command_flags.declared(one).setting})"
         if command_flags.declared(one).setting.partition(".")[2] != one.name
-        else f"`{command_flags.form(one)}`"
+        else f"`{command_help.form(one)}`"
         for one in listed
     )
     return f"## Settings\n\nFlags of [settings](../settings.md): {names}."
@@ -93,9 +93,9 @@ def _section(heading: str, listed: list[flags.Flag]) -> str:
 def _flag_list(listed: list[flags.Flag]) -> str:
     rows = []
     for flag in listed:
-        default = command_flags.default_text(flag)
+        default = command_help.default_text(flag)
         ending = "" if default in ("off", "none", "required") else f" ({default})"
-        rows.append(f"- `{command_flags.form(flag)}`: {command_flags.meaning(flag)}{ending}")
+        rows.append(f"- `{command_help.form(flag)}`: {command_help.meaning(flag)}{ending}")
     return "\n".join(rows)
 
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from bigbird_ja.commands.evaluate import row_name
 from bigbird_ja.data import manifest
 from bigbird_ja.evaluation import load, masked_lm
+from bigbird_ja.evaluation.checkpoints import row_name
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.process import console

@@ -16,7 +16,9 @@ import time
 import types
 
 from bigbird_ja import cli
-from bigbird_ja.process import children, console
+from bigbird_ja.cli import app
+from bigbird_ja.process import cleanup, console
+from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage.disk import scratch_directory
 
 READY = "ready"
@@ -44,7 +46,7 @@ def _forever():
 
 def workers():
     """A pool of two workers with tasks without end."""
-    for _ in children.run_tasks(time.sleep, itertools.repeat(0.1), 2, console.log, (READY,)):
+    for _ in run_tasks(time.sleep, itertools.repeat(0.1), 2, console.log, (READY,)):
         pass
 
 
@@ -71,7 +73,7 @@ def native():
     with (
         scratch_directory(prefix="any-command-") as directory,
         tempfile.NamedTemporaryFile(prefix="any-command-") as beside,
-        children.remove_on_exit(beside.name),
+        cleanup.remove_on_exit(beside.name),
     ):
         library = tempfile.NamedTemporaryFile(prefix="any-command-", delete=False)  # noqa: SIM115
         atexit.register(os.unlink, library.name)  # as TensorFlow does
@@ -97,7 +99,7 @@ def main():
         define_flags=lambda flags: flags.integer("count", 3, ".", low=0, high=100),
         run=lambda args: what(),
     )
-    cli.load_command = lambda name: command  # type: ignore[assignment]
+    app.load_command = lambda name: command  # type: ignore[assignment]
     cli.main(["demo", *sys.argv[2:]])
 
 

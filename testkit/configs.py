@@ -1,6 +1,6 @@
 """Makes the (Config, Data) of a run that has no data set."""
 
-from bigbird_ja.settings import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.schema import Config
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from bigbird_ja.accelerators.measured import LINKS, PRICED_MFU
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import nearest
+from bigbird_ja.settings.suggestions import nearest
 
 _GIB = 1 << 30
 

@@ -1,4 +1,4 @@
-"""Flags of a command: declaration, parsing, help.
+"""Flags of a command: declaration and parsing.
 
 A command declares its flags on a `Flags`; parsing, `--help` and docs/commands follow from that. A
 flag that sets a setting is declared by the setting's key.
@@ -7,7 +7,6 @@ flag that sets a setting is declared by the setting's key.
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 from absl import flags
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.option import Option, in_words, near, suggestion
+from bigbird_ja.settings.option import Option, in_words
 from bigbird_ja.settings.schema import OPTIONS
+from bigbird_ja.settings.suggestions import near, suggestion
 
 Args = flags.FlagValues  # the flags of a command, parsed
 
@@ -30,9 +30,6 @@ _EXPECTED = {
         "a GPU is used without a flag if JAX finds one: `bigbird-ja doctor` shows it",
     ),
 }
-
-_FORMS = {int: "INT", float: "FLOAT", str: "TEXT"}
-_COMMON = ("config", "set", "json", "help")
 
 
 @dataclass(frozen=True)
@@ -282,74 +279,3 @@ def _near(args: flags.FlagValues, name: str) -> str:
         known = [key for key in OPTIONS if key in uses]
         nearest += [f"--set {key}=..." for key in near(name, known)]
     return suggestion(nearest)
-
-
-def command_help(command: Any, name: str) -> str:
-    """Format `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
-
-    Args:
-        command: its module.
-        name: as it is typed.
-    """
-    about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
-    about[0] = f"bigbird-ja {name}: {about[0]}"
-    paragraphs = [text if text.startswith(" ") else textwrap.fill(text, 79) for text in about]
-    lines = ["\n\n".join(paragraphs), "", "Example:", f"  {command.EXAMPLE}"]
-    for heading, listed in sections(flags_of(command)).items():
-        lines += ["", f"{heading}:"]
-        for flag in listed:
-            default = default_text(flag)
-            shown = default if declared(flag).required else f"default: {default}"
-            text = meaning(flag) + (f" ({shown})" if default != "off" else "")
-            lines.append(f"  {form(flag)}")
-            lines += textwrap.wrap(text, 79, initial_indent=" " * 6, subsequent_indent=" " * 6)
-    return "\n".join(lines)
-
-
-def sections(args: flags.FlagValues) -> dict[str, list[flags.Flag]]:
-    """Group the flags by the headings of `--help`, required ones first."""
-    result: dict[str, list[flags.Flag]] = {"Required": [], "Flags": []}
-    last: dict[str, list[flags.Flag]] = {"Settings": [], "In most commands": []}
-    for flag in own_flags(args):
-        option = declared(flag)
-        if flag.name in _COMMON or option.setting:
-            last["Settings" if option.setting else "In most commands"].append(flag)
-        else:
-            heading = "Required" if option.required else option.group or "Flags"
-            result.setdefault(heading, []).append(flag)
-    return {heading: listed for heading, listed in {**result, **last}.items() if listed}
-
-
-def form(flag: flags.Flag) -> str:
-    """Format a flag: `--name INT`."""
-    option = declared(flag)
-    if option.kind is bool:
-        return f"--{flag.name}" if flag.default is False else f"--[no_]{flag.name}"
-    return f"--{flag.name} {option.form or '|'.join(option.choices) or _FORMS[option.kind]}"
-
-
-def meaning(flag: flags.Flag) -> str:
-    """Describe a flag: help, unit, range, the setting that it sets, its conditions."""
-    option = declared(flag)
-    allowed = "" if option.choices else option.allowed
-    notes = [
-        ", ".join(filter(None, (option.unit, allowed))),
-        f"sets {option.setting}" if option.setting else "",
-        f"with {spelled(option.needs)}" if option.needs else "",
-        "repeatable" if option.many and "repeatable" not in option.meaning else "",
-    ]
-    shown = "; ".join(filter(None, notes))
-    return option.meaning + (f" [{shown}]" if shown else "")
-
-
-def default_text(flag: flags.Flag) -> str:
-    """Format a flag's default, or `required`."""
-    option = declared(flag)
-    if option.required:
-        return f"required except with --{option.unless}" if option.unless else "required"
-    if option.default == []:
-        return option.none or "none"
-    shown = OPTIONS[option.setting] if option.setting else option
-    if isinstance(shown.default, bool):
-        return "on" if shown.default else "off"
-    return shown.default_text if shown.default != "" else '""'

@@ -18,23 +18,11 @@ saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, s
 positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
 """
 
-from __future__ import annotations
+import dataclasses
+from typing import Any
 
-import difflib
-import re
-from typing import TYPE_CHECKING, Any
-
-from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import define_model_flags
-from bigbird_ja.process.console import waiting
-from bigbird_ja.process.errors import BadInput, CommandError, require
-from bigbird_ja.storage import decode, export_folder, hub
-from bigbird_ja.storage.ownership import Owned
-
-if TYPE_CHECKING:
-    from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.cli.common_flags import define_model_flags
 
 EXAMPLE = "bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data"
 NEEDS = ("tensorflow",)
@@ -78,116 +66,7 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """Make the folder, unless it is there."""
-    _check_card(args)
-    if args.format == "huggingface":
-        require("safetensors", "transformers")
-    if args.push_to_hub:
-        _check_push(args)
-    export_folder.check(
-        args.output_dir, {"--model_dir": args.model_dir, "--data_dir": args.data_dir}
-    )
-    from bigbird_ja.evaluation import load_run
-    from bigbird_ja.export import fill_huggingface, fill_saved_model, model_card, parity
+    from bigbird_ja.export import export_run
 
-    model = load_run(args.model_dir, args.step)
-    manifest = _training_data(model, args.data_dir) if args.data_dir else None
-    record = _record(args, model, manifest)
-
-    def fill(local: str) -> None:
-        if args.format == "saved_model":
-            fill_saved_model(local, model)
-            return
-        fill_huggingface(
-            local,
-            model,
-            model_card.Options(
-                args.model_name, args.license, args.data_dir, manifest, args.language
-            ),
-        )
-
-    if export_folder.finished(args.output_dir, record, args.overwrite):
-        print(f"finished before: {args.output_dir} holds this export of step {model.meta.step:,}")
-    else:
-        with waiting("exporting: a minute, of which most is the comparison with transformers"):
-            export_folder.write(args.output_dir, record, fill)
-        print(f"step {model.meta.step:,} exported to {args.output_dir}")
-    result = {"step": model.meta.step, "format": args.format, "output_dir": args.output_dir}
-    if args.format == "huggingface":
-        path = storage.join(args.output_dir, "parity_report.json")
-        result["parity"] = report = decode.read_json(path, dict[str, Any])
-        print(parity.as_text(report))
-        if problem := parity.disagreement(report):
-            raise CommandError(
-                f"{args.output_dir}: {problem}: the folder is kept, and its card says so; do not"
-                " publish it, and report this with its parity_report.json",
-                result,
-            )
-    return {**result, **_push(args)}
-
-
-def _check_card(args: Args) -> None:
-    """Refuse what the Hub would, and settle the title."""
-    known = hub.licenses()
-    if args.license is not None and args.license not in known:
-        near = difflib.get_close_matches(args.license, known, 1) or ["other"]
-        raise BadInput(
-            f"--license {args.license}: not an identifier of the Hub; use {near[0]}, or another of"
-            " https://huggingface.co/docs/hub/repositories-licenses"
-        )
-    for code in (args.language or "ja").split(","):
-        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*", code):
-            raise BadInput(f"--language {args.language}: use language codes, such as ja, or ja,en")
-    if args.model_name is None:
-        args["model_name"].value = storage.base_name(args.output_dir.rstrip("/"))
-
-
-def _check_push(args: Args) -> None:
-    if args.license in (None, "other"):
-        raise BadInput(f"--push_to_hub {args.push_to_hub}: state the weights' license by --license")
-    if storage.is_remote(args.output_dir):
-        raise BadInput(f"--push_to_hub reads files on disk: --output_dir {args.output_dir} is not")
-    hub.check_push(args.push_to_hub)
-
-
-def _push(args: Args) -> dict[str, str]:
-    """Put what the export made, as it is now, on the Hub."""
-    if not args.push_to_hub or (owned := Owned.load(args.output_dir)) is None:
-        return {}
-    with waiting(f"uploading to {args.push_to_hub}"):
-        url = hub.push(owned.path, sorted(owned.files), args.push_to_hub)
-    print(f"uploaded to {args.push_to_hub}: {url}")
-    return {"pushed": url}
-
-
-def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
-    """Load the data set that the model was trained on: for card and comparison.
-
-    Raises:
-        BadInput: it is another data set.
-    """
-    from bigbird_ja.data import manifest as manifest_lib
-
-    manifest, meta = manifest_lib.load(data_dir), model.meta
-    if manifest.fingerprint != meta.data_fingerprint:
-        raise BadInput(
-            f"--data_dir {data_dir} (fingerprint {manifest.fingerprint[:12]}) is not the data set"
-            f" that {model.folder} was trained on ({meta.data_fingerprint[:12]}): give that one,"
-            " or leave --data_dir out"
-        )
-    return manifest
-
-
-def _record(args: Args, model: TrainedModel, manifest: Manifest | None) -> dict[str, Any]:
-    """Return what the export depends on."""
-    from bigbird_ja import __version__
-
-    names = ("format", "model_name", "license", "language")
-    return {
-        "format_version": decode.FORMAT_VERSION,
-        "bigbird_ja": __version__,
-        "step": model.meta.step,
-        "checkpoint": {name: file.crc32c for name, file in model.meta.files.items()},
-        # Not the folder's name: this record is published with the model.
-        "held_out_data": manifest.fingerprint if manifest else None,
-        **{name: getattr(args, name) for name in names},
-    }
+    names = (field.name for field in dataclasses.fields(export_run.Request))
+    return export_run.run(export_run.Request(**{name: getattr(args, name) for name in names}))

@@ -24,14 +24,14 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.launch import backends, package
 from bigbird_ja.launch.machine import startup
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import Override
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.provenance import Override, echo_settings
 from bigbird_ja.settings.schema import used_by
-from bigbird_ja.settings.values import config_warnings, echo_settings
 from bigbird_ja.storage import hub
 
 EXAMPLE = "bigbird-ja launch --config base-4096 --max_cost 40 --dry_run"

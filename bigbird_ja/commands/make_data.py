@@ -14,8 +14,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import data_report, data_summary, define_corpus_flags, resolve
-from bigbird_ja.process import children
+from bigbird_ja.cli.common_flags import define_corpus_flags
+from bigbird_ja.cli.config import resolve
+from bigbird_ja.process import workers
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
@@ -78,8 +79,10 @@ def run(args: Args) -> dict[str, Any]:
     """Makes the data set."""
     from bigbird_ja.data import build, ray_runner
     from bigbird_ja.data.manifest import spec_of
-    from bigbird_ja.settings.resolve import preset_names, resolve_config
-    from bigbird_ja.settings.values import echo_settings
+    from bigbird_ja.data.summary import data_report, data_summary
+    from bigbird_ja.settings.preset_files import preset_names
+    from bigbird_ja.settings.provenance import echo_settings
+    from bigbird_ja.settings.resolve import resolve_config
     from bigbird_ja.storage import hub
     from bigbird_ja.text.corpus import open_corpus
 
@@ -103,7 +106,7 @@ def run(args: Args) -> dict[str, Any]:
         tokenizer=tokenizer,
         spec=spec_of(config.make_data, tokenizer, corpus, args.input_mask, args.strip_markers),
         output_dir=args.output_dir,
-        num_workers=args.num_workers or children.available_cores(),
+        num_workers=args.num_workers or workers.available_cores(),
         overwrite=args.overwrite,
         settings="\n".join(settings),
         pack=functools.partial(ray_runner.pack_blocks, num_workers=args.num_workers)

@@ -36,13 +36,14 @@ from typing import TYPE_CHECKING, Any
 
 from bigbird_ja import storage
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.process.console import human_count, log, table
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data, requested_data
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.data_facts import Data, requested_data
+from bigbird_ja.settings.provenance import decided_by_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import used_by
-from bigbird_ja.settings.values import config_warnings, decided_by_data
 from bigbird_ja.storage import hub
 
 if TYPE_CHECKING:

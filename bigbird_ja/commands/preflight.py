@@ -19,13 +19,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import used_by
 
 if TYPE_CHECKING:
     from bigbird_ja.preflight import compile as compile_lib
-    from bigbird_ja.settings import Data
+    from bigbird_ja.settings.data_facts import Data
     from bigbird_ja.settings.schema import Config
 
 EXAMPLE = "bigbird-ja preflight --config base-4096 --chip v5e --search_batch"
@@ -63,9 +63,10 @@ def run(args: Args) -> dict[str, Any]:
     from bigbird_ja.preflight import compile as compile_lib
     from bigbird_ja.preflight import estimate, figures
     from bigbird_ja.process.console import log
-    from bigbird_ja.settings import requested_data
+    from bigbird_ja.settings.data_facts import requested_data
+    from bigbird_ja.settings.provenance import echo_settings
     from bigbird_ja.settings.resolve import fit_to_data
-    from bigbird_ja.settings.values import config_fingerprint, echo_settings, flatten
+    from bigbird_ja.settings.values import config_fingerprint, flatten
     from bigbird_ja.storage import outputs
 
     if args.output:

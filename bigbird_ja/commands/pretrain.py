@@ -21,15 +21,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.process import streams
 from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import Override, fit_to_data
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
-from bigbird_ja.settings.values import config_warnings, echo_settings, flatten
+from bigbird_ja.settings.values import flatten
 
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
-from bigbird_ja.commands import define_corpus_flags
+from bigbird_ja.cli.common_flags import define_corpus_flags
 
 EXAMPLE = "bigbird-ja trim --encoder out/e5 --input tfds:wiki40b/ja --output_dir out/e5-ja"
 NEEDS = ("transformers", "safetensors")

@@ -20,9 +20,10 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.data.manifest import SPLITS, DataSpec, Manifest
 from bigbird_ja.data.shards import MadeShard, SplitPlan
 from bigbird_ja.data.work import Work, check_output, exclusive
-from bigbird_ja.process.children import run_tasks
+from bigbird_ja.process.classify import mid_run
 from bigbird_ja.process.console import Progress, log
-from bigbird_ja.process.errors import BadInput, Refused, StorageError, mid_run
+from bigbird_ja.process.errors import BadInput, Refused, StorageError
+from bigbird_ja.process.workers import run_tasks
 from bigbird_ja.storage import hub, outputs
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text import words

@@ -21,7 +21,8 @@ from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 from bigbird_ja.data.masking import MaskingRule
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data, Id, MakeDataConfig, Positive, predictions_of
+from bigbird_ja.settings.data_facts import Data, predictions_of
+from bigbird_ja.settings.schema import Id, MakeDataConfig, Positive
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.decode import Count
 from bigbird_ja.storage.paths import NAMED

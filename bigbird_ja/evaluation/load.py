@@ -6,7 +6,7 @@ import numpy as np
 
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.text.tokenizer import Tokenizer
 

@@ -13,8 +13,8 @@ import yaml
 
 from bigbird_ja import __version__, storage
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation import TrainedModel
-from bigbird_ja.export import parity
+from bigbird_ja.evaluation.load import TrainedModel
+from bigbird_ja.export import parity, sentence_transformers
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
@@ -28,7 +28,6 @@ from bigbird_ja.train import hf_folder
 
 _MOST_FILES = 3  # of a folder, by name
 _SHORT = 512  # tokens that encoders before BigBird take
-SENTENCE_MODULES = ("Transformer", "Pooling", "Normalize")  # those without weights of their own
 _KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
 
 _EXAMPLES = {
@@ -156,7 +155,9 @@ def _limits(
             "Its initial weights are another model's, whose license holds for it as well: the one"
             " stated here must be allowed by that."
         )
-        left_out = set(run_log.origin_folder(source).get("modules", ())) - set(SENTENCE_MODULES)
+        left_out = set(run_log.origin_folder(source).get("modules", ())) - set(
+            sentence_transformers.MODULES
+        )
         if left_out:
             limits.append(f"sentence-transformers' {_plain(', '.join(left_out))} is left out.")
     while source:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import importlib.metadata
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.evaluation import TrainedModel
+from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.storage import decode
-
-if TYPE_CHECKING:
-    from bigbird_ja.export.model_card import Options
 
 _SEQUENCES = 4  # that scores are compared on
 # Two programs' float32 rounding errors grow with the numbers' size and, as a random walk does, with
@@ -40,13 +37,20 @@ _HARD_TEXTS = (
 )
 
 
-def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
+def compare(
+    directory: str,
+    model: TrainedModel,
+    manifest: Manifest | None = None,
+    data_dir: str | None = None,
+) -> dict[str, Any]:
     """Return the parity report of a folder: figures, and what was not compared and why.
 
     Args:
         directory: the Hugging Face folder, complete but for report and card.
         model: what it was made from.
-        options: the data set whose held-out records are compared; without one only token ids.
+        manifest: manifest of the data set whose held-out records are compared; without one only
+            token ids are.
+        data_dir: folder of that data set.
     """
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is missing
     packages = ("transformers", "tokenizers", "sentencepiece")
@@ -60,9 +64,9 @@ def compare(directory: str, model: TrainedModel, options: Options) -> dict[str, 
     except ImportError:
         return {**report, "not_compared": "PyTorch is not installed: only token ids were compared"}
     report["versions"]["torch"] = torch.__version__
-    if not options.manifest:
+    if manifest is None or data_dir is None:
         return {**report, "not_compared": "without --data_dir only token ids were compared"}
-    return {**report, **_compare_scores(directory, model, options)}
+    return {**report, **_compare_scores(directory, model, manifest, data_dir)}
 
 
 def _compare_tokenizers(directory: str, model: TrainedModel) -> dict[str, Any]:
@@ -85,11 +89,13 @@ def _compare_tokenizers(directory: str, model: TrainedModel) -> dict[str, Any]:
     }
 
 
-def _compare_scores(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
-    batch = masked_records(options)
+def _compare_scores(
+    directory: str, model: TrainedModel, manifest: Manifest, data_dir: str
+) -> dict[str, Any]:
+    batch = masked_records(manifest, data_dir)
     # Only code of ours keeps the documents of a packed record apart: else neither does training's
     # here.
-    ours = our_scores(model, batch, options.manifest if _has_code(directory) else None)
+    ours = our_scores(model, batch, manifest if _has_code(directory) else None)
     theirs = their_scores(directory, model, batch)
     counted = batch["masked_lm_weights"] > 0
     gap = np.abs(ours - theirs)[counted]
@@ -189,13 +195,12 @@ def _has_code(directory: str) -> bool:
     return "auto_map" in config
 
 
-def masked_records(options: Options) -> dict[str, np.ndarray]:
-    """Return the first held-out records of the data set, masked."""
+def masked_records(manifest: Manifest, data_dir: str) -> dict[str, np.ndarray]:
+    """Return the first held-out records of a data set, masked."""
     from bigbird_ja.data import pipeline
 
-    assert options.manifest is not None and options.data_dir is not None
-    count = min(_SEQUENCES, options.manifest.eval.sequences)
-    batches = pipeline.eval_batches(options.manifest, options.data_dir, batch_size=count)
+    count = min(_SEQUENCES, manifest.eval.sequences)
+    batches = pipeline.eval_batches(manifest, data_dir, batch_size=count)
     return {name: value.numpy() for name, value in next(iter(batches)).items()}
 
 

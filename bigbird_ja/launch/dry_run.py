@@ -12,7 +12,7 @@ from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import RunState
 from bigbird_ja.plan.estimate import Plan, make_row
 from bigbird_ja.process.console import human_time
-from bigbird_ja.settings import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 

@@ -22,8 +22,9 @@ from bigbird_ja.launch.rest import ServiceFault
 from bigbird_ja.launch.service import Tpus
 from bigbird_ja.launch.state import Phase, RunState
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import Override, fit_to_data
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.provenance import Override
+from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config
 
 # Flags that are stored on a bucket and sent to a machine under their own names.

@@ -21,10 +21,10 @@ from bigbird_ja.launch.supervise import World, service_clock
 from bigbird_ja.process import errors, streams
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import config_to_yaml, read_config
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import changes, config_to_yaml
+from bigbird_ja.settings.values import changes
 from bigbird_ja.storage.lease import LeaseLost
 
 

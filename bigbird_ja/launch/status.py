@@ -9,7 +9,7 @@ from bigbird_ja.launch.service import Presence, Tpu
 from bigbird_ja.launch.state import Phase, RunState, TrainerBeat
 from bigbird_ja.plan.estimate import tokens_per_step
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 
 
 def read_status(bucket: str, name: str, tpus: Sequence[Tpu], now: float) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from bigbird_ja.model.layers import (
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS
 from bigbird_ja.model.tiled import tiled_attention
 from bigbird_ja.model.tiling import random_tiles
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 

@@ -14,7 +14,7 @@ from bigbird_ja.model import bigbird, modernbert, pattern
 from bigbird_ja.model.kernels.choose import keeps_slope
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import WORDS
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import varied
 

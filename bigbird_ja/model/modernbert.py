@@ -28,7 +28,7 @@ from bigbird_ja.model.layers import (
     run_layers,
 )
 from bigbird_ja.model.params import WORDS
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 # Cosines, float32 [tiles, 1, 1, size / 2, rows], and sines of both halves: [tiles, 1, 2, ...].

@@ -16,7 +16,7 @@ import numpy as np
 
 from bigbird_ja.model import pattern
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 

@@ -15,7 +15,7 @@ from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, REACHED, REACHED
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
 from bigbird_ja.model.params import model_flops
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import decode
 

@@ -21,9 +21,10 @@ import msgspec
 from bigbird_ja import accelerators
 from bigbird_ja.accelerators import CHIPS, MEGACORE, Chip
 from bigbird_ja.preflight import machine_code
-from bigbird_ja.process import children
-from bigbird_ja.process.errors import INSTALL, BadInput, CommandError
-from bigbird_ja.settings.option import nearest
+from bigbird_ja.process import children, cleanup
+from bigbird_ja.process.errors import BadInput, CommandError
+from bigbird_ja.process.extras import INSTALL
+from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
@@ -214,7 +215,7 @@ def _run(job: Job, who: str) -> Program:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
         )
-        with children.kill_on_exit(child):
+        with cleanup.kill_on_exit(child):
             try:
                 _, stderr = child.communicate(timeout=TIMEOUT)
             except subprocess.TimeoutExpired as error:
@@ -278,7 +279,7 @@ def _bytes(number: str, unit: str) -> int:
 
 def main(arguments: list[str]) -> None:
     """Do the job in a folder; an exception becomes the result's `error`."""
-    children.be_a_child()
+    children.init_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
     devices: list[Any] = []

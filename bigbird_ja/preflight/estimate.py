@@ -19,7 +19,7 @@ from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Target, compile_for
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.storage.ownership import Owned

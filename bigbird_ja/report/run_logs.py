@@ -6,7 +6,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.storage import decode
 
 # Without a heartbeat for so long nobody is training, whatever the last state was.

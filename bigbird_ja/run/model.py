@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import BadInput, StorageError, classify
+from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore, Damaged, Meta
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import config_fingerprint
 from bigbird_ja.storage.disk import scratch_directory

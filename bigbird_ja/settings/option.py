@@ -6,7 +6,6 @@ config`, docs/settings.md and the echo follow from the declaration.
 """
 
 import dataclasses
-import difflib
 import math
 import types
 import typing
@@ -17,20 +16,11 @@ from typing import Annotated, Any
 import msgspec
 
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.suggestions import nearest
 
 INT64_MAX = 2**63 - 1
 LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
 _ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
-
-# Names of settings and flags in other trainers.
-_ELSEWHERE = {
-    "lr": "learning_rate",
-    **dict.fromkeys(("batch_size", "train_batch_size"), "global_batch_size"),
-    **dict.fromkeys(
-        ("steps", "max_steps", "epochs", "num_epochs", "num_train_epochs"), "num_train_steps"
-    ),
-    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "seq_length"),
-}
 
 
 @dataclass(frozen=True)
@@ -195,27 +185,6 @@ def shortened(value: Any) -> str:
     """Format a value for a message; long texts and huge numbers are cut."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Suggest the nearest known names: `" (did you mean 'a' or 'b'?)"`, or an empty string."""
-    return suggestion(near(name, known))
-
-
-def near(name: str, known: Iterable[str]) -> list[str]:
-    """Find at most two known names that are spelled nearly the same, the likeliest first."""
-    by_name: dict[str, list[str]] = {}
-    for key in known:
-        by_name.setdefault(key.rpartition(".")[2], []).append(key)
-    name = name.rpartition(".")[2]
-    meant = _ELSEWHERE.get(name, "")
-    close = [meant] if meant in by_name else difflib.get_close_matches(name, by_name)
-    return [key for one in close for key in by_name[one]][:2]
-
-
-def suggestion(keys: list[str]) -> str:
-    """Format suggestions: `" (did you mean 'a' or 'b'?)"`, or an empty string."""
-    return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""
 
 
 def in_words(uses: Sequence[str], known: Iterable[str]) -> str:

@@ -6,49 +6,19 @@ error (`fit_to_data`). Without a data set, the config's `make_data` describes on
 (`requested_data`).
 """
 
-import os
-import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import DATA_KEYS, PAD_ID, Data, data_entries, requested_data
-from bigbird_ja.settings.option import nearest, shortened
+from bigbird_ja.settings.checks import validate_config, validate_on_data
+from bigbird_ja.settings.config_file import read_overrides
+from bigbird_ja.settings.data_facts import DATA_KEYS, Data, data_entries
+from bigbird_ja.settings.option import shortened
+from bigbird_ja.settings.preset_files import locate
+from bigbird_ja.settings.provenance import Override, read_override
 from bigbird_ja.settings.schema import OPTIONS, Config
-from bigbird_ja.settings.values import flatten, validate_config, validate_on_data, varied
-
-_LONGEST = 1024  # characters of a text
-# What else a file of 0.1.0, or one that states every setting, may hold, and at which value.
-_UNUSED: dict[str, Any] = {
-    "training.first_seq_length": None,
-    "training.first_seq_length_steps": None,
-    "training.optimizer_sharding": False,
-    "training.gradient_sum_dtype": "float32",
-    PAD_ID: 0,
-}
-_PRESETS = pathlib.Path(__file__).resolve().parent / "presets"
-
-
-@dataclass(frozen=True)
-class Override:
-    """One setting that was not left at its default: `key`, `value`, and where it came from."""
-
-    key: str
-    value: Any
-    source: str  # "preset NAME", the file's path, "--set" or "--flag_name"
-    is_complete: bool = False  # of a file that states every setting, as `bigbird-ja config` does
-
-    @property
-    def is_explicit(self) -> bool:
-        """Tell whether it stands on the command line itself."""
-        return self.source.startswith("--")
-
-    @property
-    def is_of_preset(self) -> bool:
-        """Tell whether a preset states it, and not the user."""
-        return self.source.startswith("preset ")
+from bigbird_ja.settings.values import flatten, varied
 
 
 def resolve_config(
@@ -78,9 +48,8 @@ def resolve_config(
     """
     given: list[Override | None] = []
     if config_path is not None:
-        path, source = _locate(config_path)
-        given = [_read(*entry, source) for entry in _entries(path, source)]
-    given += [_read(o.key, o.value, o.is_complete, o.source) for o in adopted]
+        given += read_overrides(*locate(config_path))
+    given += [read_override(o.key, o.value, o.source, o.is_complete) for o in adopted]
     given += [_read_set(text, uses) for text in sets]
     overrides = [*(override for override in given if override), *flags]
     overrides = _of_architecture(_without_final_rate(overrides))
@@ -191,56 +160,6 @@ def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -
                 )
 
 
-def read_config(path: str) -> tuple[Config, Data]:
-    """Read a `config.yaml` that `config_to_yaml` wrote.
-
-    Raises:
-        BadInput: no such file, not a config, or one of another format.
-    """
-    entries = _entries(path, path, is_ours=True)
-    stated = {o.key: o.value for entry in entries if (o := _read(*entry, path))}
-    config = varied(Config(), stated)
-    validate_config(config)
-    pad_id = next((value for key, value, _ in entries if key == PAD_ID), 0)
-    if type(pad_id) is not int or pad_id < 0:
-        raise BadInput(f"{path}: {PAD_ID}={shortened(pad_id)} is no token id: {_RESTORE}")
-    return config, requested_data(config, pad_id)
-
-
-_RESTORE = "restore the file from a copy of the run"
-
-
-def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, Any, bool]]:
-    """Read a file's `section.key`s and values, and whether it states every setting.
-
-    A file that we wrote (`is_ours`) must state its format.
-    """
-    from bigbird_ja import storage
-    from bigbird_ja.storage import decode
-
-    try:
-        text = storage.read_text(path, decode.MAX_YAML_BYTES)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        why = f"{path}: missing: {_RESTORE}" if is_ours else f"--config {path}: no such file"
-        raise BadInput(why) from error
-    values = decode.read_yaml(text, path)
-    if values is None:  # cut off, or not yet written: nobody means the defaults by it
-        raise BadInput(f"{path}: no settings in it: name another file, or leave it out")
-    if not isinstance(values, dict):
-        raise BadInput(f"{path}: expected sections such as `model:` and `training:`")
-    version = str(values.pop("format_version", ""))
-    if version or is_ours:
-        decode.check_format(version, path, "start again, or use the version that wrote it")
-    for section, entries in values.items():
-        if not isinstance(entries, dict | None):
-            raise BadInput(f"{source}: {section} must hold `key: value` lines")
-    return [
-        (f"{section}.{key}", value, bool(version))
-        for section, entries in values.items()
-        for key, value in (entries or {}).items()
-    ]
-
-
 def _read_set(text: str, uses: Sequence[str]) -> Override | None:
     from bigbird_ja.storage import decode
 
@@ -251,62 +170,4 @@ def _read_set(text: str, uses: Sequence[str]) -> Override | None:
         raise BadInput(f"{flag} {shortened(text)}: write it as section.key=value")
     if key in OPTIONS and key not in uses:
         raise BadInput(f"{flag} {key}: this command does not use it: --help lists what it uses")
-    return _read(key, decode.read_yaml(value, f"{flag} {key}"), False, flag)
-
-
-def _read(key: str, value: Any, is_complete: bool, source: str) -> Override | None:
-    """Read a value as its setting declares it; None for what has no effect.
-
-    Raises:
-        BadInput: an unknown setting, or a value of the wrong type.
-    """
-    if key in _UNUSED and (value == _UNUSED[key] or (key == PAD_ID and is_complete)):
-        return None
-    if key not in OPTIONS:
-        near = nearest(key, OPTIONS)
-        raise BadInput(
-            f"{source}: unknown setting {shortened(key)}{near}: `bigbird-ja config` lists them"
-        )
-    value = OPTIONS[key].read(value, source)
-    if isinstance(value, str) and (not value.isprintable() or len(value) > _LONGEST):
-        raise BadInput(f"{key}={value[:40]!r}: printable text of at most {_LONGEST} characters")
-    return Override(key, value, source, is_complete)
-
-
-def preset_names() -> list[str]:
-    """List the presets, in alphabetical order."""
-    return sorted(path.stem for path in _PRESETS.glob("*.yaml"))
-
-
-def preset_purposes() -> dict[str, str]:
-    """Map each preset to its purpose, the first line of its file."""
-    texts = {name: pathlib.Path(preset_path(name)).read_text("utf-8") for name in preset_names()}
-    return {name: text.partition("\n")[0].lstrip("# ") for name, text in texts.items()}
-
-
-def preset_path(name: str) -> str:
-    """Return the path of a preset."""
-    return str(_PRESETS / f"{name}.yaml")
-
-
-def _locate(config: str) -> tuple[str, str]:
-    """Find the preset or file that `--config` names: its path, and its name for messages.
-
-    A name without a folder and an ending is a preset's; a file of such a name is ./NAME.
-
-    Raises:
-        BadInput: an empty name, or no such preset.
-    """
-    if not config:
-        raise BadInput("--config is empty: name a preset or a YAML file, or leave it out")
-    if config in preset_names():
-        return preset_path(config), f"preset {config}"
-    is_name = os.path.basename(config) == config and not os.path.splitext(config)[1]
-    if is_name and not os.path.lexists(config):
-        raise BadInput(
-            f"--config {config}: no such preset{nearest(config, preset_names())}, and no such file:"
-            f" the presets are {', '.join(preset_names())}"
-        )
-    if os.path.dirname(os.path.realpath(config)) == str(_PRESETS):
-        return config, f"preset {pathlib.Path(config).stem}"
-    return config, config
+    return read_override(key, decode.read_yaml(value, f"{flag} {key}"), flag)

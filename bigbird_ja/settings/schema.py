@@ -1,8 +1,8 @@
 """Every setting of a run: type, default, range or choices, unit and meaning.
 
-A new setting is one field here, or in `settings` if it is about making data. Flags, validation,
-`--help`, docs/settings.md, `bigbird-ja config`, the echo, its commands and the changes that a
-resumed run accepts follow from it; `option.Setting` lists the arguments of `setting`.
+A new setting is one field here. Flags, validation, `--help`, docs/settings.md, `bigbird-ja config`,
+the echo, its commands and the changes that a resumed run accepts follow from it; `option.Setting`
+lists the arguments of `setting`.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from bigbird_ja.settings import SEEDS, MakeDataConfig, MaskUnit, TokenizeConfig
 from bigbird_ja.settings.option import INT64_MAX, LONGEST_RUN, Setting, setting, settings_of
 
 _BIGBIRD = "model.architecture=bigbird"
@@ -26,12 +25,23 @@ _PLAN = (*_RUN, "plan")
 _ALL = (*_RUN, "preflight", "plan")
 _MAKING = (*_ALL, "make-data")
 
+_fact = partial(setting, by=("make-data", *_ALL), change="fixed")
 _in_step = partial(setting, by=_STEP)
 _in_blocks = partial(setting, by=_MAKING, only_with=_IN_BLOCKS)
 _rotary = partial(setting, by=_STEP, only_with=_MODERNBERT)
 _windowed = partial(setting, only_with=_MODERNBERT)
 _logged = partial(setting, by=_RUN, change="free")
 _evaluated = partial(_logged, needs_flag="mode=train_and_eval")
+
+SEEDS = (-(2**63), 2**64 - 1)
+
+Positive = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Id = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+SeqLength = Annotated[int, Meta(ge=8, le=1_000_000, extra={"unit": "tokens"})]
+Masking = Literal["dynamic", "static"]
+Predictions = Annotated[int, Meta(ge=1, le=1_000_000, extra={"unit": "tokens"})]
+MaskRate = Annotated[float, Meta(ge=0.0001, le=0.9)]
+MaskUnit = Literal["subword", "whole_word", "span"]
 
 Steps = Annotated[int, Meta(ge=1, le=LONGEST_RUN, extra={"unit": "steps"})]
 StepsOrZero = Annotated[int, Meta(ge=0, le=LONGEST_RUN, extra={"unit": "steps"})]
@@ -44,6 +54,58 @@ Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Meta(ge=0.0, le=0.9)]
 Theta = Annotated[float, Meta(ge=1.0, le=1e12)]
 Rate = Annotated[float, Meta(ge=0.0001, le=0.9999)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizeConfig:
+    """Settings for training the SentencePiece model."""
+
+    vocab_size: int = _fact(
+        32_000,
+        "Vocabulary size, special tokens included.",
+        (16, 10_000_000),
+        by=("tokenize", *_ALL),
+    )
+    model_type: Literal["unigram", "bpe"] = setting("unigram", "Type of SentencePiece model.")
+    character_coverage: float = setting(
+        0.9995, "Share of the text's characters that get an entry of their own.", (0.98, 1.0)
+    )
+    max_sentence_length: int = setting(
+        16_384, "Longest line to train on; longer ones are split.", (16, 2**31 - 1), "bytes"
+    )
+    max_sentences: int = setting(
+        2_000_000, "Lines drawn from the whole corpus; 0: all.", (0, LONGEST_RUN), "lines"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeDataConfig:
+    """Settings for making a data set."""
+
+    seq_length: SeqLength = _fact(4096, "Sequence length, [CLS] and [SEP] included.")
+    masking: Masking = _fact(
+        "dynamic",
+        "Masks. dynamic: drawn in training, new in each epoch; static: stored in the records.",
+    )
+    dupe_factor: int = setting(
+        10, "Copies, each masked anew.", (1, 1000), only_with="make_data.masking=static"
+    )
+    max_predictions_per_seq: Predictions | None = _fact(
+        None, "Maximum number of predicted tokens.", none="what seq_length and masked_lm_prob need"
+    )
+    masked_lm_prob: MaskRate = _fact(0.15, "Share of the tokens to predict.")
+    mask_unit: MaskUnit = _fact(
+        "whole_word",
+        "Unit that is masked as a whole: a token, a word, or a span of words.",
+        by=("make-data", *_PLAN),
+    )
+    word_boundaries: Literal["script", "mecab"] = setting(
+        "script", "Word boundaries: changes of script, or MeCab with unidic-lite (extra `words`)."
+    )
+    nsp: bool = _fact(False, "Pairs of segments (A and B) for next-sentence prediction.")
+    eval_fraction: float = _fact(0.01, "Share of documents held out for evaluation.", (0.0, 0.5))
+    num_shards: int = setting(0, "Train shards; 0: a multiple of 32, by size.", (0, 100_000))
+    seed: int = setting(12_345, "Seed for shuffling, held-out documents and static masks.", SEEDS)
 
 
 @dataclass(frozen=True, kw_only=True)

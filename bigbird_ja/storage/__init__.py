@@ -1,4 +1,4 @@
-"""Reads and writes files on disk or on gs:// by one set of functions, without TensorFlow.
+"""Files on disk or on gs://, read and written by one set of functions, without TensorFlow.
 
 Every path is a string; `gs://bucket/name` is on Google Cloud Storage. What all of them promise:
 
@@ -10,168 +10,16 @@ Every path is a string; `gs://bucket/name` is on Google Cloud Storage. What all 
 - FIFOs, sockets and devices are `errors.BadInput`, and never opened.
 
 docs/design/storage.md says how, and why TensorFlow's own gs:// client is not used for this.
-The methods of `disk.Disk` document each function.
 """
 
-from __future__ import annotations
-
-import functools
-import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
-
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.process.errors import StorageError as StorageError
-from bigbird_ja.storage.disk import Disk
 from bigbird_ja.storage.disk import clean_temporary as clean_temporary
 from bigbird_ja.storage.disk import crc32c_of_file as crc32c_of_file
-from bigbird_ja.storage.paths import MAX_BYTES, base_name, check_name, is_remote
+from bigbird_ja.storage.files import *  # noqa: F403 - all functions on files
 from bigbird_ja.storage.paths import TEMPORARY_PREFIX as TEMPORARY_PREFIX
 from bigbird_ja.storage.paths import Stat as Stat
+from bigbird_ja.storage.paths import base_name as base_name
 from bigbird_ja.storage.paths import check_inside as check_inside
 from bigbird_ja.storage.paths import crc32c_text as crc32c_text
 from bigbird_ja.storage.paths import directory_of as directory_of
+from bigbird_ja.storage.paths import is_remote as is_remote
 from bigbird_ja.storage.paths import join as join
-
-if TYPE_CHECKING:
-    from bigbird_ja.storage.gcs import Bucket
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_DISK = Disk()
-
-
-@functools.cache
-def _bucket() -> Bucket:
-    from bigbird_ja.storage.gcs import Bucket  # half a second, for the client library
-
-    return Bucket()
-
-
-def place_of(path: str) -> Disk | Bucket:
-    """Return the disk or the bucket that a path is on.
-
-    Raises:
-        BadInput: what cannot be the name of a file, such as s3://bucket/name.
-    """
-    check_name(path, "")
-    return _bucket() if is_remote(path) else _DISK
-
-
-def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """Makes a function of a method of both places: it finds the place by the path."""
-
-    @functools.wraps(method)
-    def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return getattr(place_of(path), method.__name__)(path, *args, **kwargs)
-
-    return call
-
-
-open_read = _by_path(Disk.open_read)
-read_with_token = _by_path(Disk.read_with_token)
-writing = _by_path(Disk.writing)
-write_bytes = _by_path(Disk.write_bytes)
-replace_if = _by_path(Disk.replace_if)
-delete = _by_path(Disk.delete)
-rename = _by_path(Disk.rename)
-exists = _by_path(Disk.exists)
-stat = _by_path(Disk.stat)
-list_stats = _by_path(Disk.list_stats)
-list_tree = _by_path(Disk.list_tree)
-glob = _by_path(Disk.glob)
-download = _by_path(Disk.download)
-
-
-def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
-    """Reads the whole file, as `Disk.read_with_token` does."""
-    return read_with_token(path, limit)[0]
-
-
-def read_text(path: str, limit: int = MAX_BYTES) -> str:
-    """Reads the whole file as UTF-8.
-
-    Raises:
-        BadInput: not UTF-8, or larger than `limit` bytes.
-    """
-    try:
-        return read_bytes(path, limit).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 (byte {error.start})") from error
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes text as UTF-8, as `write_bytes` does."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-def create_exclusive(path: str, data: bytes) -> bool:
-    """Creates a file; False where it exists. For leases and ownership manifests."""
-    return replace_if(path, data, "") is not None
-
-
-def list_files(directory: str) -> list[str]:
-    """Lists the names in `Disk.list_stats`."""
-    return list(list_stats(directory))
-
-
-def make_directory(path: str) -> None:
-    """Creates a directory and its parents on disk; nothing to do on a bucket."""
-    if not is_remote(path):
-        os.makedirs(path, exist_ok=True)
-
-
-def fetch(path: str, directory: str) -> str:
-    """Returns a local path of the file; of a bucket, that of a copy in `directory`."""
-    if not is_remote(path):
-        return path
-    target = os.path.join(directory, base_name(path))
-    download(path, target)
-    return target
-
-
-def upload(source: str, target: str) -> None:
-    """Copies a local file to `target`, as `Disk.upload` does."""
-    place_of(target).upload(source, target)
-
-
-def take(source: str, target: str) -> None:
-    """Moves a local file to `target`, as `Disk.take` does."""
-    place_of(target).take(source, target)
-
-
-def delete_if(path: str, token: str) -> None:
-    """Delete an object on a bucket if it is still the generation `token`."""
-    _bucket().delete_if(path, token)
-
-
-def free_name(path: str) -> str:
-    """Return the first of PATH.replaced-1, PATH.replaced-2, ... that doesn't exist."""
-    path, number = path.rstrip("/"), 1
-    while exists(f"{path}.replaced-{number}"):
-        number += 1
-    return f"{path}.replaced-{number}"
-
-
-def bucket_location(path: str) -> str | None:
-    """Returns the region in lower case, or None on disk and where it may not be asked."""
-    return _bucket().location(path) if is_remote(path) else None
-
-
-def delete_many(paths: Iterable[str]) -> None:
-    """Removes files, several at a time; missing ones are fine."""
-    run_all([partial(delete, path) for path in paths])
-
-
-def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
-    """Runs `tasks` in threads; raises the first failure after those in flight have ended.
-
-    The client library's `transfer_manager` is not used: after a failure it waits for all the
-    others, and it does not verify a download that was resumed.
-    """
-    with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
-        for _ in pool.map(lambda task: task(), tasks):  # an error cancels those that wait
-            pass

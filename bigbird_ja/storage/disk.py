@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from bigbird_ja.process import children
+from bigbird_ja.process import cleanup
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_crc32c
 
@@ -202,7 +202,7 @@ def _temporary(path: str) -> Iterator[BinaryIO]:
     temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")
     try:
         # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
-        with _errors_named(path), children.remove_on_exit(temporary), open(temporary, "xb") as file:
+        with _errors_named(path), cleanup.remove_on_exit(temporary), open(temporary, "xb") as file:
             yield file
     finally:
         with contextlib.suppress(OSError):
@@ -257,7 +257,7 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
-    """Make an empty local folder (0700) for this block; `children.clean_up` removes it, too.
+    """Make an empty local folder (0700) for this block; `cleanup.clean_up` removes it, too.
 
     Its `.tmp-owner` is locked while this process lives: by it the next call knows, and removes,
     the folders that a kill has left.
@@ -273,7 +273,7 @@ def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") ->
             shutil.rmtree(os.path.dirname(left), ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=prefix, dir=parent, ignore_cleanup_errors=True) as path,
-        children.remove_on_exit(path),
+        cleanup.remove_on_exit(path),
         open(os.path.join(path, f"{_OWNER}~"), "xb") as file,
     ):
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -11,8 +11,10 @@ from typing import Any
 
 import yaml
 
+from bigbird_ja.process.classify import summary_line
 from bigbird_ja.process.console import log
-from bigbird_ja.process.errors import BadInput, CommandError, StorageError, require, summary_line
+from bigbird_ja.process.errors import BadInput, CommandError, StorageError
+from bigbird_ja.process.extras import require
 
 NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # NAME/REPO
 _ROWS = re.compile(

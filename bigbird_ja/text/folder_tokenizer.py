@@ -32,7 +32,9 @@ import msgspec
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, require, summary_line
+from bigbird_ja.process.classify import summary_line
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.extras import require
 from bigbird_ja.storage import decode
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.text import model_proto

@@ -24,9 +24,10 @@ import sentencepiece
 
 from bigbird_ja import storage
 from bigbird_ja.process import children
+from bigbird_ja.process.classify import classify
 from bigbird_ja.process.console import Progress, waiting
-from bigbird_ja.process.errors import BadInput, classify
-from bigbird_ja.settings import TokenizeConfig
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import TokenizeConfig
 from bigbird_ja.storage import decode, outputs
 from bigbird_ja.text import model_proto
 from bigbird_ja.text.corpus import Corpus
@@ -116,7 +117,7 @@ def _train_as_child(
     sender: Connection, corpus: Corpus, settings: TokenizeConfig, total: int, wanted: int
 ) -> None:
     """Sends the model and lines for its statistics, or what went wrong."""
-    children.be_a_child()
+    children.init_child()
     kept: list[str] = []
     draw = random.Random(_SAMPLING_SEED + 1).random
 

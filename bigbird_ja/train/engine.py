@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bigbird_ja.process.errors import require
+from bigbird_ja.process.extras import require
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines.choose import check_divides
 from bigbird_ja.train.engines.compile_cache import CompiledPrograms

@@ -18,7 +18,7 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
 from bigbird_ja.model import params, pattern, state_dict
 from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import Override
+from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config, ModelConfig
 from bigbird_ja.storage import decode, hub
 from bigbird_ja.text import folder_tokenizer
@@ -192,10 +192,15 @@ def adopted_settings(
         data_dir: of the data set.
 
     Raises:
-        BadInput: the folder's model is none that a run can start from, or the data set was made
-            with another tokenizer than the folder's.
+        BadInput: nothing there, no weights, a model that no run can start from, or a data set that
+            was made with another tokenizer than the folder's.
     """
     if not state_dict.has_weights(source):
+        if run is None and stated_settings(source):
+            raise BadInput(
+                f"--init_from {source}: config.json without weights (model.safetensors or"
+                " pytorch_model.bin): copy the whole folder"
+            )
         return []
     if run is not None:
         known, where = dataclasses.asdict(run.model), "the run"

@@ -14,7 +14,8 @@ from typing import Any
 from bigbird_ja import __version__
 from bigbird_ja.data import order
 from bigbird_ja.data.manifest import Manifest
-from bigbird_ja.process.errors import BadInput, Interrupted, Stalled, classify
+from bigbird_ja.process.classify import classify
+from bigbird_ja.process.errors import BadInput, Interrupted, Stalled
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config, TrainingConfig
 
 NamedTensors = dict[str, tf.Tensor]

@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja.process import errors
-from bigbird_ja.process.errors import BadInput, CommandError, Stalled, summary_line
+from bigbird_ja.process.classify import summary_line
+from bigbird_ja.process.errors import BadInput, CommandError, Stalled
 from bigbird_ja.process.signals import on_abort
 from bigbird_ja.train.processes import NamedArrays, SingleProcess
 from bigbird_ja.train.threads import in_thread

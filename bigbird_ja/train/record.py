@@ -8,13 +8,13 @@ from typing import Any
 
 from bigbird_ja import __version__, evaluation, storage
 from bigbird_ja.model.params import model_flops
-from bigbird_ja.process import children
+from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
 from bigbird_ja.storage.lease import LeaseLost
@@ -91,7 +91,7 @@ class Recorder:
         # A resume may change these: results are equal to rounding then, and not bit for bit.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
         if "cpu" in engine.device.lower():  # its sums are split among the cores
-            start["cores"] = children.available_cores()
+            start["cores"] = workers.available_cores()
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
             interruptions=resumption.interruptions,

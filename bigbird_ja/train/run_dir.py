@@ -20,10 +20,10 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import STATE, CheckpointStore, Meta
 from bigbird_ja.run.model import CONFIG, TOKENIZER, check_config, earlier_configs
 from bigbird_ja.run.records import EventRecord
-from bigbird_ja.settings import Data
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import config_to_yaml, read_config
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
-from bigbird_ja.settings.values import change_of, changes, config_to_yaml, flatten
+from bigbird_ja.settings.values import change_of, changes, flatten
 from bigbird_ja.storage import outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.lease import Lease, held, holder_of

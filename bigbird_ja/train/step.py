@@ -11,7 +11,7 @@ import tensorflow as tf
 from bigbird_ja.model.forward import pretraining_metrics
 from bigbird_ja.model.layers import fold_in, make_key
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import (
     NamedTensors,

@@ -20,6 +20,7 @@ from typing import Any
 
 from bigbird_ja.data.check import named_damage
 from bigbird_ja.process import errors
+from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.process.console import waiting
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.process.streams import leave
@@ -336,10 +337,10 @@ class Trainer:
         new run are removed.
         """
         try:
-            with errors.mid_run():
+            with mid_run():
                 yield
         except BaseException as error:
-            known = errors.classify(error) or self.pod.explain(error)
+            known = classify(error) or self.pod.explain(error)
             if isinstance(known, errors.Diverged):  # a save under way is of a step before
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"

@@ -25,7 +25,7 @@ from bigbird_ja.run import log as run_log
 from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import CONFIG
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import content, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory

@@ -3,6 +3,7 @@
     pip install "sentence-transformers[train]>=6" bm25s
     python docs/examples/embed.py guide/hf --corpus wiki.jsonl.gz --output embedder
     python docs/examples/embed.py guide/hf --pairs pairs.jsonl --output embedder
+    python docs/examples/embed.py guide/hf --articles a.jsonl --questions q.jsonl --output embedder
     python docs/examples/embed.py embedder --corpus wiki.jsonl.gz --epochs 0
 
 Any folder that sentence-transformers loads is trained by its trainer (cached contrastive loss) on
@@ -12,7 +13,11 @@ with prompts keeps them; others, such as e5, need --query_prompt "query: " and -
 "passage: ". They are saved: `encode(texts, prompt_name="query")`, or "document".
 
 --corpus (.jsonl or .jsonl.gz, Wiki40b's markers in `text`) asks for articles by title and heading
-of a section; both are taken out of the article. --pairs has a `query` and its `text` in each line.
+of a section; both are taken out of the article. --pairs has a `query` and its `text` in each line;
+--articles `id` and `text`, and --questions `query`, the `id` of the article that answers it, and
+`paragraph_start`, the character where the paragraph begins that does. An article is encoded once
+for --together of its questions. With --window only that many characters around their paragraphs are
+read: a cheap start. `search.py` evaluates questions on articles.
 A share of the documents (--held_out, by checksum: always the same ones) is not trained on. The
 table ranks them for their own queries: recall and nDCG@10 by length of the document, for the
 embedder, for its view of the first 512 tokens, and for BM25 of characters and their pairs.
@@ -23,6 +28,7 @@ import gzip
 import itertools
 import json
 import math
+import random
 import re
 import sys
 import unicodedata
@@ -33,6 +39,7 @@ from typing import Any
 
 import bm25s
 import numpy as np
+import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers import SentenceTransformerTrainingArguments as Arguments
@@ -81,6 +88,37 @@ def from_corpus(path: Path, queries: int) -> Iterator[Pair]:
             yield from ((names[-1 - i * len(names) // count], text) for i in range(count))
 
 
+def from_questions(
+    articles: Path, questions: Path, held_out: float, together: int, window: int
+) -> Iterator[tuple[bool, Pair]]:
+    """Yield pairs in the order of the articles and their paragraphs, and if each is held out.
+
+    Args:
+        articles: file of `id` and `text`.
+        questions: file of `query`, `id` of the article, and `paragraph_start`, a character in it.
+        held_out: share of the articles.
+        together: questions in turn that share a window.
+        window: characters around the paragraphs that are asked about; 0: the whole article.
+    """
+    texts = {row["id"]: str(row["text"]) for _, row in lines(articles)}
+    rows = [row for _, row in lines(questions)]
+    if missing := next((row for row in rows if row.get("id") not in texts), None):
+        sys.exit(f"embed: {questions}: no article has the id {missing.get('id')!r}")
+    rows.sort(key=lambda row: (row["id"], row.get("paragraph_start", 0)))
+    draw = random.Random(0)
+    for name, group in itertools.groupby(rows, key=lambda row: row["id"]):
+        article, asked = texts[name], [*group]
+        for first in range(0, len(asked), together):
+            several = asked[first : first + together]
+            begin, end = (several[i].get("paragraph_start", 0) for i in (0, -1))
+            # Not always in the same place, which the model would learn.
+            lead = draw.randint(0, max(0, window - (end - begin) - window // 4))
+            start = max(0, begin - lead) if window else 0
+            text = article[start : start + window] if window else article
+            for row in several:
+                yield is_held_out(article, held_out), (row["query"], text)
+
+
 def is_held_out(text: str, share: float) -> bool:
     """Tell a document's side by its checksum."""
     return zlib.crc32(text.encode()) < share * 2**32
@@ -108,24 +146,63 @@ def most_tokens(model: SentenceTransformer, asked: int) -> int:
     return int(min(positions, asked))
 
 
+class SeveralQueries(CachedMultipleNegativesRankingLoss):
+    """Cached contrastive loss of texts, the first column, each with several queries."""
+
+    def calculate_loss(
+        self, reps: list[list[torch.Tensor]], labels: Any = None, *, with_backward: bool = False
+    ) -> torch.Tensor:
+        """Return the queries' mean cross-entropy: which of the batch's texts answers them?"""
+        texts, *queries = (torch.cat(column).float() for column in reps)
+        scores = self.scale * self.similarity_fct(torch.cat(queries), texts)
+        right = torch.arange(len(texts)).repeat(len(queries)).to(scores.device)
+        loss = torch.nn.functional.cross_entropy(scores, right)
+        if with_backward:
+            loss.backward()
+        return loss.detach() if with_backward else loss
+
+
+def rows_of(pairs: Sequence[Pair], together: int, seed: int = 0) -> dict[str, list[str]]:
+    """Return the columns of the training data: a text, and `together` of its queries."""
+    of_text: dict[str, list[str]] = {}
+    for query, text in pairs:
+        of_text.setdefault(text, []).append(query)
+    draw = random.Random(seed)
+    rows = []
+    for text, queries in of_text.items():
+        draw.shuffle(queries)
+        for start in range(0, len(queries), together):
+            several = itertools.cycle(queries[start : start + together])
+            rows.append((text, *itertools.islice(several, together)))
+    names = ["text", *(f"query_{i}" for i in range(together))]
+    return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
 def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Namespace) -> None:
     """Train the model and save it in --output."""
     output = args.output / "training"
+    columns = rows_of(pairs, args.together)
+    prompts = dict.fromkeys(columns, model.prompts["query"])
     settings = Arguments(
         output_dir=str(output),
         num_train_epochs=args.epochs,
+        max_steps=args.steps or -1,
         per_device_train_batch_size=args.batch_size,
         learning_rate=args.learning_rate,
-        warmup_steps=0.1,  # of all
+        warmup_steps=args.warmup,
+        bf16=args.bf16,
+        use_cpu=not torch.cuda.is_available(),
         batch_sampler="no_duplicates",  # a document is no wrong answer to its own query
-        prompts={"query": model.prompts["query"], "text": model.prompts["document"]},
-        save_steps=50,
+        prompts=prompts | {"text": model.prompts["document"]},
+        save_steps=args.save_steps,
         save_total_limit=1,
-        logging_steps=10,
+        logging_steps=1 if args.steps else 10,
         report_to="none",
     )
-    columns = {"query": [query for query, _ in pairs], "text": [text for _, text in pairs]}
-    loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=args.mini_batch_size)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # attention without dropout is several times faster on a CPU
+    loss = SeveralQueries(model, scale=args.scale, mini_batch_size=args.mini_batch_size)
     trainer = SentenceTransformerTrainer(
         model=model, args=settings, train_dataset=Dataset.from_dict(columns), loss=loss
     )
@@ -197,13 +274,22 @@ def main() -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--corpus", type=Path, help="articles with Wiki40b's markers")
     source.add_argument("--pairs", type=Path, help="a query and a text in each line")
+    source.add_argument("--articles", type=Path, help="id and text; with --questions")
+    parser.add_argument("--questions", type=Path, help="query, id and paragraph_start")
+    parser.add_argument("--window", type=int, default=0, help="characters of an article; 0: all")
     parser.add_argument("--output", type=Path, help="folder of the embedder")
     parser.add_argument("--held_out", type=float, default=0.2, help="share of the documents")
     parser.add_argument("--queries", type=int, default=2, help="of each article")
+    parser.add_argument("--together", type=int, default=1, help="queries per encoding of a text")
     parser.add_argument("--epochs", type=float, default=1, help="0 only evaluates")
+    parser.add_argument("--steps", type=int, default=0, help="in place of --epochs")
+    parser.add_argument("--save_steps", type=int, default=50, help="steps between checkpoints")
     parser.add_argument("--batch_size", type=int, default=64, help="every other text is wrong")
     parser.add_argument("--mini_batch_size", type=int, default=4, help="in memory at once")
     parser.add_argument("--learning_rate", type=float, default=1e-4)
+    parser.add_argument("--warmup", type=float, default=0.1, help="share of the steps")
+    parser.add_argument("--scale", type=float, default=20, help="of cosines in the loss")
+    parser.add_argument("--bf16", action="store_true", help="bfloat16 products in training")
     parser.add_argument(
         "--max_tokens", type=int, default=8192, help="tokens of a document, at most"
     )
@@ -211,14 +297,22 @@ def main() -> None:
     parser.add_argument("--query_prompt", help=f'text before each query, such as "query: " {own}')
     parser.add_argument("--text_prompt", help=f'text before documents, such as "passage: " {own}')
     args = parser.parse_args()
-    path = args.corpus or args.pairs
-    if not path.is_file():
-        sys.exit(f"embed: {path}: no such file")
+    path = args.corpus or args.pairs or args.articles
+    if bool(args.articles) != bool(args.questions):
+        sys.exit("embed: --articles and --questions belong together")
+    for each in filter(None, (path, args.questions)):
+        if not each.is_file():
+            sys.exit(f"embed: {each}: no such file")
     if args.epochs and args.output is None:
         sys.exit("embed: --output names the folder of the embedder")
     sides: tuple[list[Pair], list[Pair]] = ([], [])
-    for pair in from_corpus(path, args.queries) if args.corpus else from_pairs(path):
-        sides[is_held_out(pair[1], args.held_out)].append(pair)
+    if args.articles:
+        asked = from_questions(path, args.questions, args.held_out, args.together, args.window)
+        for held, pair in asked:
+            sides[held].append(pair)
+    else:
+        for pair in from_corpus(path, args.queries) if args.corpus else from_pairs(path):
+            sides[is_held_out(pair[1], args.held_out)].append(pair)
     if not all(sides):
         sys.exit(f"embed: {path}: too few documents to hold some out")
     model = SentenceTransformer(args.model)
@@ -226,7 +320,8 @@ def main() -> None:
     set_prompts(model, args.query_prompt, args.text_prompt)
     if args.epochs:
         train(model, sides[False], args)
-    evaluate(model, sides[True], max_tokens)
+    if not args.articles:
+        evaluate(model, sides[True], max_tokens)
 
 
 if __name__ == "__main__":

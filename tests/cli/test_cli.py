@@ -13,7 +13,8 @@ from importlib.util import find_spec
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.process import errors
+from bigbird_ja.cli import app, tensorflow_setup
+from bigbird_ja.process import errors, extras
 from testkit import command_line
 from testkit.machines import PretendedMachine
 
@@ -52,7 +53,7 @@ def test_tensorflow_comes_without_a_word_and_where_it_can_without_keras():
     """Four lines about oneDNN stood before what each command says."""
     needs_keras = find_spec("tensorflow_estimator") or find_spec("tf_keras")
     program = (
-        "import os, sys\nfrom bigbird_ja.cli import prepare_tensorflow\n"
+        "import os, sys\nfrom bigbird_ja.cli.tensorflow_setup import prepare_tensorflow\n"
         "prepare_tensorflow(os.environ)\nimport tensorflow\n"
         "print(sorted({'keras', 'matplotlib'} & set(sys.modules)))"
     )
@@ -101,7 +102,7 @@ def test_every_end_has_its_status_and_reason_and_no_secret(
         raise error
 
     command = types.SimpleNamespace(define_flags=lambda flags: None, run=run)
-    monkeypatch.setattr(cli, "load_command", lambda name: command)
+    monkeypatch.setattr(app, "load_command", lambda name: command)
     assert cli.run_command_line(["demo", "--json"]) == status
     captured = capsys.readouterr()
     assert json.loads(captured.out)["reason"] == reason
@@ -114,7 +115,7 @@ def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_i
 ):
     has_estimator = find_spec("tensorflow_estimator") is not None
     PretendedMachine(monkeypatch, {"tensorflow_estimator": "2.15"} if has_estimator else {}, ())
-    monkeypatch.setitem(errors.INSTALL, "tensorflow_estimator", "x")
+    monkeypatch.setitem(extras.INSTALL, "tensorflow_estimator", "x")
     monkeypatch.chdir(tmp_path)
     if not has_estimator:
         assert cli.run_command_line(["demo"]) == 2
@@ -130,8 +131,8 @@ def test_a_fault_that_a_library_prints_while_it_is_loaded_is_shown(monkeypatch, 
         os.write(2, notice + b"F0000 no AVX\n")
         return spec.name
 
-    monkeypatch.setattr("bigbird_ja.cli._load_library", load)
+    monkeypatch.setattr("bigbird_ja.cli.tensorflow_setup._load_library", load)
     for name, shown in (("tensorflow.x", "F0000 no AVX\n"), ("other", None)):
-        assert cli._create_module(None, types.SimpleNamespace(name=name)) == name
+        assert tensorflow_setup._create_module(None, types.SimpleNamespace(name=name)) == name
         printed = capfd.readouterr().err
         assert printed == shown or ("oneDNN" in printed and shown is None)

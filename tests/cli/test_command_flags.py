@@ -5,8 +5,8 @@ import types
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.cli import command_flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli import command_flags, command_help
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.schema import OPTIONS
 
@@ -50,7 +50,7 @@ def test_every_flag_is_declared_whole(command, flag):
         assert option.allowed, "a range"
     if option.setting:
         assert flag.default is None, "the setting has the default"
-        assert command_flags.default_text(flag) not in ("none", "")
+        assert command_help.default_text(flag) not in ("none", "")
     others = (option.needs, *option.excludes, option.unless)
     known = {"", *(known.name for known in flags_of(command))}
     assert {name.partition("=")[0] for name in others} <= known
@@ -61,7 +61,7 @@ def test_every_flag_is_declared_whole(command, flag):
 )
 def test_a_required_flag_is_marked_and_demanded(command, flag):
     assert f"--{flag.name} is needed" in refusal(command, *enough(command, flag.name))
-    text = command_flags.command_help(cli.load_command(command), command)
+    text = command_help.command_help(cli.load_command(command), command)
     entry = " ".join(text.partition(f"\n  --{flag.name} ")[2].split("\n  --")[0].split())
     assert "(required" in entry
 
@@ -173,7 +173,7 @@ def test_all_that_is_missing_is_named_at_once():
 
 
 def test_help_shows_what_is_required_first():
-    text = " ".join(command_flags.command_help(cli.load_command("pretrain"), "pretrain").split())
+    text = " ".join(command_help.command_help(cli.load_command("pretrain"), "pretrain").split())
     headings = ["Required:", "Flags:", "Settings:", "In most commands:"]
     places = [text.index(heading) for heading in headings]
     assert places == sorted(places)
@@ -188,7 +188,7 @@ def test_help_shows_range_unit_and_what_a_default_stands_for():
 
     tpu = tuple(key for key in OPTIONS if key.startswith("tpu."))
     command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=tpu)
-    text = " ".join(command_flags.command_help(command, "fake").split())
+    text = " ".join(command_help.command_help(command, "fake").split())
     assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
     assert "--share FLOAT Which share. [0.1 to 1] (default: by machine)" in text
     assert "sets training.num_train_steps] (default: 1400000)" in text

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bigbird_ja.settings.resolve import preset_names, resolve_config
+from bigbird_ja.settings.preset_files import preset_names
+from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS
 
 

@@ -104,10 +104,12 @@ def test_padding_and_random_tokens_are_the_tokenizers(roberta_data):
 
 def test_embeddings_that_are_too_few_are_refused(roberta_data, tmp_path):
     folder = shutil.copytree(roberta_data[0], tmp_path / "folder")
-    (folder / "model.safetensors").touch()
     manifest = manifest_lib.load(str(roberta_data[1]))
     config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": manifest.vocab_size - 1}
     (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput, match=r"config.json without weights .*: copy the whole folder"):
+        hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
+    (folder / "model.safetensors").touch()
     with pytest.raises(BadInput, match=r"embeddings of .* tokens .* ids up to "):
         hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 9000}))

@@ -11,7 +11,7 @@ import pytest
 
 from bigbird_ja.accelerators import environment
 from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, RUN_LABEL
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.values import mask_rates
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.service import in_background

@@ -9,7 +9,7 @@ from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import load_parameters, read_variables
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.storage.ownership import MARK
 from testkit import killing, pods
 from tests.commands.pretraining import STEPS, events, refused, resumed_at_last

@@ -8,7 +8,7 @@ import pytest
 
 from bigbird_ja.data import blocks, build
 from bigbird_ja.data.manifest import spec_of
-from bigbird_ja.settings import MakeDataConfig
+from bigbird_ja.settings.schema import MakeDataConfig
 from bigbird_ja.text import corpus as corpus_lib
 from bigbird_ja.text.load import read_tokenizer
 

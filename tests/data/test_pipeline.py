@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from bigbird_ja.data import check, masking, parsing, pipeline, tfrecords
 from bigbird_ja.data.masking import MaskRate
-from bigbird_ja.process.errors import BadInput, classify
+from bigbird_ja.process.classify import classify
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.resolve import resolve_config
 from testkit import synthetic
 from tests.data import order_oracle

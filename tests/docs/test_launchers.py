@@ -1,4 +1,4 @@
-"""The examples for other launchers: our command in them parses, and their keys are known."""
+"""The examples for other launchers: our command in them parses, and its slice is full."""
 
 import shlex
 
@@ -11,12 +11,6 @@ from testkit import ROOT
 
 SKYPILOT = ROOT / "docs/examples/skypilot.yaml"
 JOBSETS = list(yaml.safe_load_all((ROOT / "docs/examples/jobset.yaml").read_text("utf-8")))
-# Keys of the custom resource's schema that the example uses; unknown ones are dropped in silence
-# (kubernetes-sigs/jobset at 08dfbdfd, config/components/crd/bases).
-SPEC = {"failurePolicy", "replicatedJobs"}
-FAILURE_POLICY = {"maxRestarts", "rules"}
-RULE = {"name", "action", "onJobFailureReasons"}
-REPLICATED_JOB = {"name", "replicas", "template"}
 
 
 def parsed(words):
@@ -47,7 +41,3 @@ def test_the_commands_of_the_jobsets_parse_and_fill_the_slice(jobset):
     shape = spec["nodeSelector"]["cloud.google.com/gke-tpu-topology"].split("x")
     assert chips == int(shape[0]) * int(shape[1]) and job["completions"] == job["parallelism"]
     assert jobset["metadata"]["labels"]["slice"].endswith(f"-{chips}")
-    assert jobset["spec"].keys() <= SPEC
-    assert jobset["spec"]["failurePolicy"].keys() <= FAILURE_POLICY
-    assert all(rule.keys() <= RULE for rule in jobset["spec"]["failurePolicy"]["rules"])
-    assert all(each.keys() <= REPLICATED_JOB for each in jobset["spec"]["replicatedJobs"])

@@ -16,7 +16,7 @@ import yaml
 
 from bigbird_ja import cli
 from bigbird_ja.cli import command_flags
-from bigbird_ja.commands import resolve
+from bigbird_ja.cli.config import resolve
 from bigbird_ja.run import log as run_log
 from testkit import ROOT, killing
 
@@ -162,7 +162,7 @@ def session(tmp_path, sample_corpus, monkeypatch):
 def test_one_session_on_colab_trains_and_exports_a_model(session, tmp_path):
     (tmp_path / "drive").mkdir()
     (tmp_path / "drive" / "bigbird_ja-0.1.0-py3-none-any.whl").touch()
-    printed = session("colab-v5e-1", ROOT=str(tmp_path / "drive"))
+    printed = session("colab-v5e-1", WHEELS=str(tmp_path / "drive"))  # ROOT is the same
     assert f"finished: {tmp_path}/drive/huggingface" in printed and "日本の首都は【" in printed
     assert (tmp_path / "drive/huggingface/model.safetensors").exists()
 

@@ -60,6 +60,14 @@ def test_modules_that_pages_name_are_there():
             assert f"def {name}(" in text_of(f"tests/{path}"), f"{page}: {path}::{name}"
 
 
+def test_functions_and_classes_of_the_four_paths_are_in_the_files_that_are_linked():
+    paths = re.split(r"\n## .*", text_of("docs/architecture.md"))[1]
+    code = "".join(map(text_of, re.findall(r"\]\(\.\./([\w/]+\.py)\)", paths)))
+    names = re.findall(r"`(\w+\(\)|[A-Z]\w*[a-z]\w*)`", paths)
+    missing = [n for n in names if not re.search(rf"(def|class) {n.strip('()')}\b", code)]
+    assert len(names) > 20 and missing == []
+
+
 def quoted(page):
     """Return the program's messages that a page's tables begin with."""
     rows = re.findall(r"(?m)^\| (`.*)$", text_of(page))

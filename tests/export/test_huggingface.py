@@ -9,9 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja import cli, export
-from bigbird_ja.commands.fill_mask import fill_mask
+from bigbird_ja import cli
+from bigbird_ja.evaluation.fill_mask import fill_mask
 from bigbird_ja.export import model_card, parity
+from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model.forward import Forward, encode, masked_lm_logits, next_sentence_logits
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.settings.values import varied
@@ -28,7 +29,7 @@ def exported(small_run, trained, manifest, tmp_path_factory):
     """(folder, parity report)"""
     folder = tmp_path_factory.mktemp("hf")
     options = model_card.Options("tiny", "other", small_run.data_dir, manifest)
-    return folder, export.fill_huggingface(str(folder), trained, options)
+    return folder, fill_huggingface(str(folder), trained, options)
 
 
 def test_everything_agrees_and_the_card_states_it(exported, trained):
@@ -62,8 +63,7 @@ def test_another_layer_norm_is_a_disagreement(exported, trained, small_run, mani
     config = json.loads((copy / "config.json").read_text())
     assert config["layer_norm_eps"] == 1e-12
     (copy / "config.json").write_text(json.dumps({**config, "layer_norm_eps": 1e-5}))
-    options = model_card.Options("tiny", None, small_run.data_dir, manifest)
-    scores = parity.compare(str(copy), trained, options)["scores"]
+    scores = parity.compare(str(copy), trained, manifest, small_run.data_dir)["scores"]
     assert not scores["agrees"]
     same = exported[1]["scores"]
     assert 10 * same["mean_difference"] < same["tolerance"] < scores["mean_difference"] / 2
@@ -97,7 +97,7 @@ def test_without_pytorch_the_report_names_what_was_not_compared(trained, tmp_pat
     monkeypatch.setitem(sys.modules, "torch", None)
     # transformers 5 asks once, at its import, and keeps the answer.
     monkeypatch.setattr("transformers.configuration_utils.is_torch_available", lambda: False)
-    report = export.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
+    report = fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     assert report["not_compared"].startswith("PyTorch is not installed")
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "was not compared with training's (PyTorch is not installed" in card
@@ -127,7 +127,7 @@ def test_transformers_own_class_computes_full_attention_as_we_do(trained, tmp_pa
     }
     data = dataclasses.replace(trained.data, nsp=is_of_pairs)
     changed = dataclasses.replace(trained, config=config, data=data, params=params)
-    export.fill_huggingface(str(tmp_path), changed, model_card.Options("x"))
+    fill_huggingface(str(tmp_path), changed, model_card.Options("x"))
     read = load_initial(str(tmp_path), *with_data(config)).values
     assert all((read[name] == value).all() for name, value in params.items())
     ids = random.integers(7, 1000, (2, 96))

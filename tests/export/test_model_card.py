@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from bigbird_ja import export
 from bigbird_ja.export import model_card
+from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.train import hf_folder
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
@@ -66,7 +66,7 @@ def test_results_name_what_is_not_a_number():
 def test_weights_are_as_readable_as_their_neighbours(trained, tmp_path):
     before = os.umask(0o027)
     try:
-        export.fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
+        fill_huggingface(str(tmp_path), trained, model_card.Options("x"))
     finally:
         os.umask(before)
     assert oct((tmp_path / "model.safetensors").stat().st_mode & 0o777) == oct(0o640)
@@ -158,7 +158,7 @@ def test_sentence_transformers_modules_are_the_source_s(
     (source := tmp_path / "source").mkdir()
     (made := tmp_path / "made").mkdir()
     begun_from(monkeypatch, folder=sentence_encoder(source, positions))
-    export.fill_huggingface(str(made), trained, model_card.Options("x"))
+    fill_huggingface(str(made), trained, model_card.Options("x"))
 
     def read(name):
         return json.loads((made / name).read_text("utf-8"))

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from bigbird_ja import export
 from bigbird_ja.data import parsing
 from bigbird_ja.export import model_card, parity
+from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model import pattern
 from bigbird_ja.settings.values import varied
 from testkit import command_line
@@ -29,7 +29,7 @@ def exported(trained, folder, **settings):
     values = {f"model.{name}": value for name, value in settings.items()}
     changed = dataclasses.replace(trained, config=varied(trained.config, values))
     folder.mkdir()
-    export.fill_huggingface(str(folder), changed, model_card.Options("x"))
+    fill_huggingface(str(folder), changed, model_card.Options("x"))
     return str(folder), changed
 
 
@@ -70,7 +70,7 @@ def test_attention_is_the_dense_references(length, random_pattern):
 def test_logits_of_documents_apart_are_the_trainers(trained, small_run, manifest, tmp_path):
     settings = {"num_random_blocks": 5, "attend_across_documents": False}
     folder, changed = exported(trained, tmp_path / "hf", **settings)
-    batch = parity.masked_records(model_card.Options("x", None, small_run.data_dir, manifest))
+    batch = parity.masked_records(manifest, small_run.data_dir)
     special = changed.tokenizer.special
     batch["input_ids"][:, 100] = special.sep  # two documents
     ids = torch.from_numpy(batch["input_ids"].astype(np.int64))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bigbird_ja import export
+from bigbird_ja.export.saved_model import fill_saved_model
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.settings.values import varied
 from bigbird_ja.text.load import read_tokenizer
@@ -24,7 +24,7 @@ def model(request, trained):
 def loaded(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "model"
     folder.mkdir()
-    export.fill_saved_model(str(folder), model)
+    fill_saved_model(str(folder), model)
     kept = read_tokenizer(str(folder / "assets.extra/tokenizer.model"))
     assert kept.sha256 == model.tokenizer.sha256
     return tf.saved_model.load(str(folder))

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from bigbird_ja import export
 from bigbird_ja.data.manifest import TOKENIZER_NAME
 from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export import model_card, parity
+from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.run.checkpoints import Meta
-from bigbird_ja.settings import Data, requested_data
+from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text import articles
 from bigbird_ja.text.load import read_tokenizer
@@ -73,7 +73,7 @@ def test_it_comes_back_as_its_own_class(source, length, tmp_path, monkeypatch):
     folder, kind = source
     run, notice = begun(folder, length, tmp_path, monkeypatch)
     assert f"`export` makes a {kind}ForMaskedLM again" in notice
-    export.fill_huggingface(str(tmp_path), run, model_card.Options("x"))
+    fill_huggingface(str(tmp_path), run, model_card.Options("x"))
     theirs, made = (
         transformers.AutoModelForMaskedLM.from_pretrained(path, output_loading_info=True)
         for path in (folder, tmp_path)
@@ -106,7 +106,7 @@ def test_bigbirds_attention_is_for_longer_lengths_or_on_request(source, tmp_path
         run, notice = begun(folder, length, tmp_path, monkeypatch, **sets)
         assert "attention: BigBird's (" in notice and "96 positions" in notice
         (made := tmp_path / str(length)).mkdir()
-        export.fill_huggingface(str(made), run, model_card.Options("x"))
+        fill_huggingface(str(made), run, model_card.Options("x"))
         assert json.loads((made / "config.json").read_text())["model_type"] == "big_bird"
         assert (made / "modeling_bigbird_ja.py").exists()
     full = {"attention_type": "original_full"}

@@ -10,7 +10,7 @@ import pytest
 from bigbird_ja import cli, storage
 from bigbird_ja.launch import encoder
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.train.warm_start import load_initial
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support

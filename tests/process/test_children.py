@@ -8,8 +8,8 @@ import sys
 import psutil
 import pytest
 
-from bigbird_ja.process import children, errors
-from bigbird_ja.process.children import run_tasks
+from bigbird_ja.process import children, classify, errors
+from bigbird_ja.process.workers import run_tasks
 from testkit import ROOT, command_line
 
 BAD_ALLOC = (
@@ -69,7 +69,7 @@ def _act(what):
 def test_a_worker_that_dies(start, what, status, words):
     with pytest.raises((errors.CommandError, MemoryError)) as caught:
         list(run_tasks(_act, ["", what, ""], 2, start))
-    error = errors.classify(caught.value)
+    error = classify.classify(caught.value)
     assert error.status == status and words in str(error)
 
 
@@ -89,7 +89,7 @@ def test_ctrl_c_and_a_closed_terminal_are_not_for_workers():
 
 _WORKING = """
 import time
-from bigbird_ja.process.children import run_tasks
+from bigbird_ja.process.workers import run_tasks
 
 def start():
     pass

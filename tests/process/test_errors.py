@@ -8,7 +8,8 @@ import ssl
 
 import pytest
 
-from bigbird_ja.process.errors import StorageError, classify, mid_run, one_line
+from bigbird_ja.process.classify import classify, mid_run, one_line
+from bigbird_ja.process.errors import StorageError
 
 PATH = "/data/東京.txt"
 

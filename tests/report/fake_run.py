@@ -4,7 +4,8 @@ import json
 import math
 from itertools import pairwise
 
-from bigbird_ja.settings.values import config_to_yaml, varied
+from bigbird_ja.settings.config_file import config_to_yaml
+from bigbird_ja.settings.values import varied
 from testkit.configs import fitted, with_data
 
 START = 1_700_000_000.0  # UNIX seconds

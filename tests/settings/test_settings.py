@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data, predictions_of, requested_data
-from bigbird_ja.settings.resolve import Override, fit_to_data, read_config, resolve_config
+from bigbird_ja.settings.checks import config_warnings
+from bigbird_ja.settings.config_file import config_to_yaml, read_config
+from bigbird_ja.settings.data_facts import Data, predictions_of, requested_data
+from bigbird_ja.settings.provenance import Override, echo_settings
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.settings.schema import OPTIONS, Config, used_by
 from bigbird_ja.settings.values import (
     change_of,
     changes,
     config_fingerprint,
-    config_to_yaml,
-    config_warnings,
-    echo_settings,
     flatten,
     mask_rates,
     train_predictions,

@@ -7,7 +7,7 @@ import pytest
 from bigbird_ja import cli
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.settings import DATA_KEYS
+from bigbird_ja.settings.data_facts import DATA_KEYS
 from bigbird_ja.settings.schema import OPTIONS, Config
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read; what

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from bigbird_ja import storage
-from bigbird_ja.process.errors import BadInput, classify
+from bigbird_ja.process.classify import classify
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import paths
 
 

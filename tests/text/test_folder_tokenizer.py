@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the huggingface extra")
 
-from bigbird_ja.export import hf_tokenizer
+from bigbird_ja.export import tokenizer_files
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles, folder_tokenizer, words
 from bigbird_ja.text.corpus import open_corpus
@@ -62,7 +62,7 @@ def exported(ours, folder, model_type="modernbert"):
     """What `export` hands back, beside the config of a model."""
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    for name, data in hf_tokenizer.files(ours, 8192).items():
+    for name, data in tokenizer_files.files(ours, 8192).items():
         (folder / name).write_bytes(data)
     return folder
 

@@ -73,11 +73,11 @@ def test_what_is_no_such_model_is_refused(tmp_path, sample_corpus):
 @pytest.mark.parametrize("name", ["bpe", "bpe with bytes", "unigram with bytes", "other names"])
 def test_it_is_exported_again(name, models, sample_corpus, tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
-    from bigbird_ja.export import hf_tokenizer
+    from bigbird_ja.export import tokenizer_files
 
     (tmp_path / "own.model").write_bytes(models[name])
     ours = read_tokenizer(str(tmp_path / "own.model"))
-    for file, data in hf_tokenizer.files(ours, 512).items():
+    for file, data in tokenizer_files.files(ours, 512).items():
         (tmp_path / file).write_bytes(data)
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
     texts = [*plain_texts(sample_corpus), *open_corpus([sample_corpus]).texts()]

@@ -11,7 +11,7 @@ from bigbird_ja.model.params import POSITIONS, initial_parameters
 from bigbird_ja.model.state_dict import to_hugging_face
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import model
-from bigbird_ja.settings.resolve import read_config
+from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.values import varied
 from bigbird_ja.text.load import read_tokenizer
 from bigbird_ja.train.warm_start import load_initial

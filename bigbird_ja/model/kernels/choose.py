@@ -13,7 +13,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.kernels.layer_shape import LANES, LayerShape, tile_rows
 from bigbird_ja.process.console import log
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import varied
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import BadInput, require
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.process.extras import require
 from bigbird_ja.settings.schema import Config
 
 # A TPU VM shows its chips here: v2 to v4, and v5 and later.

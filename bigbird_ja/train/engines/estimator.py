@@ -21,10 +21,10 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.process import children
+from bigbird_ja.process import workers
 from bigbird_ja.process.errors import BadInput, StorageError
 from bigbird_ja.run.model import parameters_of
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.devices import resolve_tpu
 from bigbird_ja.train.engines.estimator_graph import TrainGraph, make_input_fn
@@ -240,7 +240,7 @@ def _session_config() -> tf.compat.v1.ConfigProto:
 
     None of the graph rewrites run that could change results between two versions of a graph.
     """
-    cores = children.available_cores()
+    cores = workers.available_cores()
     return tf.compat.v1.ConfigProto(
         allow_soft_placement=True,
         intra_op_parallelism_threads=cores,

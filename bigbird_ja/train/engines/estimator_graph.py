@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.run.model import STEP, slot_name
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import slot_parameters
 from bigbird_ja.train.step import train_step

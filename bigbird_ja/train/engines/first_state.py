@@ -9,7 +9,7 @@ import numpy as np
 
 from bigbird_ja.model.params import initial_parameters
 from bigbird_ja.run.model import STEP, read_variables, slot_name
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
 from bigbird_ja.run.model import STEP
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import host_memory
 from bigbird_ja.train.engines.compile_cache import CompiledPrograms

@@ -183,7 +183,8 @@ def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, 
         write_tool(f"{root}/bin/useradd", f'echo "$*" >>{root}/calls')
         write_tool(f"{root}/bin/id", f"test -e {root}/calls && echo 65534")
         opened = "".join(f"; echo >>{root}/{device} && echo opens" for device in files[2:])
-        trainer = f"""(echo $EUID $(grep -c "NoNewPrivs:.1" /proc/self/status); kill -0 $PPID && echo kills{opened}
+        trainer = f"""(echo $EUID $(grep -c "NoNewPrivs:.1" /proc/self/status)
+            kill -0 $PPID && echo kills{opened}
             echo x >{root}/vm/startup.sh && echo writes) >{root}/seen 2>/dev/null"""
         image = "*importlib*) exit ${TENSORFLOW-0} ;;\n"
         assert training(root, 1, trainer, "true", image, **machine).wait(60) == 0

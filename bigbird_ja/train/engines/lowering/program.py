@@ -30,7 +30,7 @@ from bigbird_ja.model import forward
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run.model import slot_name
-from bigbird_ja.settings import Data
+from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train import optimizer

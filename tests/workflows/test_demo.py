@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bigbird_ja.commands import demo
-from bigbird_ja.process import children, errors
+from bigbird_ja.process import errors
+from bigbird_ja.workflows import demo, run_command
 from testkit.command_line import run_cli
 
 
@@ -49,7 +49,7 @@ def test_the_demo_ends_with_the_status_of_the_command_that_failed(monkeypatch, t
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     with pytest.raises(errors.CommandError, match="what and where") as caught:
-        children.bigbird_ja(["tokenize"])
+        run_command.run_command(["tokenize"])
     assert (caught.value.status, caught.value.reason) == (71, "out_of_memory")
 
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from bigbird_ja.export import hf_tokenizer
+from bigbird_ja.export import tokenizer_files
 from bigbird_ja.text import articles
 from bigbird_ja.text.corpus import open_corpus
 from bigbird_ja.text.load import read_tokenizer
@@ -21,7 +21,7 @@ LONG = ["x" * 5000, "あ" * 3000]
 
 
 def _exported(folder, tokenizer):
-    for name, data in hf_tokenizer.files(tokenizer, 4096).items():
+    for name, data in tokenizer_files.files(tokenizer, 4096).items():
         (folder / name).write_bytes(data)
     return transformers.AutoTokenizer.from_pretrained(str(folder))
 

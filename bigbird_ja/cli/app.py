@@ -1,0 +1,207 @@
+"""Runs `bigbird-ja COMMAND [--flags]` and maps its end to an exit status.
+
+A command is a module of `bigbird_ja.commands` with
+
+- a docstring: the summary line, then the exact command, what it reads and writes, its time;
+- `EXAMPLE`: one command line, shown by `--help`;
+- `SETTINGS`, where it takes `--config` and `--set`: the sections and single keys that it uses;
+- `POSITIONAL`, where it takes one word without a flag: the flag that the word is for;
+- `NEEDS`, where it cannot do without packages that pip does not install with ours;
+- `define_flags(flags)`: declares its own flags on a `command_flags.Flags`;
+- `run(args) -> dict`: does the work and returns the `--json` results. It imports what it needs
+  inside, so that asking for help never waits for TensorFlow.
+
+`args` is the parsed `absl.flags.FlagValues`; `args.json` exists always.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bigbird_ja import __version__
+from bigbird_ja.cli.tensorflow_setup import prepare_tensorflow
+from bigbird_ja.process import cleanup, streams
+from bigbird_ja.process.classify import classify, one_line
+from bigbird_ja.process.errors import BadInput, Interrupted
+from bigbird_ja.process.extras import require
+from bigbird_ja.process.redact import redact
+from bigbird_ja.process.signals import CommandSignals, name_of
+from bigbird_ja.process.streams import ResultLine
+
+# In the order of use: this is what `bigbird-ja` alone prints.
+COMMANDS: dict[str, str] = {
+    "demo": "the whole road on a small generated corpus, on this machine's CPU",
+    "sample": "write a deterministic, generated Japanese corpus in Wiki40b layout",
+    "tokenize": "train a SentencePiece model",
+    "trim": "cut an encoder's vocabulary down to what a corpus needs",
+    "make-data": "corpus to sharded TFRecords and manifest.json, on disk or gs://",
+    "check-data": "verify a data set and show what is in it",
+    "plan": "tokens, steps, hours and money, before anything is rented",
+    "preflight": "compile the train step with the real TPU compiler, with no TPU",
+    "config": "the settings that a command would use, explained",
+    "pretrain": "train or resume, on CPU, GPU or TPU",
+    "evaluate": "measure masked-LM loss and accuracy on held-out records",
+    "fill-mask": "fill in [MASK] in a text with the likeliest pieces",
+    "report": "write one self-contained HTML page about one run or several",
+    "export": "make a Hugging Face folder or a SavedModel",
+    "launch": "rent a spot TPU VM, train on it, recreate it, delete it at the end",
+    "status": "list runs and TPUs",
+    "logs": "follow the trainer's log of a rented run",
+    "down": "delete what is left",
+    "doctor": "what this machine has and lacks, and what to do about it",
+}
+
+_JSON_FLAG = re.compile(r"--?json(=(true|1))?", re.I)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs one command and exits with its status: the console script."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    streams.prepare()
+    signals = CommandSignals(lambda message: _leave(message, signals)).install()
+    try:
+        status = run_command_line(arguments, signals)
+    except KeyboardInterrupt as stop:  # before the command, or while help is printed
+        with _results(_wants_json(arguments)) as results:
+            status = _report(stop, results, signals)
+    if (unwritten := streams.finish()) is not None and status == 0:
+        status = _report(unwritten, None, signals)
+        streams.finish()
+    if signals.number:  # at once: no thread is waited for, no library is unloaded
+        cleanup.clean_up()
+        atexit._run_exitfuncs()  # libraries' own temporary files
+        os._exit(status)
+    sys.exit(status)
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Looks for `--json` among words that are not parsed yet, or cannot be."""
+    return any(_JSON_FLAG.fullmatch(word) for word in arguments)
+
+
+def run_command_line(arguments: list[str], signals: CommandSignals | None = None) -> int:
+    """Runs `arguments` (without the program's name) and returns the exit status.
+
+    Args:
+        arguments: words of the command line.
+        signals: of the process, where it is the console script's.
+    """
+    with _results(_wants_json(arguments)) as results:
+        try:
+            outcome = _run(arguments)
+            if isinstance(outcome, str):
+                print(outcome)
+            sys.stdout.flush()
+            if results is not None and isinstance(outcome, dict):
+                results.write({"reason": "finished", **outcome})
+            if signals is not None:
+                signals.is_settled = True
+        except BaseException as error:
+            return _report(error, results, signals)
+    return 0
+
+
+def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
+    """Opens the stream of the `--json` line, if it is wanted."""
+    return streams.results_apart() if wanted else contextlib.nullcontext()
+
+
+def _run(arguments: list[str]) -> dict[str, Any] | str:
+    """Run a command and return its results, or return the help that is asked for."""
+    asks = bool(arguments) and arguments[0] in ("-h", "--help", "--helpfull", "help")
+    if not arguments or (asks and len(arguments) == 1):
+        return _overview()
+    if arguments[0] in ("--version", "-version"):
+        return f"bigbird-ja {__version__}"
+    name, *words = [*arguments[1:], "--help"] if asks else arguments
+    # absl: the list of commands does without it.
+    from bigbird_ja.cli import command_flags
+    from bigbird_ja.cli.command_help import command_help
+
+    command = load_command(name)
+    args = command_flags.parse(command, name, words)
+    if args.help:
+        return command_help(command, name)
+    require(*getattr(command, "NEEDS", ()))
+    prepare_tensorflow(os.environ)  # read by TensorFlow while it is imported
+    return command.run(args) or {}
+
+
+def _report(
+    error: BaseException, results: ResultLine | None, signals: CommandSignals | None
+) -> int:
+    """Prints why a command failed and returns the status."""
+    if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
+        traceback.clear_frames(error.__traceback__)
+    if signals is not None:
+        signals.is_settled = True
+        if signals.number and classify(error) is None:
+            # A library made another exception of the KeyboardInterrupt that was raised in it.
+            error = KeyboardInterrupt(name_of(signals.number))
+    known = classify(error)
+    if known is None:
+        status, reason = 1, "bug"
+        text = redact("".join(traceback.format_exception(error)))
+        message = redact(f"{type(error).__name__}: {error}")
+    else:
+        status, reason = known.status, known.reason
+        message = redact(one_line(str(known)))
+        text = f"bigbird-ja: {message}\n"
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, end="", flush=True)
+    if results is not None:
+        extra = getattr(error, "results", {})
+        with contextlib.suppress(OSError):
+            results.write({**extra, "reason": reason, "error": message})
+    return status
+
+
+def _leave(message: str, signals: CommandSignals) -> None:
+    """Ends the process from the thread that watches over signals; nothing here may wait long."""
+
+    def last_words() -> None:
+        if not signals.is_settled:
+            with contextlib.suppress(OSError):
+                os.write(2, f"\nbigbird-ja: {message}\n".encode())  # below a line of progress
+            streams.write_results({"reason": Interrupted.reason, "error": message})
+
+    for act, seconds in ((cleanup.clean_up, 5.0), (last_words, 2.0), (atexit._run_exitfuncs, 2.0)):
+        thread = threading.Thread(target=act, daemon=True)
+        thread.start()
+        thread.join(seconds)
+    os._exit(Interrupted.status)
+
+
+def load_command(name: str) -> Any:
+    """Imports the module of a command.
+
+    Raises:
+        BadInput: no such command; the message names the nearest one.
+    """
+    if name not in COMMANDS:
+        from bigbird_ja.settings.suggestions import nearest
+
+        raise BadInput(f"no command {name!r}{nearest(name, COMMANDS)}: `bigbird-ja` lists them")
+    return importlib.import_module(f"bigbird_ja.commands.{name.replace('-', '_')}")
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    rows = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
+    return (
+        "bigbird-ja: pretrain long-sequence Japanese encoders on preemptible Cloud TPUs.\n\n"
+        f"Commands, in the order of use:\n{rows}\n\n"
+        "`bigbird-ja help COMMAND` shows a command's flags; `demo` is a good start."
+    )

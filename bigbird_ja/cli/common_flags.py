@@ -1,0 +1,40 @@
+"""Flags that several commands have."""
+
+from __future__ import annotations
+
+from bigbird_ja.cli.command_flags import Flags
+
+_WEIGHTS = (
+    " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
+    " others have one); weighted corpora are packed apart."
+)
+
+
+def define_model_flags(flags: Flags) -> None:
+    """Define the flags that name a checkpoint."""
+    flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
+    step = "Global step of the checkpoint."
+    flags.integer("step", None, step, low=0, high=10**12, none="the newest")
+
+
+def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
+    """Define the flags that name text; `weights` tells whether a source can have one."""
+    flags.path(
+        "input",
+        "Corpus: .jsonl, .txt, .csv or .tsv (also .gz, .zst), .parquet, .arrow, a .zip or folder of"
+        " these or of Hugging Face's `datasets`, a glob, on disk or gs://; tfds:wiki40b/ja[:SPLIT];"
+        " hf:OWNER/NAME[@REVISION][:[CONFIG/]SPLIT], streamed from the Hub by `datasets`."
+        + (_WEIGHTS if weights else ""),
+        many=True,
+        required=True,
+    )
+    flags.text(
+        "text_field", "Field or column of the text, in all but .txt and tfds:.", default="text"
+    )
+    flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
+    flags.choice(
+        "txt_documents",
+        ("auto", "file", "blank_line", "line"),
+        "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
+        " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
+    )

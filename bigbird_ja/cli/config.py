@@ -1,0 +1,46 @@
+"""The config that a command's flags ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from bigbird_ja.cli import command_flags
+from bigbird_ja.cli.command_flags import Args
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import OPTIONS
+
+if TYPE_CHECKING:
+    from bigbird_ja.settings.provenance import Override
+    from bigbird_ja.settings.schema import Config
+
+
+def resolve(
+    args: Args, adopted: Iterable[Override] = (), config_name: str | None = None
+) -> tuple[Config, list[Override]]:
+    """Resolves the config that a command's flags ask for; see `resolve_config`.
+
+    Where `--config` is repeatable, `config_name` is the one of them.
+
+    Raises:
+        BadInput: also a setting that has no effect without a flag that is not there.
+    """
+    from bigbird_ja.settings.provenance import Override
+    from bigbird_ja.settings.resolve import resolve_config
+
+    given = [
+        Override(command_flags.declared(flag).setting, flag.value, f"--{flag.name}")
+        for flag in command_flags.own_flags(args)
+        if command_flags.declared(flag).setting and flag.value is not None
+    ]
+    uses = command_flags.declared(args["set"]).uses
+    name = config_name or args.config or None
+    config, overrides = resolve_config(name, args.set, given, uses, adopted)
+    for override in overrides:
+        need = OPTIONS[override.key].needs_flag
+        if override.source != "--set" or not need:
+            continue
+        if need.partition("=")[0] not in args:
+            raise BadInput(f"--set {override.key} has no effect in this command: leave it out")
+        command_flags.check_given(args, f"--set {override.key}", need)
+    return config, overrides

@@ -1,0 +1,106 @@
+"""`config.json` of an exported model, as transformers 4 and 5 read it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bigbird_ja.evaluation.load import TrainedModel
+from bigbird_ja.model import pattern
+from bigbird_ja.model.params import SEGMENTS
+from bigbird_ja.model.state_dict import SETTINGS
+from bigbird_ja.storage import decode
+from bigbird_ja.train import hf_folder
+
+# transformers' class replaces random blocks by block 0; this one follows the recorded plan.
+CODE = "modeling_bigbird_ja"
+_TASKS = (
+    "PreTraining MaskedLM SequenceClassification TokenClassification MultipleChoice"
+    " QuestionAnswering"
+)
+
+# Settings of `model` for which BigBirdConfig has no name; `modeling_bigbird_ja` reads them.
+_OURS = ("architecture", "random_pattern", "pattern_seed", "attend_across_documents")
+# Keys of config.json that are settings of `model`.
+_KEYS = (
+    "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size"
+    " max_position_embeddings initializer_range"
+)
+_BIGBIRD_KEYS = "hidden_act hidden_dropout_prob layer_norm_eps block_size num_random_blocks"
+_STOCK_KEYS = "hidden_act layer_norm_eps"
+# Keys of a source's config.json that say nothing of the model.
+_OF_FILES = ("_name_or_path", "auto_map", "dtype", "tokenizer_class", "transformers_version")
+_MODERNBERT_KEYS = (
+    "hidden_activation mlp_dropout norm_eps local_attention global_attn_every_n_layers"
+    " global_rope_theta local_rope_theta"
+)
+
+
+def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `config.json`, as transformers 4 and 5 read it.
+
+    It is a `BigBirdConfig`, a `ModernBertConfig`, or the source's class if that computes the same.
+
+    Args:
+        trained: of a run.
+        source: as `run_log.origin_folder` returns it.
+    """
+    special, model = trained.tokenizer.special, trained.config.model
+    stated = source.get("config", {})
+    stock = hf_folder.stock_class(stated.get("model_type"), model, trained.data.nsp)
+    if model.architecture == "modernbert":
+        keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
+    elif stock is not None:
+        keys, others = _STOCK_KEYS, _stock_config(stock, stated)
+    else:
+        keys, others = _BIGBIRD_KEYS, _bigbird_config(trained)
+    config = {
+        **others,
+        **{key: getattr(model, SETTINGS.get(key, key)) for key in f"{_KEYS} {keys}".split()},
+        **{f"{p}_token_id": getattr(special, p) for p in ("pad", "bos", "eos", "cls", "sep")},
+        "tie_word_embeddings": True,
+        "torch_dtype": "float32",
+        "bigbird_ja": {
+            "format_version": decode.FORMAT_VERSION,
+            "step": trained.meta.step,
+            **{name: getattr(model, name) for name in _OURS},
+        },
+    }
+    if stated.get("model_type") in hf_folder.ROBERTAS and stock is not None:
+        config["max_position_embeddings"] += special.pad + 1  # the first position's number
+    return config
+
+
+def _stock_config(stock: str, stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the source's config.json, without what only its own files need."""
+    kept = {key: value for key, value in stated.items() if key not in _OF_FILES}
+    segments = min(int(stated.get("type_vocab_size", SEGMENTS)), SEGMENTS)
+    return {**kept, "architectures": [stock], "type_vocab_size": segments}
+
+
+def _modernbert_config(trained: TrainedModel) -> dict[str, Any]:
+    model = trained.config.model
+    return {
+        "architectures": ["ModernBertForMaskedLM"],
+        "model_type": "modernbert",
+        "classifier_activation": model.hidden_act,
+        "embedding_dropout": model.hidden_dropout_prob,
+        "attention_dropout": 0.0,
+    }
+
+
+def _bigbird_config(trained: TrainedModel) -> dict[str, Any]:
+    is_full = pattern.is_full_throughout(trained.config.model)
+    code = {
+        "AutoModel": f"{CODE}.BigBirdJaModel",
+        **{f"AutoModelFor{task}": f"{CODE}.BigBirdJaFor{task}" for task in _TASKS.split()},
+    }
+    return {
+        "architectures": ["BigBirdForPreTraining" if trained.data.nsp else "BigBirdForMaskedLM"],
+        "model_type": "big_bird",
+        **({} if is_full else {"auto_map": code}),
+        # Ours drops nothing there; Hugging Face's would, in fine-tuning.
+        "attention_probs_dropout_prob": 0.0,
+        "type_vocab_size": SEGMENTS,
+        "attention_type": "original_full" if is_full else "block_sparse",
+        "use_bias": True,
+        "rescale_embeddings": False,
+    }

@@ -1,0 +1,77 @@
+"""A folder that `AutoTokenizer`, `AutoModelForMaskedLM` and `pipeline("fill-mask")` load."""
+
+import importlib.resources
+import os
+import shutil
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja import storage
+from bigbird_ja.evaluation.load import TrainedModel
+from bigbird_ja.export import (
+    config_json,
+    model_card,
+    parity,
+    sentence_transformers,
+    tokenizer_files,
+)
+from bigbird_ja.export.model_card import Options
+from bigbird_ja.model.state_dict import to_hugging_face, to_stock
+from bigbird_ja.run import log as run_log
+
+_CODE_FILES = (f"{config_json.CODE}.py", "pattern.py")
+
+
+def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> dict[str, Any]:
+    """Write the folder's files into an empty local directory.
+
+    Returns:
+        The parity report.
+    """
+    from safetensors.numpy import save_file
+
+    most = model.config.model.max_position_embeddings or 0
+    for name, data in tokenizer_files.files(model.tokenizer, most).items():
+        write_file(directory, name, data)
+    source = run_log.origin_folder(run_log.origin(run_log.read_events(model.folder)))
+    config = config_json.model_config(model, source)
+    write_file(directory, "config.json", tokenizer_files.to_json(config))
+    width = model.config.model.hidden_size
+    for name, content in sentence_transformers.module_files(width, most, source).items():
+        write_file(directory, name, tokenizer_files.to_json(content))
+    state = to_hugging_face(model.config.model, model.params)
+    if model.config.model.architecture == "bigbird":
+        for name in _CODE_FILES if "auto_map" in config else ():
+            write_file(directory, name, _code(name))
+        # transformers' classes all have a pooler, and warn where it is missing, though only
+        # next-sentence prediction trains it.
+        state.setdefault("bert.pooler.weight", np.eye(width, dtype=np.float32))
+        state.setdefault("bert.pooler.bias", np.zeros(width, np.float32))
+        if config["model_type"] != "big_bird":
+            state = to_stock(state, config)
+    path = os.path.join(directory, "model.safetensors")
+    save_file(state, path, metadata={"format": "pt"})
+    # safetensors makes a file that only its owner reads.
+    shutil.copymode(os.path.join(directory, "config.json"), path)
+    report = parity.compare(directory, model, options.manifest, options.data_dir)
+    write_file(directory, "parity_report.json", tokenizer_files.to_json(report))
+    write_file(directory, "README.md", model_card.text(model, options, report).encode())
+    return report
+
+
+def _code(name: str) -> bytes:
+    """Return the text of a file that goes beside the weights: it imports nothing of bigbird-ja."""
+    package = "model" if name == "pattern.py" else "export"
+    text = (importlib.resources.files("bigbird_ja") / package / name).read_text("utf-8")
+    text = text.replace("from bigbird_ja.model.pattern import", "from .pattern import")
+    # Other imports from bigbird-ja name types only.
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("from bigbird_ja.")).encode()
+
+
+def write_file(directory: str, name: str, data: bytes) -> None:
+    """Write a file of an export, with the folders above it."""
+    path = os.path.join(directory, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    storage.write_bytes(path, data)

@@ -1,0 +1,105 @@
+"""A SavedModel: ids in, embeddings and log-probabilities out.
+
+It needs no code of ours. The encoder is the trainer's own, which needs static shapes: the graph has
+a branch for each of some lengths. Rows of a batch are padded to a branch's length and encoded in it
+one by one. Nothing attends to padding; beyond the lengths of full attention the branch's length
+decides which random blocks are seen, as in training.
+"""
+
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from bigbird_ja.evaluation.load import TrainedModel
+from bigbird_ja.export.folder import write_file
+from bigbird_ja.model import pattern
+from bigbird_ja.model.forward import encode, inference_config, masked_lm_logits
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.schema import Config
+
+_IDS = tf.TensorSpec([None, None], tf.int32)
+_SHORTEST = 64  # tokens of the shortest branch
+
+
+def fill_saved_model(directory: str, trained: TrainedModel) -> None:
+    """Write the SavedModel and its tokenizer into an empty local directory."""
+    model = ServedModel(inference_config(trained.config), trained.data, trained.params)
+    filling = dict.fromkeys(("serving_default", "fill_mask"), model.fill_mask)
+    tf.saved_model.save(model, directory, signatures={**filling, "embed": model.embed})
+    write_file(directory, "assets.extra/tokenizer.model", trained.tokenizer.model_bytes)
+
+
+class ServedModel(tf.Module):
+    """Runs one checkpoint with free shapes, in float32."""
+
+    def __init__(self, config: Config, data: Data, params: dict[str, np.ndarray]) -> None:
+        """Take the parameters as variables."""
+        super().__init__()
+        self._config, self._data = config, data
+        self._params = {
+            name: tf.Variable(value, trainable=False, name=name) for name, value in params.items()
+        }
+
+    @tf.function(input_signature=[_IDS, _IDS])
+    def embed(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return embeddings of ids int32 [b, n], padded: `embeddings` float32 [b, n, hidden]."""
+        return {"embeddings": self._encode(input_ids, segment_ids)}
+
+    @tf.function(input_signature=[_IDS, _IDS, _IDS])
+    def fill_mask(
+        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, positions: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Return embeddings of ids int32 [b, n] and log-probabilities at positions int32 [b, p].
+
+        `embeddings` float32 [b, n, hidden]; `log_probabilities` float32 [b, p, vocabulary].
+        """
+        hidden = self._encode(input_ids, segment_ids)
+        rows = tf.reshape(
+            tf.gather(hidden, positions, batch_dims=1), [1, -1, self._config.model.hidden_size]
+        )
+        scores = tf.nn.log_softmax(masked_lm_logits(self._params, self._config, rows))
+        shape = tf.concat([tf.shape(positions), tf.shape(scores)[2:]], axis=0)
+        return {"embeddings": hidden, "log_probabilities": tf.reshape(scores, shape)}
+
+    @tf.function  # traced once for both signatures
+    def _encode(self, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
+        lengths = branch_lengths(self._config)
+        given = tf.shape(input_ids)[1]
+        message = "more tokens than the model takes"
+        check = tf.debugging.assert_less_equal(given, lengths[-1], message=message)
+        with tf.control_dependencies([check]):
+            index = tf.searchsorted(tf.constant(lengths), given[None])[0]
+        branches = [partial(self._encode_at, length, input_ids, segment_ids) for length in lengths]
+        return tf.switch_case(index, branches)
+
+    def _encode_at(self, length: int, input_ids: tf.Tensor, segment_ids: tf.Tensor) -> tf.Tensor:
+        given = tf.shape(input_ids)[1]
+        padding = [[0, 0], [0, length - given]]
+        rows = (
+            tf.pad(input_ids, padding, constant_values=self._data.pad_id),
+            tf.pad(segment_ids, padding),
+        )
+
+        def encode_row(row: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+            ids, segments = (tf.ensure_shape(part, [length])[None] for part in row)
+            return encode(self._params, self._config, self._data, ids, segments)[0]
+
+        width = self._config.model.hidden_size
+        signature = tf.TensorSpec([length, width], tf.float32)
+        return tf.map_fn(encode_row, rows, fn_output_signature=signature)[:, :given]
+
+
+def branch_lengths(config: Config) -> list[int]:
+    """Return the lengths that have a branch: doubling, up to the longest that the model takes."""
+    model = config.model
+    most = model.max_position_embeddings
+    assert most is not None
+    full = pattern.shortest_sparse(model) - 1 if pattern.is_sparse(model) else most
+    sparse = pattern.padded_length(model, full + 1)
+    lengths = {min(full, most), most}
+    for shortest, longest in ((_SHORTEST, min(full, most)), (sparse, most)):
+        while shortest < longest:
+            lengths.add(shortest)
+            shortest *= 2
+    return sorted(lengths)

@@ -1,0 +1,40 @@
+"""Files of sentence-transformers in an exported folder: modules, pooling, length limit, prompts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+MODULES = ("Transformer", "Pooling", "Normalize")  # those without weights of their own
+
+
+def module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sentence-transformers' files: as the source's, else the mean of the tokens.
+
+    By the names that every version since 2 reads. A module with weights of its own is left out. A
+    length limit is kept unless the source had fewer positions than this model: its limit was then
+    theirs.
+
+    Args:
+        width: of a vector.
+        most: tokens that the model takes.
+        source: as `run_log.origin_folder` returns it.
+    """
+    stated = source.get("modules", ())
+    stated = stated if "Transformer" in stated else MODULES[:2]
+    kinds = [kind for kind in stated if kind in MODULES]
+    paths = {kind: f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)}
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(paths.items())
+    ]
+    files: dict[str, Any] = {"modules.json": modules}
+    if "Pooling" in paths:
+        pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
+        pooling |= dict.fromkeys(("pooling_mode_cls_token", "pooling_mode_max_tokens"), False)
+        files[f"{paths['Pooling']}/config.json"] = source.get("Pooling", pooling)
+    positions = source.get("config", {}).get("max_position_embeddings") or most
+    if (limits := source.get("Transformer")) and most <= positions:
+        kept = {k: limits[k] for k in ("max_seq_length", "do_lower_case") if k in limits}
+        files["sentence_bert_config.json"] = kept
+    if prompts := source.get("prompts"):
+        files["config_sentence_transformers.json"] = prompts
+    return files

@@ -1,0 +1,165 @@
+"""The `CommandError` that an exception of Python or of a library stands for."""
+
+import contextlib
+import errno
+import os
+import re
+import signal
+from collections.abc import Iterator
+
+from bigbird_ja.process.console import printable, shortened
+from bigbird_ja.process.errors import (
+    STREAMS,
+    BadInput,
+    CommandError,
+    Interrupted,
+    OutOfMemory,
+    StorageError,
+    interrupted,
+)
+from bigbird_ja.process.extras import INSTALL
+from bigbird_ja.process.redact import redact
+
+# The input pipeline's message begins so where a shard does not hold the manifest's records.
+SHARD_CHANGED = "shard ended early or was changed:"
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# A disk, a network file system or a connection that failed.
+_FAILED = {errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EREMOTEIO, errno.EUCLEAN}
+_FAILED |= {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
+_LOST = (ConnectionError, TimeoutError, BlockingIOError)
+_NETWORK = ("gaierror", "herror", "SSLError")  # of libraries that need not be imported
+_CLIENTS = ("requests.", "urllib3.")
+_OF_A_PATH = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# A disk or bucket refused: exceptions of Python, of `storage`, TensorFlow and Google's libraries.
+_REFUSALS = re.compile(
+    "PermissionError|FileNotFoundError|Refused|PermissionDeniedError|NotFoundError"
+    "|UnauthenticatedError|RefreshError|DefaultCredentialsError"
+)
+
+
+_NO_MEMORY = (
+    "std::bad_alloc|[Cc]annot allocate memory|failed to map segment|can't start new thread"
+    "|Unable to allocate|MemoryError|RESOURCE_EXHAUSTED|Resource temporarily unavailable"
+    "|pthread_create|memory for thread-local data"
+    "|terminate called without an active exception"  # C++ that could start no further thread
+)
+# Exceptions of libraries: names of classes, so that nothing imports TensorFlow to ask (empty: any);
+# pattern in the message; the error that it stands for; a word for it; advice. The first that fits.
+_RULES: list[tuple[str, str, type[CommandError], str, str]] = [
+    ("", "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
+     "free some space and run again"),
+    ("ResourceExhaustedError", "", OutOfMemory, "out of memory",
+     "use a smaller training.global_batch_size, more training.gradient_accumulation_steps, or"
+     " training.gradient_checkpointing"),
+    ("", _NO_MEMORY, OutOfMemory, "out of memory", "free some, or use a larger machine"),
+    ("PermissionDeniedError", "", BadInput, "permission denied",
+     "check the path and your credentials"),
+    ("AbortedError UnavailableError DataLossError DeadlineExceededError", "", StorageError,
+     "storage failed", "run the same command again"),
+    # TensorFlow's words for a reply of the bucket that is complete but too short.
+    ("InternalError", "File contents are inconsistent", StorageError, "short reply",
+     "run the same command again"),
+    ("DefaultCredentialsError RefreshError", "", BadInput, "no valid credentials",
+     "run `gcloud auth application-default login`"),
+    ("TransportError", "", StorageError, "the network failed", "run again"),
+    ("UnicodeEncodeError", "surrogates not allowed", BadInput,
+     "a name or text that is not UTF-8", "rename or convert it"),
+]  # fmt: skip
+
+
+def classify(error: BaseException) -> CommandError | None:
+    """Returns the `CommandError` that an exception stands for, or None for a bug."""
+    if isinstance(error, CommandError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(interrupted(str(error)))
+    if isinstance(error, MemoryError):
+        what = str(error) or "an allocation failed"
+        return OutOfMemory(f"out of memory on this machine: {what}")
+    if isinstance(error, ModuleNotFoundError) and error.name in INSTALL:
+        return BadInput(f"{error.name} is not installed here: {INSTALL[error.name]}")
+    if isinstance(error, SystemExit):  # a library's own handler of signals, or parser of options
+        if error.code == signal.SIGTERM:
+            return Interrupted(interrupted("SIGTERM"))
+        return BadInput("a library refused its options: see the lines above")
+    if isinstance(error, OSError):
+        return _classify_os_error(error)
+    text, name = str(error), type(error).__name__
+    if name == "InvalidArgumentError" and SHARD_CHANGED in text:
+        what = text[text.index(SHARD_CHANGED) :].splitlines()[0].replace("] [", " ").strip("] ")
+        return StorageError(f"{what}: run the same command again, or see `bigbird-ja check-data`")
+    for names, pattern, kind, what, advice in _RULES:
+        if (not names or name in names.split()) and re.search(pattern, text):
+            line = summary_line(error)
+            if "Credentials" in names:  # links and advice follow
+                line = line.partition(". ")[0]
+            return kind(f"{what}: {line.rstrip('.')}: {advice}")
+    return None
+
+
+@contextlib.contextmanager
+def mid_run() -> Iterator[None]:
+    """Turns refusals within the block into `StorageError`.
+
+    Work has begun: a file or bucket that was permitted at the start, and is refused or missing
+    now, is a failure of storage and not bad input.
+
+    Raises:
+        StorageError: in place of such an exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not _REFUSALS.fullmatch(type(error).__name__):
+            raise
+        what = f"{summary_line(error)}: refused in mid run"
+        raise StorageError(f"{what}: run the same command again") from error
+
+
+def summary_line(error: BaseException) -> str:
+    """Summarises an exception of TensorFlow in one line, with credentials masked.
+
+    Nodes of the graph and the body of an HTTP answer are left out.
+    """
+    words = []
+    for line in str(error).splitlines():
+        line = line.strip()
+        if line.startswith(("[[", "Detected at node")):
+            break
+        if line and line != "Graph execution error:":
+            words.append(line)
+    joined = re.sub(r"\{\{(?:function_)?node [^}]*\}\} ?", "", " ".join(words))
+    text = re.sub(r" with body '.*?'(?=\s*(?:when |$))", "", joined, flags=re.S)
+    return shortened(redact(text), 400) or type(error).__name__
+
+
+def _classify_os_error(error: OSError) -> CommandError | None:
+    number, why = error.errno, error.strerror or "not accessible"
+    if error.filename in STREAMS:
+        why = "its reader went away" if number == errno.EPIPE else why
+        return StorageError(f"{error.filename}: {why}")
+    file = error.filename  # text, bytes or a descriptor
+    name = "" if file is None else os.fsdecode(file) if isinstance(file, bytes) else str(file)
+    about = f"{name}: {why}" if name else why
+    if number in _FULL:
+        return StorageError(f"disk full: {about}: free some space and run again")
+    if number == errno.ENOMEM:
+        return OutOfMemory(f"out of memory on this machine: {about}: free some and run again")
+    if number in (errno.EMFILE, errno.ENFILE):
+        return BadInput(f"{about}: raise the limit with `ulimit -n`")
+    kind = type(error)
+    is_lost = number in _FAILED or isinstance(error, _LOST)
+    if is_lost or kind.__name__ in _NETWORK or kind.__module__.startswith(_CLIENTS):
+        return StorageError(f"storage failed: {about}: run the same command again")
+    if isinstance(error, FileExistsError) or number == errno.ENOTEMPTY:
+        return BadInput(f"{name or error}: something else of that name is in the way: move it")
+    if isinstance(error, _OF_A_PATH) or (name and number not in (None, errno.EBADF)):
+        permissions = " and your permissions" if isinstance(error, PermissionError) else ""
+        return BadInput(f"{name or error}: {why}: check the path{permissions}")
+    return None
+
+
+def one_line(message: str) -> str:
+    """Puts a message on one line, with control characters escaped."""
+    return printable(" ".join(message.split()))

@@ -1,0 +1,66 @@
+"""Child processes and temporary files that must not outlive this process.
+
+`with` blocks remove children and files as a rule. A process that is stopped while its main thread
+sits in a library that does not return never reaches the end of those blocks; so they are also
+registered here, and `clean_up` removes what is left, from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
+
+_paths: set[str] = set()
+_children: set[subprocess.Popen] = set()
+
+
+@contextlib.contextmanager
+def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
+    """Kills the child, if it still runs, when the block ends; `clean_up` kills it too."""
+    _children.add(child)
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(OSError):
+            child.kill()
+        child.wait()
+        _children.discard(child)
+
+
+@contextlib.contextmanager
+def remove_on_exit(path: str) -> Iterator[None]:
+    """Registers a file or directory with `clean_up` while the block runs.
+
+    The end of the block does not remove it.
+    """
+    path = os.path.abspath(path)
+    _paths.add(path)
+    try:
+        yield
+    finally:
+        _paths.discard(path)
+
+
+def clean_up() -> None:
+    """Kills the registered children and pool processes, removes the registered paths."""
+    for child in list(_children):
+        with contextlib.suppress(OSError):
+            child.kill()
+    pools = sys.modules.get("multiprocessing")  # importing it costs more than most commands take
+    for worker in pools.active_children() if pools else ():
+        with contextlib.suppress(OSError, ValueError):
+            worker.kill()
+    for child in list(_children):  # a child that still writes would fill the directory again
+        with contextlib.suppress(Exception):
+            child.wait(timeout=2)
+    for path in sorted(_paths):
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,35 @@
+"""Packages that pip does not install with ours: some machines bring their own, or few need them."""
+
+import importlib.util
+
+from bigbird_ja.process.errors import BadInput
+
+# Module -> how to install it.
+INSTALL = {
+    "tensorflow": "pip install 'bigbird-ja[cpu]', or [tensorflow] beside Colab's jax",
+    "tensorflow_estimator": "pip install 'bigbird-ja[estimator]' (TensorFlow 2.15)",
+    "jax": "pip install 'bigbird-ja[cpu]', [tpu] or [gpu]",
+    "libtpu": "pip install 'bigbird-ja[preflight]', or [tpu] on a TPU",
+    "safetensors": "pip install 'bigbird-ja[huggingface]'",
+    "huggingface_hub": "pip install 'bigbird-ja[huggingface]'",
+    "torch": "pip install torch",
+    "transformers": "pip install 'bigbird-ja[huggingface]'",
+    "pyarrow": "pip install 'bigbird-ja[arrow]'",
+    "fugashi": "pip install 'bigbird-ja[words]'",
+    "ray": "pip install 'bigbird-ja[ray]'",
+    "wandb": "pip install wandb",
+}
+
+
+def require(*modules: str) -> None:
+    """Refuses to begin without packages that the command will need.
+
+    Args:
+        modules: names in `INSTALL`.
+
+    Raises:
+        BadInput: naming the package and the extra that has it.
+    """
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            raise BadInput(f"{name} is not installed here: {INSTALL[name]}")

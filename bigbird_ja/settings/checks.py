@@ -1,0 +1,126 @@
+"""Checks of a config: conditions between settings, and warnings about unusual values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.provenance import Override
+from bigbird_ja.settings.schema import Config
+
+_USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
+_FAR_OFF = 30
+_OTHER_LENGTH = 4  # times a preset's sequence length, from which its learning rate is questioned
+
+
+def validate_config(config: Config) -> None:
+    """Check what must hold between settings, whatever the data.
+
+    Raises:
+        BadInput: naming the key and what is allowed.
+    """
+    model, training = config.model, config.training
+    if model.hidden_size % model.num_attention_heads:
+        raise BadInput(
+            f"model.hidden_size={model.hidden_size} is not divisible by"
+            f" model.num_attention_heads={model.num_attention_heads}"
+        )
+    if model.initializer == "subspaces" and (
+        model.num_attention_heads < 2 or model.hidden_size // model.num_attention_heads % 2
+    ):
+        raise BadInput(
+            f"model.num_attention_heads={model.num_attention_heads}: model.initializer=subspaces"
+            f" needs 2 or more, and an even part of model.hidden_size={model.hidden_size} for each"
+        )
+    if training.global_batch_size % training.gradient_accumulation_steps:
+        raise BadInput(
+            f"training.global_batch_size={training.global_batch_size} is not divisible by"
+            f" training.gradient_accumulation_steps={training.gradient_accumulation_steps}"
+        )
+
+
+def validate_on_data(config: Config, data: Data) -> None:
+    """Check what must hold between a run's settings and its data.
+
+    Raises:
+        BadInput: naming the settings and what to do.
+    """
+    model, training = config.model, config.training
+    last = training.final_masked_lm_prob
+    if last is not None and training.masked_lm_prob is None:
+        raise BadInput(
+            f"training.final_masked_lm_prob={last} has no effect without training.masked_lm_prob:"
+            " set that too, or leave it out"
+        )
+    if (model.max_position_embeddings or 0) < data.seq_length:
+        raise BadInput(
+            f"model.max_position_embeddings={model.max_position_embeddings} is shorter than"
+            f" the data's sequences of {data.seq_length}: raise it or leave it out"
+        )
+    if data.nsp and model.architecture == "modernbert":
+        raise BadInput(
+            "model.architecture=modernbert has no segments, and the data set's records are pairs of"
+            " them (nsp): make the data without --nsp, or train a bigbird"
+        )
+    if data.nsp and not model.attend_across_documents:
+        raise BadInput(
+            "model.attend_across_documents=false hides segment B from segment A: there is no next"
+            " sentence to predict: leave it at true, or make the data without --nsp"
+        )
+
+
+def config_warnings(
+    config: Config,
+    from_scratch: bool = True,
+    overrides: Iterable[Override] = (),
+    data: Data | None = None,
+) -> list[str]:
+    """Warn of settings that are legal but suspicious, one line each.
+
+    Args:
+        config: the resolved config.
+        from_scratch: whether training begins from random weights: else a low rate is usual.
+        overrides: what was set, in order.
+        data: of the run, if it is known.
+    """
+    training = config.training
+    lines = _unusual_length(config, overrides, data) if data else []
+    if training.warmup_steps >= training.num_train_steps:
+        reached = training.num_train_steps / training.warmup_steps
+        lines.append(
+            f"training.warmup_steps={training.warmup_steps:,} is not below"
+            f" training.num_train_steps={training.num_train_steps:,}: the learning rate rises to"
+            f" {reached:.1%} of training.learning_rate at the end, and never decays"
+        )
+    rate, usual = training.learning_rate, _USUAL_RATE * math.sqrt(768 / config.model.hidden_size)
+    if rate >= usual * _FAR_OFF or (from_scratch and rate <= usual / _FAR_OFF):
+        side = "above" if rate > usual else "below"
+        lines.append(
+            f"training.learning_rate={rate:g} is {_FAR_OFF} times or more {side} what models of"
+            f" this width usually take, {usual:.1g}, with AdamW and with Muon, whose updates are"
+            " scaled to AdamW's here (rates of 0.02 are for Muon without that scale)"
+        )
+    return lines
+
+
+def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
+    """Warn of a preset's learning rate with sequences of quite another length than its own."""
+    every = list(overrides)
+    last = {override.key: override for override in every}
+    preset = {override.key: override.value for override in every if override.is_of_preset}
+    rate, length = last.get("training.learning_rate"), preset.get("make_data.seq_length")
+    if rate is None or not rate.is_of_preset or length is None:
+        return []
+    batch = config.training.global_batch_size
+    wanted = preset.get("training.global_batch_size", batch) * length
+    given = batch * data.seq_length
+    if 1 / _OTHER_LENGTH < given / wanted < _OTHER_LENGTH:
+        return []
+    return [
+        f"training.learning_rate={rate.value:g} of {rate.source} is meant for {wanted:,} tokens per"
+        f" step ({wanted // length} x {length:,}), this run has {given:,} ({batch} x"
+        f" {data.seq_length:,}): --set training.global_batch_size="
+        f"{max(1, wanted // data.seq_length)} keeps them, or choose another learning rate"
+    ]

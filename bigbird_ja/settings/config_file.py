@@ -1,0 +1,90 @@
+"""Files of settings: a user's YAML, presets, and `MODEL_DIR/config.yaml`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.checks import validate_config
+from bigbird_ja.settings.data_facts import PAD_ID, Data, data_entries, requested_data
+from bigbird_ja.settings.option import shortened
+from bigbird_ja.settings.provenance import Override, read_override
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import varied
+
+_RESTORE = "restore the file from a copy of the run"
+
+
+def config_to_yaml(config: Config, data: Data | None = None) -> str:
+    """Write a run as YAML, as `MODEL_DIR/config.yaml` holds it."""
+    import yaml
+
+    from bigbird_ja.storage.decode import FORMAT_VERSION
+
+    values = dataclasses.asdict(config)
+    for key, value in (data_entries(data) if data else {}).items():
+        section, _, name = key.partition(".")
+        values[section][name] = value
+    values = {"format_version": FORMAT_VERSION, **values}
+    return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def read_config(path: str) -> tuple[Config, Data]:
+    """Read a `config.yaml` that `config_to_yaml` wrote.
+
+    Raises:
+        BadInput: no such file, not a config, or one of another format.
+    """
+    entries = _entries(path, path, is_ours=True)
+    stated = {o.key: o.value for entry in entries if (o := read_override(*entry))}
+    config = varied(Config(), stated)
+    validate_config(config)
+    pad_id = next((value for key, value, *_ in entries if key == PAD_ID), 0)
+    if type(pad_id) is not int or pad_id < 0:
+        raise BadInput(f"{path}: {PAD_ID}={shortened(pad_id)} is no token id: {_RESTORE}")
+    return config, requested_data(config, pad_id)
+
+
+def read_overrides(path: str, source: str) -> list[Override]:
+    """Read what a file of settings states, in its order.
+
+    Args:
+        path: file, on disk or gs://.
+        source: name of the file for messages and the overrides.
+
+    Raises:
+        BadInput: no such file, not a file of settings, an unknown setting or a bad value.
+    """
+    return [o for entry in _entries(path, source) if (o := read_override(*entry))]
+
+
+def _entries(path: str, source: str, is_ours: bool = False) -> list[tuple[str, Any, str, bool]]:
+    """Read a file's entries as the arguments of `read_override`.
+
+    A file that we wrote (`is_ours`) must state its format.
+    """
+    from bigbird_ja import storage
+    from bigbird_ja.storage import decode
+
+    try:
+        text = storage.read_text(path, decode.MAX_YAML_BYTES)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        why = f"{path}: missing: {_RESTORE}" if is_ours else f"--config {path}: no such file"
+        raise BadInput(why) from error
+    values = decode.read_yaml(text, path)
+    if values is None:  # cut off, or not yet written: nobody means the defaults by it
+        raise BadInput(f"{path}: no settings in it: name another file, or leave it out")
+    if not isinstance(values, dict):
+        raise BadInput(f"{path}: expected sections such as `model:` and `training:`")
+    version = str(values.pop("format_version", ""))
+    if version or is_ours:
+        decode.check_format(version, path, "start again, or use the version that wrote it")
+    for section, entries in values.items():
+        if not isinstance(entries, dict | None):
+            raise BadInput(f"{source}: {section} must hold `key: value` lines")
+    return [
+        (f"{section}.{key}", value, source, bool(version))
+        for section, entries in values.items()
+        for key, value in (entries or {}).items()
+    ]

@@ -1,0 +1,74 @@
+"""Facts of a data set that models, steps and evaluation depend on.
+
+A run is a pair of `Config` (`schema`), what the run decides, and `Data`, what its data set decides.
+A fact that both have has one type, with its range, in `schema`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.settings.schema import (
+    Config,
+    Id,
+    MakeDataConfig,
+    Masking,
+    MaskRate,
+    MaskUnit,
+    Positive,
+    Predictions,
+    SeqLength,
+)
+
+PAD_ID = "make_data.pad_id"  # a fact of the data set: no setting has this key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Hold what a data set decides and models, steps and evaluation depend on."""
+
+    seq_length: SeqLength
+    max_predictions_per_seq: Predictions
+    masked_lm_prob: MaskRate
+    masking: Masking
+    mask_unit: MaskUnit
+    nsp: bool
+    vocab_size: Positive
+    special_ids: dict[str, Id]  # by name; `pad` at least
+
+    @property
+    def pad_id(self) -> int:
+        """Return the id that fills a record's end."""
+        return self.special_ids["pad"]
+
+
+_SHARED = [field.name for field in dataclasses.fields(Data)][:-2]  # with MakeDataConfig
+DATA_KEYS = ("tokenize.vocab_size", *(f"make_data.{name}" for name in _SHARED))
+
+
+def requested_data(config: Config, pad_id: int = 0) -> Data:
+    """Describe the data set that `make-data` would make by a config, before there is one."""
+    values = {name: getattr(config.make_data, name) for name in _SHARED}
+    values["max_predictions_per_seq"] = predictions_of(config.make_data)
+    pieces = config.tokenize.vocab_size
+    return Data(**values, vocab_size=pieces, special_ids={"pad": pad_id})
+
+
+def predictions_of(making: MakeDataConfig) -> int:
+    """Return the most predictions in a sequence: as stated, else enough for a full one's share."""
+    stated = making.max_predictions_per_seq
+    return places_for(making.seq_length, making.masked_lm_prob) if stated is None else stated
+
+
+def places_for(seq_length: int, rate: float) -> int:
+    """Return how many predictions a full sequence needs at a mask rate."""
+    return max(1, math.ceil(round(seq_length * rate, 6)))
+
+
+def data_entries(data: Data) -> dict[str, Any]:
+    """Return the facts under the keys by which `config.yaml` states them, for fingerprints too."""
+    values = (data.vocab_size, *(getattr(data, name) for name in _SHARED))
+    return {**dict(zip(DATA_KEYS, values, strict=True)), PAD_ID: data.pad_id}

@@ -1,0 +1,35 @@
+"""Suggestions for a misspelled name of a setting, flag, command or preset."""
+
+import difflib
+from collections.abc import Iterable
+
+# Names of settings and flags in other trainers.
+_ELSEWHERE = {
+    "lr": "learning_rate",
+    **dict.fromkeys(("batch_size", "train_batch_size"), "global_batch_size"),
+    **dict.fromkeys(
+        ("steps", "max_steps", "epochs", "num_epochs", "num_train_epochs"), "num_train_steps"
+    ),
+    **dict.fromkeys(("max_length", "max_seq_length", "max_seq_len"), "seq_length"),
+}
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Suggest the nearest known names: `" (did you mean 'a' or 'b'?)"`, or an empty string."""
+    return suggestion(near(name, known))
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """Find at most two known names that are spelled nearly the same, the likeliest first."""
+    by_name: dict[str, list[str]] = {}
+    for key in known:
+        by_name.setdefault(key.rpartition(".")[2], []).append(key)
+    name = name.rpartition(".")[2]
+    meant = _ELSEWHERE.get(name, "")
+    close = [meant] if meant in by_name else difflib.get_close_matches(name, by_name)
+    return [key for one in close for key in by_name[one]][:2]
+
+
+def suggestion(keys: list[str]) -> str:
+    """Format suggestions: `" (did you mean 'a' or 'b'?)"`, or an empty string."""
+    return f" (did you mean {' or '.join(map(repr, keys))}?)" if keys else ""

@@ -1,0 +1,1 @@
+"""Work that spans the packages: the demo, `doctor`'s checks and its measurement."""

@@ -1,0 +1,136 @@
+"""The demo: every command on a small generated corpus, with a kill and a resume."""
+
+import json
+import time
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.process import console
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.run import log as run_log
+from bigbird_ja.storage import outputs
+from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.workflows.run_command import run_command
+
+_KILLED = "killed.json"  # in the work directory: what the run had logged when it was killed
+# One mask each, like the corpus and not in it: である, 年, った are what a reader expects.
+_TEXTS = (
+    "朝霧町（あさぎりまち）は、長野県の北部にある自治体[MASK]。",
+    "寺は1872[MASK]の地震で失われたが、村人の手で復元された。",
+    "鉄道の普及とともに、朝霧の農業は大きく変わ[MASK]。",
+)
+
+
+def run(work_dir: str, steps: int) -> dict[str, Any]:
+    """Run every command of the demo in its place, and return the `--json` results.
+
+    Args:
+        work_dir: local folder for everything that the demo makes.
+        steps: training steps.
+
+    Raises:
+        BadInput: the folder holds something that no demo made.
+        RuntimeError: the demo did not show what it promises; the message says what.
+    """
+    if storage.is_remote(work_dir):
+        raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
+    outputs.check_folder(work_dir, "--work_dir", "demo", "name another folder")
+    storage.make_directory(work_dir)
+    owned = Owned.create(work_dir, "demo")
+    start = time.monotonic()
+    result = _run_commands(owned, work_dir, steps)
+    result["seconds"] = round(time.monotonic() - start, 1)
+    owned.write("demo.json", json.dumps(result).encode())
+    print(_summary(result))
+    return result
+
+
+def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
+    corpus, tokenizer, data, model = (
+        storage.join(work_dir, name) for name in ("corpus.jsonl", "tokenizer.model", "data", "run")
+    )
+
+    def headline(text: str) -> None:
+        print(f"\n== {text}", flush=True)
+
+    config = ["--config", "tiny-cpu"]
+    headline("1. A corpus: generated Japanese articles in Wiki40b layout")
+    run_command(["sample", "--output", corpus, "--documents", "400", "--seed", "7"])
+    headline("2. A tokenizer")
+    prefix = tokenizer.removesuffix(".model")
+    # Fewer pieces than real text needs: the generated one has few characters.
+    tokenize = ["tokenize", *config, "--vocab_size", "2000", "--input", corpus]
+    run_command([*tokenize, "--output_prefix", prefix])
+    headline("3. Training data: full sequences in shuffled shards, one part held out")
+    text = ["--input", corpus, "--tokenizer", tokenizer]
+    run_command(["make-data", *config, *text, "--output_dir", data, "--num_workers", "2"])
+    pretrain = ["pretrain", *config, "--data_dir", data, "--model_dir", model]
+    # The kill comes halfway between two saves, so that some logged steps are made twice.
+    pretrain += ["--num_train_steps", str(steps), "--set", "checkpoints.save_every_minutes=60"]
+    pretrain += ["--set", f"checkpoints.save_every_steps={steps // 4}"]
+    headline("4. Pretraining, killed with SIGKILL midway, as a preemption would")
+    killed = storage.join(work_dir, _KILLED)
+    if not storage.exists(killed):  # else an interrupted demo has done this
+        at = steps * 3 // 8
+        run_command(pretrain, kill_when=lambda: max(read_losses(model), default=0) >= at)
+        owned.write(_KILLED, json.dumps(read_losses(model)).encode())
+    headline("5. The same command again: it resumes, in the data too")
+    run_command(pretrain)
+    before = {int(step): loss for step, loss in json.loads(storage.read_bytes(killed)).items()}
+    result = {"work_dir": work_dir, **compare_losses(model, before)}
+    headline("6. Evaluation on held-out documents")
+    evaluated = run_command(["evaluate", "--model_dir", model, "--data_dir", data])
+    headline("7. What the model puts at [MASK], in sentences that the corpus does not have")
+    texts = ["--text", "\n".join(_TEXTS), "--top_k", "3"]
+    filled = run_command(["fill-mask", "--model_dir", model, *texts])
+    headline("8. A page about the run")
+    run_command(["report", "--model_dir", model, "--output", f"{work_dir}/report.html"])
+    measured = {f"eval_{key}": evaluated[f"masked_lm_{key}"] for key in ("loss", "accuracy")}
+    return {**result, **measured, "masks": filled["masks"]}
+
+
+def read_losses(model_dir: str) -> dict[int, float]:
+    """Reads the loss of each logged step."""
+    lines = run_log.read_metrics(model_dir)
+    return {line["step"]: line["loss"] for line in lines if line["loss"] is not None}
+
+
+def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
+    """Prints the losses of the steps that were made twice: before the kill, and after the resume.
+
+    Args:
+        model_dir: of the run, resumed and finished.
+        before: loss by step, as logged until the kill.
+
+    Raises:
+        RuntimeError: they differ, or the loss did not fall.
+    """
+    curve = read_losses(model_dir)
+    resumes = [e for e in run_log.read_events(model_dir) if e["event"] == "resumed"]
+    if not resumes:
+        raise RuntimeError(f"{model_dir}/events.jsonl records no resume")
+    resumed_from = resumes[0].get("global_step") or 0
+    steps = [step for step in before if step > resumed_from]
+    rows = [(step, repr(before[step]), repr(curve.get(step))) for step in steps]
+    print(console.table(rows, ("step", "loss, uninterrupted", "loss, resumed")))
+    if not steps or any(before[step] != curve.get(step) for step in steps):
+        raise RuntimeError("the resumed run's losses differ from the uninterrupted ones")
+    print("They are the same, bit for bit.")
+    first, last = curve[min(curve)], curve[max(curve)]
+    if not last < first:
+        raise RuntimeError(f"the loss did not fall: {first} to {last}")
+    losses = {"first_loss": first, "last_loss": last}
+    return {"killed_at_step": max(before), "resumed_from_step": resumed_from, **losses}
+
+
+def _summary(result: dict[str, Any]) -> str:
+    result = {**result, "time": console.human_time(result["seconds"])}
+    return """
+== Done in {time}: {work_dir}/report.html
+It learnt the corpus's phrases: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
+{eval_accuracy:.0%} of masked pieces right.
+Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: same losses, bit for bit.
+Your own text, a line {{"text": "..."}} for each document: as above, without --vocab_size.
+What a real model takes, in hours and dollars: bigbird-ja plan --config base-4096""".format(
+        **result
+    )

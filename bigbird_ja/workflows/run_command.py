@@ -1,0 +1,58 @@
+"""A command of bigbird-ja, run as a user would, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bigbird_ja.process.children import error_from_exit
+from bigbird_ja.process.cleanup import kill_on_exit
+from bigbird_ja.process.console import log
+from bigbird_ja.process.errors import of_reason
+
+
+def run_command(
+    arguments: Sequence[str], kill_when: Callable[[], bool] | None = None
+) -> dict[str, Any]:
+    """Runs one command as a user would, shows its output, and returns its `--json` results.
+
+    Args:
+        arguments: of the command line.
+        kill_when: polled; once true, the command is killed with SIGKILL.
+
+    Raises:
+        CommandError: with the command's exit status and message.
+        RuntimeError: the command that was to be killed ended before.
+    """
+    print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
+    command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    with kill_on_exit(process):
+        while kill_when and process.poll() is None:
+            time.sleep(0.05)
+            if kill_when():
+                process.kill()
+                process.wait()
+        out, _ = process.communicate()
+    if kill_when and process.returncode == -signal.SIGKILL:
+        log(f"SIGKILL sent to process {process.pid}")
+        return {}
+    subject = f"`bigbird-ja {arguments[0]}`"
+    results: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        results = json.loads(out)
+    if not results:
+        advice = "close other programs and run it again"
+        raise error_from_exit(process.returncode, (), subject, advice)
+    if process.returncode:
+        raise of_reason(str(results.get("reason")), f"{subject}: {results.get('error')}")
+    if kill_when:
+        raise RuntimeError(f"{subject} ended by itself, before the kill")
+    return results
