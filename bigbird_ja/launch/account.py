@@ -59,7 +59,7 @@ def _unwatched(state: RunState, seen: Observation) -> float:
     It may have lived for `STALLED_SECONDS` after its last heartbeat, up to its limit.
     """
     alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
-    seconds = max(alive, 0.0) + STALLED_SECONDS
+    seconds = max(alive, 0.0) + STALLED_SECONDS if seen.bucket_seen else math.inf
     if state.machine_limit:
         seconds = min(seconds, max(0.0, state.machine_limit - state.machine_seconds))
     return seconds
