@@ -126,17 +126,17 @@ def _plan(args: Args, number: int, name: str | None) -> tuple[Plan, dict[str, An
     """Read one config, with its data set or an estimate of one; return the run and its results."""
     from bigbird_ja.accelerators import environment
     from bigbird_ja.data import manifest as manifest_lib
+    from bigbird_ja.huggingface import run_settings
     from bigbird_ja.plan import estimate
-    from bigbird_ja.train import hf_folder
 
     source = args.init_from and hub.fetched(args.init_from, "--init_from")
-    adopted = hf_folder.stated_settings(source) if source else []
+    adopted = run_settings.stated_settings(source) if source else []
     config, overrides = resolve(args, adopted, name)
     data: Data
     if args.data_dir:
         data = manifest_lib.load(args.data_dir[number])
         if source:
-            adopted = hf_folder.adopted_settings(source, None, data, args.data_dir[number])
+            adopted = run_settings.adopted_settings(source, None, data, args.data_dir[number])
             config, overrides = resolve(args, adopted, name)
         config = fit_to_data(config, data, overrides, args.data_dir[number])
         for line in decided_by_data(overrides, data):

@@ -49,8 +49,7 @@ def define_flags(flags: Flags) -> None:
         none="the config's global batch by cores and accumulation",
     )
     flags.switch("search_batch", "Finds the largest batch per core that fits.")
-    flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimised one.")
-    flags.path("profile", "MODEL_DIR of a run with --profile_steps: its ops beside these.")
+    flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimized one.")
     guess = "lengths of documents are stated ones"
     flags.path("data_dir", "Data set of `make-data`: its facts, its lengths.", none=guess)
     flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
@@ -77,21 +76,18 @@ def run(args: Args) -> dict[str, Any]:
     data = manifest.load(args.data_dir) if args.data_dir else requested_data(config)
     config = fit_to_data(config, data, overrides, args.data_dir or "")
     wanted = _targets(args, config, data)
-    measured = figures.op_seconds(args.profile) if args.profile else None
     versions = compile_lib.versions()
     log(f"settings:\n{echo_settings(config, overrides, SETTINGS)}")
     for warning in environment.compiler_warnings(versions):
         log(f"warning: {warning}")
     results = []
     for target, batch in wanted:
-        result = estimate.examine(config, data, target, batch, args.dump_hlo, measured=measured)
+        result = estimate.examine(config, data, target, batch, args.dump_hlo)
         if args.search_batch:
             fits = functools.partial(estimate.examine, config, data, target, with_code=False)
             result["largest_batch_per_core"] = estimate.largest_batch(fits, result)
         results.append(result)
         print(figures.describe(result, target.chip), "\n")
-        if "profile" in result:
-            print(figures.describe_profile(result["profile"]), "\n")
     print(f"Compiled with {environment.describe(versions)}.")
     print(
         "Not in these figures: input, saving, logging; links between devices beyond what their\n"

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
     from bigbird_ja.train.engines.choose import Choice
+    from bigbird_ja.train.exit import ProcessExit
     from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.run_dir import RunDir
 
@@ -99,11 +100,12 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
     """Train or resume; tests give dependencies that stop the process at chosen instants."""
+    from bigbird_ja.train.exit import ProcessExit
     from bigbird_ja.train.job import Dependencies
 
-    deps = deps or Dependencies()
+    deps, exit_process = deps or Dependencies(), ProcessExit()
     with (
-        StopRequest(deps.log, lambda message: streams.leave(Interrupted(message))) as stop,
+        StopRequest(deps.log, lambda message: exit_process(Interrupted(message))) as stop,
         streams.guard_stderr(lambda: stop.ask("the reader of the log has gone")),
         contextlib.ExitStack() as at_end,
     ):
@@ -115,10 +117,12 @@ def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
             )
             timer.start()
             at_end.callback(timer.cancel)
-        return _prepare_and_train(args, deps, stop)
+        return _prepare_and_train(args, deps, stop, exit_process)
 
 
-def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dict[str, Any]:
+def _prepare_and_train(
+    args: Args, deps: Dependencies, stop: StopRequest, exit_process: ProcessExit
+) -> dict[str, Any]:
     """Prepare MODEL_DIR, settings, data set, the pod and the engine, and train."""
     from bigbird_ja.storage import hub, outputs
     from bigbird_ja.train import hosts
@@ -136,7 +140,7 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
     profiled = range(0)
     if args.profile_steps is not None:
         profiled = read_profile_steps(args.profile_steps, config.training.num_train_steps)
-    with hosts.joined(args, config, manifest, stop, deps.log) as pod:
+    with hosts.joined(args, config, manifest, stop, exit_process, deps.log) as pod:
         engine = choose(args.engine, args.use_tpu, config, pod.count)
         if engine.name == "pjrt":
             _refuse_cores(overrides)
@@ -151,7 +155,6 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
             manifest=manifest,
             guard=guard,
             data_dir=args.data_dir,
-            model_dir=args.model_dir,
             engine=engine,
             pod=pod,
             init_from=args.init_from,
@@ -160,7 +163,7 @@ def _prepare_and_train(args: Args, deps: Dependencies, stop: StopRequest) -> dic
             profiled=profiled,
             deps=deps,
         )
-        return train(job, run_dir, stop)
+        return train(job, run_dir, stop, exit_process)
 
 
 def _settings(
@@ -171,8 +174,8 @@ def _settings(
     The last are notices about these, to be logged once nothing is refused.
     """
     from bigbird_ja.data import check
+    from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
     from bigbird_ja.model import pattern
-    from bigbird_ja.train.hf_folder import adopted_settings, attention_notice
 
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
@@ -219,7 +222,7 @@ def plateau(config: Config, data: Data) -> str | None:
 
 def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
     """Word what a CPU would take for the whole run, where that is over `_LONG_DAYS`."""
-    from bigbird_ja.model.params import model_flops
+    from bigbird_ja.model.flops import model_flops
     from bigbird_ja.train.engines import devices
 
     is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from bigbird_ja.evaluation.load import TrainedModel
+from bigbird_ja.huggingface import config as hf_config
+from bigbird_ja.huggingface.state_dict import SETTINGS
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import SEGMENTS
-from bigbird_ja.model.state_dict import SETTINGS
 from bigbird_ja.storage import decode
-from bigbird_ja.train import hf_folder
 
 # transformers' class replaces random blocks by block 0; this one follows the recorded plan.
 CODE = "modeling_bigbird_ja"
@@ -45,7 +45,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
     """
     special, model = trained.tokenizer.special, trained.config.model
     stated = source.get("config", {})
-    stock = hf_folder.stock_class(stated.get("model_type"), model, trained.data.nsp)
+    stock = hf_config.stock_class(stated.get("model_type"), model, trained.data.nsp)
     if model.architecture == "modernbert":
         keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
     elif stock is not None:
@@ -64,7 +64,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
             **{name: getattr(model, name) for name in _OURS},
         },
     }
-    if stated.get("model_type") in hf_folder.ROBERTAS and stock is not None:
+    if stated.get("model_type") in hf_config.ROBERTAS and stock is not None:
         config["max_position_embeddings"] += special.pad + 1  # the first position's number
     return config
 

@@ -17,7 +17,7 @@ from bigbird_ja.export import (
     tokenizer_files,
 )
 from bigbird_ja.export.model_card import Options
-from bigbird_ja.model.state_dict import to_hugging_face, to_stock
+from bigbird_ja.huggingface.state_dict import to_hugging_face, to_stock
 from bigbird_ja.run import log as run_log
 
 _CODE_FILES = (f"{config_json.CODE}.py", "pattern.py")

@@ -15,6 +15,7 @@ from bigbird_ja import __version__, storage
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.export import parity, sentence_transformers
+from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.model import pattern
 from bigbird_ja.process.console import human_count, human_time, printable
 from bigbird_ja.run import log as run_log
@@ -24,7 +25,6 @@ from bigbird_ja.storage import hub
 from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
-from bigbird_ja.train import hf_folder
 
 _MOST_FILES = 3  # of a folder, by name
 _SHORT = 512  # tokens that encoders before BigBird take
@@ -72,7 +72,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     license = options.license or stated.get("license")
     license = license if license in hub.licenses() else "other"
     model_type = stated.get("config", {}).get("model_type")
-    stock = hf_folder.stock_class(model_type, config.model, model.data.nsp)
+    stock = hf_config.stock_class(model_type, config.model, model.data.nsp)
     shape = _shape(config.model) if stock is None else _stock_shape(model_type, stock)
     origin, base_model = _origin(source)
     long = ["long-context"] if (config.model.max_position_embeddings or 0) > _SHORT else []

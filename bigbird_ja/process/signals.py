@@ -193,12 +193,11 @@ class StopRequest(Listener):
         patience: float = SAVING_SECONDS,
     ) -> None:
         super().__init__(self._receive)
-        self._log, self.leave, self._patience = log, leave, patience
+        self._log, self._leave, self._patience = log, leave, patience
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._is_answered = False
         self.name = ""  # of the first signal, or who else asked
-        self.tell: Callable[[str], None] = lambda name: None  # gets `name` too: for a whole pod
 
     def is_set(self) -> bool:
         """Checks whether someone asked to stop."""
@@ -222,7 +221,6 @@ class StopRequest(Listener):
         if is_first:
             again = "; Ctrl-C again leaves at once" if name == name_of(signal.SIGINT) else ""
             self._log(f"{name}: finishing the step and saving{again}")
-            self.tell(name)
 
     def answered(self) -> None:
         """Reports that the main thread has seen the request: it may take its time to save."""
@@ -236,13 +234,13 @@ class StopRequest(Listener):
 
     def _receive(self, number: int) -> None:
         if number == signal.SIGINT and self.is_set():
-            self.leave("interrupted again: left at once; a checkpoint saved before is good")
+            self._leave("interrupted again: left at once; a checkpoint saved before is good")
         else:
             self.ask(name_of(number))
 
     def _time_out(self) -> None:
         if not self._is_answered:
-            self.leave(
+            self._leave(
                 f"{self.name}: no step ended within {self._patience:.0f} s: left without saving;"
                 " a checkpoint saved before is good"
             )

@@ -147,6 +147,12 @@ class Owned:
         """Names of the files that are ours, relative to the folder."""
         return self._manifest.files.keys()
 
+    def is_current(self) -> bool:
+        """Check that no other process has changed the manifest since it was read or written."""
+        with contextlib.suppress(FileNotFoundError):
+            return storage.stat(storage.join(self.path, MARK)).token == self._token
+        return False
+
     def states(self, name: str, made: Made) -> bool:
         """Check that a version of a file is one that the manifest states."""
         return made in (self._manifest.files.get(name) or ())

@@ -90,7 +90,7 @@ def _one(
     result["tokens_per_second"] = tokens / result["step_ms"] * 1e3
     if chip:
         cores = ["--set", f"tpu.num_cores={count}", "--batch_per_core", str(batch // count)]
-        result["predicted"] = _predicted([*here, *cores, "--chip", chip, "--profile", model])
+        result["predicted"] = _predicted([*here, *cores, "--chip", chip])
     Owned.create(model, "run").write(run_log.MEASURED, json.dumps(result, indent=1).encode())
     return result
 
@@ -108,7 +108,7 @@ def _filled(model: bytes, config: Config) -> bytes:
 
 def _measured(model_dir: str) -> dict[str, Any]:
     """Return what a run has logged of its time and memory."""
-    from bigbird_ja.preflight import figures
+    from bigbird_ja.train.profile import input_wait_seconds
 
     lines: list[Any] = [*run_log.read_metrics(model_dir)]
     steps = [
@@ -116,11 +116,11 @@ def _measured(model_dir: str) -> dict[str, Any]:
         for before, after in itertools.pairwise(lines)
     ]
     events: list[Any] = [*run_log.read_events(model_dir)]
-    seconds = figures.op_seconds(model_dir)
+    wait = input_wait_seconds(model_dir)
     return {
         "step_ms": statistics.median(steps) * 1e3,
         "memory_bytes": next(e["memory_bytes"] for e in events if e["event"] == "profiled"),
-        "input_wait_ms": 1e3 * seconds[figures.INPUT] if figures.INPUT in seconds else None,
+        "input_wait_ms": None if wait is None else 1e3 * wait,
         "save_seconds": next(e["seconds"] for e in events if e["event"] == "saved"),
         "profile_folder": next(e["folder"] for e in events if e["event"] == "profiled"),
     }
@@ -135,7 +135,7 @@ def _predicted(arguments: list[str]) -> dict[str, Any]:
     by_code = result["code_cycles"]
     priced = result["priced_cycles"]
     share = by_code / priced if by_code and priced else 1.0
-    keys = ("tokens_per_second_per_core", "top_ops", "profile")
+    keys = ("tokens_per_second_per_core", "top_ops")
     return {
         "step_ms": result["step_ms"] and result["step_ms"] * share,
         "memory_bytes": result["hbm_peak_bytes"],

@@ -6,12 +6,12 @@ from typing import get_type_hints
 
 import pytest
 
+from bigbird_ja.huggingface import config as hf_config
 from bigbird_ja.plan import estimate
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run import records
 from bigbird_ja.run.checkpoints import CheckpointStore, Meta, StoredFile
-from bigbird_ja.train import hf_folder
 from tests.report import fake_run
 
 _META = Meta(3, "c", "d", 1.5, 10, 0, 2.0, 3, 4, "0" * 64, {"a": StoredFile(1, "AAAAAA==")})
@@ -36,7 +36,7 @@ READERS = {  # by the file's name: what it must hold, a sample, and what reads i
     "eval.jsonl": (records.Evaluation, fake_run.evaluation(5), _evaluations),
     "model.ckpt-3.json": (Meta, asdict(_META), lambda f: CheckpointStore(f).read_meta(3)),
     "x.json": (estimate.Results, _RATES, lambda f: estimate.load_results(f"{f}/x.json")),
-    "config.json": (hf_folder.FolderConfig, {"model_type": "big_bird"}, hf_folder.read_config),
+    "config.json": (hf_config.FolderConfig, {"model_type": "big_bird"}, hf_config.read_config),
 }
 
 
