@@ -369,6 +369,7 @@ def test_a_machine_installs_trains_is_preempted_and_finishes(
     assert killing.digest(run.model_dir) == killing.digest(f"{tmp_path}/alone")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(2000)
 def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
     run, script = launched("two-hosts", "v4-16", steps=FIRST)
