@@ -53,7 +53,7 @@ PART = re.compile(r"_START_(ARTICLE|SECTION|PARAGRAPH)_\n(.*?)(?=\n_START_|\Z)",
 
 
 def lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield where each JSON object stands, and the object."""
+    """Yield the file and line of each JSON object, and the object."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
@@ -84,7 +84,7 @@ def from_corpus(path: Path, queries: int) -> Iterator[Pair]:
         text = "\n".join(t.replace("_NEWLINE_", "\n") for kind, t in parts if kind == "PARAGRAPH")
         if title and text.strip():
             count = min(queries, len(names))
-            # From the last one on: what a short view does not reach is asked for, too.
+            # From the last one on: paragraphs beyond a short view are asked for, too.
             yield from ((names[-1 - i * len(names) // count], text) for i in range(count))
 
 

@@ -12,7 +12,7 @@ Train on neither (`embed.py --held_out` takes the sum of the two).
 
 The table has nDCG@10 by the token where the paragraph begins; vectors and kilobytes (float32) per
 article; and milliseconds per query on this machine. `first N tokens` is one vector per article;
-`best chunk` ranks an article by the best of its pieces of --chunk_tokens, `mean of chunks` by their
+`best chunk` ranks an article by its best part of --chunk_tokens, `mean of chunks` by their
 mean. Vectors are kept in --cache as they are computed: an interrupted run continues.
 """
 
@@ -42,11 +42,11 @@ class Part:
     """Articles and their questions.
 
     Attributes:
-        texts: of the articles.
-        queries: of the questions.
+        texts: the articles.
+        queries: the questions.
         right: int [queries], the article that answers.
         starts: int [queries], the token of the article where the asked paragraph begins.
-        chunks: of each article its pieces, in order.
+        chunks: parts of each article, in order.
     """
 
     texts: list[str]
@@ -121,7 +121,7 @@ def standard(scores: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Method:
-    """A way to rank articles.
+    """Ranking method.
 
     Attributes:
         scores: [queries, articles].
@@ -150,10 +150,10 @@ def rank(model: SentenceTransformer, part: Part, args: argparse.Namespace) -> di
     if args.chunk_tokens:
         flat = [chunk for chunks in part.chunks for chunk in chunks]
         limit = min(512, args.chunk_tokens + 16)  # with the prompt and special tokens
-        pieces = vectors(model, flat, "document", limit, args.cache)
+        parts = vectors(model, flat, "document", limit, args.cache)
         begins = np.cumsum([0, *map(len, part.chunks)])[:-1]
-        best = np.maximum.reduceat(asked @ pieces.T, begins, axis=1)
-        mean = np.add.reduceat(pieces, begins, axis=0)
+        best = np.maximum.reduceat(asked @ parts.T, begins, axis=1)
+        mean = np.add.reduceat(parts, begins, axis=0)
         mean /= np.linalg.norm(mean, axis=1, keepdims=True)
         methods["best chunk"] = Method(best, len(flat) / len(part.texts), query_ms)
         methods["mean of chunks"] = Method(asked @ mean.T, 1, query_ms)
