@@ -23,7 +23,7 @@ import yaml
 
 from bigbird_ja.accelerators import CHIPS, load_prices
 from bigbird_ja.accelerators.measured import REACHED
-from bigbird_ja.model.params import model_flops
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.console import log, table
 from scripts.kernel_code import LENGTHS, TOKENS
 from scripts.learn import command

@@ -91,7 +91,7 @@ def _built(lowered: Any, options: Any = None) -> tuple[hlo.Module, dict[str, mac
     folder = _listings()
     for file in folder.iterdir():  # of the program before
         file.unlink()
-    module = hlo.parse(compiler.optimised(lowered.compile(compiler_options=options), folder))
+    module = hlo.parse(compiler.optimized(lowered.compile(compiler_options=options), folder))
     return module, machine_code.collect(str(folder))
 
 

@@ -23,10 +23,11 @@ from bigbird_ja.data import manifest
 from bigbird_ja.evaluation import load, masked_lm
 from bigbird_ja.evaluation.checkpoints import row_name
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.params import POSITIONS, initial_parameters
+from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.process import console
 from bigbird_ja.report import charts
-from bigbird_ja.run.model import write_variables
+from bigbird_ja.run.variables import write_variables
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text.articles import WORDS
 from bigbird_ja.text.corpus import open_corpus

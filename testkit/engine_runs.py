@@ -91,7 +91,7 @@ def _compare(case, directory, devices):
         return pipeline.batches(config, manifest, str(directory / "data"), **part)
 
     steps = config.training.num_train_steps
-    ours = theirs = first_state(config, manifest, None, None)
+    ours = theirs = first_state(config, manifest, None, {})
     our_losses = []
     their_losses = []
     if case.get("reference") == "estimator":
@@ -130,7 +130,7 @@ def _difference(ours_and_losses, theirs_and_losses):
 
 def apart(ours, theirs, step):
     """Return the largest relative difference of any variable of two runs' checkpoints."""
-    from bigbird_ja.run.model import read_variables
+    from bigbird_ja.run.variables import read_variables
 
     left, right = (read_variables(str(path / f"model.ckpt-{step}")) for path in (ours, theirs))
     return max(_apart(left, right, [name for name in left if name != "global_step"]))
@@ -192,7 +192,7 @@ def _replicas(config, data, state, batches, replicas, steps):
     import tensorflow as tf
 
     from bigbird_ja.model.params import parameter_specs
-    from bigbird_ja.run.model import slot_name
+    from bigbird_ja.run.variables import slot_name
     from bigbird_ja.train import step as step_lib
     from bigbird_ja.train.optimizer import slot_parameters
 

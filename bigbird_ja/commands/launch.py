@@ -106,8 +106,8 @@ def define_flags(flags: Flags) -> None:
 def run(args: Args) -> dict[str, Any]:
     """Launch a run, watch it, and delete its machine at the end."""
     from bigbird_ja.data import manifest as manifest_lib  # NumPy
+    from bigbird_ja.huggingface import run_settings
     from bigbird_ja.launch import dry_run, encoder, prepare, session
-    from bigbird_ja.train import hf_folder
 
     package.check_lock()
     _check_bounds(args)
@@ -125,7 +125,7 @@ def run(args: Args) -> dict[str, Any]:
         log(backends.describe(run))
         return {**dry_run.show(run, config, vm, table), "warnings": warnings}
     if model:  # again, as the data set decides some of it, and may have another tokenizer
-        known = hf_folder.adopted_settings(
+        known = run_settings.adopted_settings(
             model, None, manifest_lib.load(run.data_dir), run.data_dir
         )
         config, overrides = resolve(args, known)
@@ -147,10 +147,10 @@ def _check_bounds(args: Args) -> None:
 
 def _model(args: Args) -> tuple[str, list[Override]]:
     """Return the path of --init_from, and the settings that the model there states."""
-    from bigbird_ja.train import hf_folder
+    from bigbird_ja.huggingface import run_settings
 
     path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
     if args.dry_run and storage.is_remote(path):
         log(f"warning: a dry run doesn't read {path}: it counts with the sizes of --config")
         return path, []
-    return path, hf_folder.stated_settings(path) if path else []
+    return path, run_settings.stated_settings(path) if path else []

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from bigbird_ja.evaluation.load import TrainedModel
+from bigbird_ja.huggingface import config as hf_config
+from bigbird_ja.huggingface.state_dict import SETTINGS
 from bigbird_ja.model import pattern
 from bigbird_ja.model.params import SEGMENTS
-from bigbird_ja.model.state_dict import SETTINGS
 from bigbird_ja.storage import decode
-from bigbird_ja.train import hf_folder
 
-# transformers' class replaces random blocks by block 0; this one follows the recorded plan.
+# Name of our model class's module: transformers' own class replaces random blocks by block 0.
 CODE = "modeling_bigbird_ja"
 _TASKS = (
     "PreTraining MaskedLM SequenceClassification TokenClassification MultipleChoice"
@@ -40,12 +40,12 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
     It is a `BigBirdConfig`, a `ModernBertConfig`, or the source's class if that computes the same.
 
     Args:
-        trained: of a run.
-        source: as `run_log.origin_folder` returns it.
+        trained: trained model of a run.
+        source: result of `run_log.origin_folder`.
     """
     special, model = trained.tokenizer.special, trained.config.model
     stated = source.get("config", {})
-    stock = hf_folder.stock_class(stated.get("model_type"), model, trained.data.nsp)
+    stock = hf_config.stock_class(stated.get("model_type"), model, trained.data.nsp)
     if model.architecture == "modernbert":
         keys, others = _MODERNBERT_KEYS, _modernbert_config(trained)
     elif stock is not None:
@@ -64,13 +64,13 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
             **{name: getattr(model, name) for name in _OURS},
         },
     }
-    if stated.get("model_type") in hf_folder.ROBERTAS and stock is not None:
+    if stated.get("model_type") in hf_config.ROBERTAS and stock is not None:
         config["max_position_embeddings"] += special.pad + 1  # the first position's number
     return config
 
 
 def _stock_config(stock: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the source's config.json, without what only its own files need."""
+    """Return the source's config.json, without the keys that only its own files need."""
     kept = {key: value for key, value in stated.items() if key not in _OF_FILES}
     segments = min(int(stated.get("type_vocab_size", SEGMENTS)), SEGMENTS)
     return {**kept, "architectures": [stock], "type_vocab_size": segments}

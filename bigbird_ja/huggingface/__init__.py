@@ -1,1 +1,1 @@
-"""Operations on a Hugging Face folder whose result is one again."""
+"""Hugging Face folders: config.json, weights, model card, and a trimmed vocabulary."""

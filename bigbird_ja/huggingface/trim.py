@@ -33,13 +33,13 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.model import state_dict
+from bigbird_ja.huggingface import config as hf_config
+from bigbird_ja.huggingface import state_dict
 from bigbird_ja.process.console import Progress
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.storage import decode
 from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
-from bigbird_ja.train import hf_folder
 
 _BATCH = 1000  # lines that are encoded in one call
 # One in so many documents is held out, up to a maximum, to compare the two tokenizers on.
@@ -110,7 +110,7 @@ def read_encoder(folder: str) -> Encoder:
         BadInput: no weights or no tokenizer, or damaged ones; a class that no run can start from; a
             vocabulary that cannot be trimmed.
     """
-    hf_folder.read_config(folder)
+    hf_config.read_config(folder)
     if not set(folder_tokenizer.WITH_TOKENS) & set(storage.list_files(folder)):
         raise BadInput(f"--encoder {folder}: no tokenizer: copy the whole folder")
     weights, checksums = state_dict.read(folder)
@@ -263,7 +263,7 @@ def _needed(encoder: Encoder) -> set[int]:
     needed = {*_stated_ids(encoder).values(), *tokenizer.special.by_name().values()}
     needed |= {token["id"] for token in encoder.definition.get("added_tokens", ())}
     if (
-        encoder.config["model_type"] in hf_folder.ROBERTAS
+        encoder.config["model_type"] in hf_config.ROBERTAS
     ):  # counts positions from its padding id on
         needed |= set(range(tokenizer.special.pad + 1))
     for i, name in enumerate(tokenizer.names):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bigbird_ja import storage
-from bigbird_ja.model import state_dict
+from bigbird_ja.huggingface import state_dict
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore

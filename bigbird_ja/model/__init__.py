@@ -1,1 +1,1 @@
-"""Defines the encoders and their heads, as plain TensorFlow functions."""
+"""The encoders and their heads, as plain TensorFlow functions."""

@@ -1,8 +1,7 @@
-"""Runs BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP.
+"""BigBird's encoder, post-norm like BERT: embeddings, then layers of attention and MLP.
 
 Attention is computed with all scores at once, in tiles (`tiled`), or by kernels. `pattern` defines
-the keys that a query sees; full attention with its mask is the reference that the others must
-equal.
+the keys that a query sees; full attention with its mask is the reference for the others.
 """
 
 import functools
@@ -12,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels.choose import keeps_slope
+from bigbird_ja.model.kernels.choose import saves_derivatives
 from bigbird_ja.model.kernels.layer_shape import tile_rows
 from bigbird_ja.model.layers import (
     Parameters,
@@ -43,27 +42,27 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Compute hidden states of every position, or of some, for which alone the last MLP runs.
+    """Compute hidden states of all positions, or of some.
 
     Args:
-        params: as `parameter_specs` lists them, float32.
-        config: of the run.
-        data: of the run.
+        params: parameters of `parameter_specs`, float32.
+        config: config of the run.
+        data: data of the run.
         input_ids: int32 [b, S], static; nothing attends to `data.pad_id`.
         segment_ids: int32 [b, S].
-        document_ids: int32 [b, S]; used only where `attend_across_documents` is off.
-        positions: int32 [b, P], each below S; None: all.
-        dropout_key: of `layers.make_key`; None is no dropout.
+        document_ids: int32 [b, S]; used only if `attend_across_documents` is off.
+        positions: int32 [b, P], each below S; only for them the last MLP runs. None for all.
+        dropout_key: key of `layers.make_key`; None disables dropout.
 
     Returns:
-        [b, S or P, hidden] in `training.dtype`; finite and without meaning at padding.
+        [b, S or P, hidden] in `training.dtype`; finite but meaningless at padding.
 
     Raises:
-        ValueError: a sequence length that the attention pattern cannot be laid over.
+        ValueError: The sequence length does not suit the attention pattern.
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
-    # Rotated by one block, as rolled attention needs the global blocks side by side.
+    # Rotated by one block, as rolled attention needs the global blocks next to each other.
     offset = config.model.block_size if is_tiled(config, length) else 0
     if offset:
         input_ids, segment_ids = tf.roll(input_ids, offset, 1), tf.roll(segment_ids, offset, 1)
@@ -71,7 +70,7 @@ def encode(
     tokens = Tokens(tf.cast(tf.not_equal(input_ids, data.pad_id), tf.float32), documents)
     hidden = _embed(params, config, input_ids, segment_ids, dropout_key, offset)
     if rows := rows_of_tiles(config, length):
-        # As tiles all the way: a reshape between a layer's parts would cost a relayout each time.
+        # In tiles throughout: each reshape between a layer's parts would cost a relayout.
         hidden = tf.reshape(hidden, [batch, -1, rows, config.model.hidden_size])
     places = None
     if positions is not None:
@@ -90,7 +89,7 @@ def _embed(
     dropout_key: tf.Tensor | None,
     offset: int,
 ) -> tf.Tensor:
-    """Sum word, segment and position embeddings, drop out, normalise: [b * S, hidden].
+    """Sum and normalize word, segment and position embeddings, with dropout: [b * S, hidden].
 
     The given ids are rotated by `offset` places.
     """
@@ -122,7 +121,7 @@ def _layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    After the last layer's attention only the tokens at `places` go on, if these are given: places
+    After the last layer's attention only the tokens at `places`, if given, continue: positions
     among all tokens of the batch.
     """
     scope = f"bert/encoder/layer_{layer}"
@@ -137,7 +136,7 @@ def _layer(
     hidden = layer_norm(params, norm, output, model.layer_norm_eps)
     with tf.name_scope("mlp"):
         inner = dense(params, f"{scope}/intermediate/dense", hidden)
-        inner = activate(model.hidden_act, inner, keeps_slope=keeps_slope(config))
+        inner = activate(model.hidden_act, inner, save_derivative=saves_derivatives(config))
         output = dense(params, f"{scope}/output/dense", inner)
         output = dropout(output, rate, dropout_key, 2 + 2 * layer) + hidden
     return layer_norm(params, f"{scope}/output/LayerNorm", output, model.layer_norm_eps)
@@ -150,7 +149,7 @@ def is_tiled(config: Config, length: int) -> bool:
 
 
 def rows_of_tiles(config: Config, length: int) -> int:
-    """Return the tokens of a tile of `attend`; 0 where it takes sequences whole."""
+    """Return the number of tokens in a tile of `attend`; 0 if it takes whole sequences."""
     if is_tiled(config, length):
         return 2 * config.model.block_size
     is_kernel = config.model.attention_implementation == "kernel"
@@ -166,19 +165,19 @@ def attend(
     [b, tiles, heads, size, rows] at once and the output projection reads it: no relayout between.
 
     Args:
-        params: with the layer's kernels and biases.
-        config: of the run.
-        scope: the layer's, in the names of `params`.
-        hidden: [b * S, hidden] in the compute dtype; cheaper as [b, tiles, rows, hidden] where
-            there are `rows_of_tiles`.
-        tokens: of the sequences.
-        layer: its number.
+        params: the layer's kernels and biases.
+        config: config of the run.
+        scope: the layer's prefix in the names of `params`.
+        hidden: [b * S, hidden] in the compute dtype; cheaper as [b, tiles, rows, hidden] if there
+            are `rows_of_tiles`.
+        tokens: tokens of the sequences.
+        layer: number of the layer.
 
     Returns:
-        Of the shape of `hidden`.
+        Output in the shape of `hidden`.
 
     Raises:
-        ValueError: a length that the block-sparse pattern cannot be laid over.
+        ValueError: The sequence length does not suit the block-sparse pattern.
     """
     batch, length = (int(size) for size in tokens.mask.shape)
     rows = rows_of_tiles(config, length)
@@ -212,7 +211,7 @@ def _projected_in_tiles(
     width, heads = config.model.hidden_size, config.model.num_attention_heads
     size, dtype = width // heads, hidden.dtype
     is_kernel = config.model.attention_implementation == "kernel"
-    base = math.log2(math.e) if is_kernel else 1.0  # of the exponentials
+    base = math.log2(math.e) if is_kernel else 1.0  # kernels take powers of two
     result = []
     for name, scale in (("query", base * size**-0.5), ("key", 1.0), ("value", 1.0)):
         inner = f"{scope}/attention/self/{name}"

@@ -1,4 +1,4 @@
-"""Runs the model: losses for training, and for evaluation without dropout.
+"""The whole model: losses for training, and for evaluation without dropout.
 
 From the encoder's hidden states it predicts masked tokens, and whether segment B follows A.
 Evaluation runs in float32, without recomputation, compiled per shape.
@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import bigbird, modernbert, pattern
-from bigbird_ja.model.kernels.choose import keeps_slope
+from bigbird_ja.model.kernels.choose import saves_derivatives
 from bigbird_ja.model.layers import Parameters, activate, dense, layer_norm
 from bigbird_ja.model.params import WORDS
 from bigbird_ja.settings.data_facts import Data
@@ -39,20 +39,20 @@ def pretraining_metrics(
     """Compute the loss of each prediction of a batch; the caller adds them up.
 
     Args:
-        params: float32 tensors.
-        config: of the run.
-        data: of the run.
+        params: parameters, float32.
+        config: config of the run.
+        data: data of the run.
         batch: input_ids, segment_ids, (document_ids,) int32 [b, S]; masked_lm_positions,
             masked_lm_ids int32 [b, P]; (next_sentence_labels int32 [b]).
-        dropout_key: as of `encode`.
+        dropout_key: see `encode`.
 
     Returns:
         float32 [b, P]: masked_lm_losses (cross-entropy, nats) and masked_lm_correct (whether the
-        best piece is right, 0 or 1), to be weighted by `masked_lm_weights`; with next-sentence
+        best token is right, 0 or 1), to be weighted by `masked_lm_weights`; with next-sentence
         prediction also float32 [b]: next_sentence_losses and next_sentence_correct.
     """
     positions = batch["masked_lm_positions"]
-    if data.nsp:  # it reads the first position
+    if data.nsp:  # the pooler reads the first position
         positions = tf.pad(positions, [[0, 0], [1, 0]])
     hidden = encode(
         params,
@@ -80,12 +80,12 @@ def pretraining_metrics(
 
 
 def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> tf.Tensor:
-    """Score every piece at some positions.
+    """Compute the scores of all tokens of the vocabulary at some positions.
 
     Args:
-        params: float32.
-        config: completed by a data set.
-        hidden: [b, P, hidden], at those positions; b or P may be unknown.
+        params: parameters, float32.
+        config: config completed by a data set.
+        hidden: [b, P, hidden], hidden states at those positions; b or P may be unknown.
 
     Returns:
         [b, P, vocabulary] in the dtype of `hidden`.
@@ -94,7 +94,7 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
     with tf.name_scope("mlm_head"):
         rows = tf.reshape(hidden, [-1, width])
         rows = dense(params, "cls/predictions/transform", rows)
-        rows = activate(config.model.hidden_act, rows, keeps_slope=keeps_slope(config))
+        rows = activate(config.model.hidden_act, rows, save_derivative=saves_derivatives(config))
         rows = layer_norm(params, "cls/predictions/transform", rows, config.model.layer_norm_eps)
         embeddings = tf.cast(params[WORDS], rows.dtype)
         logits = tf.matmul(rows, embeddings, transpose_b=True)
@@ -103,9 +103,14 @@ def masked_lm_logits(params: Parameters, config: Config, hidden: tf.Tensor) -> t
 
 
 def next_sentence_logits(params: Parameters, first: tf.Tensor) -> tf.Tensor:
-    """Score the order of two segments: [b, hidden] of the first position to float32 [b, 2].
+    """Compute the scores of the order of two segments.
 
-    0 is "B follows A", 1 is "B comes from elsewhere".
+    Args:
+        params: parameters, float32.
+        first: [b, hidden], hidden states at the first position.
+
+    Returns:
+        float32 [b, 2]; class 0 is "B follows A", 1 is "B comes from elsewhere".
     """
     with tf.name_scope("pooler"):
         pooled = tf.tanh(dense(params, "bert/pooler/dense", first))
@@ -120,41 +125,41 @@ def cross_entropy(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
     Args:
         logits: [..., classes], float32 or bfloat16.
-        ids: int32 [...].
+        ids: int32 [...], classes.
 
     Returns:
-        float32 [...].
+        Cross-entropy, float32 [...].
     """
 
     @tf.custom_gradient
     def run(logits: tf.Tensor):  # type: ignore[no-untyped-def]
         maximum = tf.cast(tf.reduce_max(logits, axis=-1, keepdims=True), tf.float32)
         total = tf.reduce_sum(tf.exp(tf.cast(logits, tf.float32) - maximum), axis=-1, keepdims=True)
-        normaliser = maximum + tf.math.log(total)
+        normalizer = maximum + tf.math.log(total)
 
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             with tf.name_scope("mlm_head"):
-                probabilities = tf.exp(tf.cast(logits, tf.float32) - normaliser)
+                probabilities = tf.exp(tf.cast(logits, tf.float32) - normalizer)
                 difference = tf.where(_is_target(logits, ids), probabilities - 1.0, probabilities)
                 return tf.cast(difference * upstream[..., None], logits.dtype)
 
-        # A comparison and a sum fuse with their neighbours; a gather along the vocabulary does not.
+        # A comparison and a sum fuse with their neighbors; a gather along the vocabulary does not.
         chosen = tf.where(_is_target(logits, ids), tf.cast(logits, tf.float32), 0.0)
-        return normaliser[..., 0] - tf.reduce_sum(chosen, axis=-1), gradient
+        return normalizer[..., 0] - tf.reduce_sum(chosen, axis=-1), gradient
 
     return run(logits)
 
 
 def first_best(logits: tf.Tensor) -> tf.Tensor:
-    """Return the first place of the maximum of the last axis: int32 [...].
+    """Return the first position of the maximum along the last axis: int32 [...].
 
-    As `tf.argmax`, from two plain reductions, which fuse with the others over the same logits.
+    The result is that of `tf.argmax`, by two reductions that fuse with others over the logits.
     """
     classes = int(logits.shape[-1])
     is_best = tf.equal(logits, tf.reduce_max(logits, axis=-1, keepdims=True))
-    # Places as float32, exact below 2^24: reductions of one type share a pass over the logits.
+    # Positions as float32, exact below 2^24: reductions of one type share a pass over the logits.
     places = tf.where(is_best, tf.range(classes, dtype=tf.float32), float(classes))
-    # NaN equals nothing: any place will do.
+    # NaN equals nothing: any position will do.
     return tf.cast(tf.minimum(tf.reduce_min(places, axis=-1), classes - 1.0), tf.int32)
 
 
@@ -163,7 +168,7 @@ def _is_target(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 def inference_config(config: Config) -> Config:
-    """Return the settings of the same model in float32 and by XLA, so that all runs compare."""
+    """Return the settings of the same model in float32 and by XLA, so that runs are comparable."""
     inference = {
         "model.attention_implementation": "xla",
         "training.dtype": "float32",
@@ -180,15 +185,15 @@ def masked_log_probabilities(
     positions: tf.Tensor,
     documents: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Return log-probabilities of all pieces at `positions`.
+    """Compute log-probabilities of all tokens of the vocabulary at `positions`.
 
     Args:
-        config: of the run.
-        data: of the run.
-        params: by name, float32.
-        input_ids: int32 [b, S], padded as the attention pattern needs it.
+        config: config of the run.
+        data: data of the run.
+        params: parameters by name, float32.
+        input_ids: int32 [b, S], token ids, padded as the attention pattern needs it.
         positions: int32 [b, P].
-        documents: int32 [b, S], or None: each row is one document.
+        documents: int32 [b, S], document numbers; None if each row is one document.
 
     Returns:
         float32 [b, P, vocabulary], natural logarithms.
@@ -200,10 +205,10 @@ def masked_log_probabilities(
 
 
 def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
-    """Pad ids, int32 [b, S], up to a length that the attention pattern can be laid over.
+    """Pad ids, int32 [b, S], to a length that suits the attention pattern.
 
     Raises:
-        ValueError: longer than the model.
+        ValueError: More tokens than the model takes.
     """
     given, most = input_ids.shape[1], config.model.max_position_embeddings
     assert most is not None
@@ -214,7 +219,7 @@ def padded(config: Config, data: Data, input_ids: np.ndarray) -> np.ndarray:
 
 
 class Model(Protocol):
-    """Gives what evaluation needs of a model on some device."""
+    """Interface between evaluation and a model on some device."""
 
     def metrics(self, batch: Mapping[str, tf.Tensor]) -> dict[str, np.ndarray]:
         """Return `pretraining_metrics` of one batch, without dropout."""
@@ -224,7 +229,7 @@ class Model(Protocol):
 
 
 class Forward:
-    """Runs a `Model` by TensorFlow, compiled for each shape that comes; `params` are float32."""
+    """A `Model` run by TensorFlow, compiled for each shape; `params` are float32."""
 
     def __init__(self, config: Config, data: Data, params: Mapping[str, np.ndarray]) -> None:
         """Compile nothing yet."""
@@ -245,19 +250,19 @@ class Forward:
     def log_probabilities(
         self, input_ids: np.ndarray, positions: np.ndarray, documents: tf.Tensor | None = None
     ) -> np.ndarray:
-        """Return log-probabilities of all pieces at `positions`.
+        """Compute log-probabilities of all tokens of the vocabulary at `positions`.
 
         Args:
-            input_ids: int [b, n]. Padded here as the attention pattern needs it.
+            input_ids: int [b, n], token ids, which are padded as the attention pattern needs it.
             positions: int [b, P].
-            documents: int32 [b, n], of packed records, which need no padding; None: each row is
-                one document.
+            documents: int32 [b, n], document numbers of packed records, which need no padding;
+                None if each row is one document.
 
         Returns:
             float32 [b, P, vocabulary], natural logarithms.
 
         Raises:
-            ValueError: longer than the model.
+            ValueError: More tokens than the model takes.
         """
         ids = tf.constant(padded(self.config, self._data, input_ids))
         places = tf.constant(np.asarray(positions, np.int32))

@@ -1,7 +1,7 @@
-"""Computes the parts of both encoders and their heads.
+"""Layers that both encoders share.
 
-They are dense layers, activations, layer norm, attention over all keys, and dropout by a counter.
-Gradient checkpointing keeps a function's inputs and computes it again in the backward pass.
+Dense layers, activations, layer norm, attention over all keys, dropout by a counter, and gradient
+checkpointing, which keeps a function's inputs and computes it again in the backward pass.
 """
 
 import math
@@ -24,23 +24,23 @@ def dense(params: Parameters, scope: str, inputs: tf.Tensor) -> tf.Tensor:
     kernel = tf.cast(params[f"{scope}/kernel"], inputs.dtype)
     if len(inputs.shape) == 2:
         product = tf.matmul(inputs, kernel)
-    else:  # not by way of two dimensions: the compiler would relay out what is next to a reshape
+    else:  # without a reshape to two dimensions, next to which the compiler would change layouts
         letters = "abcd"[: len(inputs.shape) - 1]
         product = tf.einsum(f"{letters}i,io->{letters}o", inputs, kernel)
     bias = params.get(f"{scope}/bias")
     return product if bias is None else product + tf.cast(bias, inputs.dtype)
 
 
-def activate(name: str, inputs: tf.Tensor, *, keeps_slope: bool = False) -> tf.Tensor:
+def activate(name: str, inputs: tf.Tensor, *, save_derivative: bool = False) -> tf.Tensor:
     """Apply `gelu_new` (tanh form), `gelu` (error function) or `relu`, in float32.
 
-    With `keeps_slope` both gelus keep their values and their derivatives, in the dtype of `inputs`,
-    for the backward pass, instead of `inputs` alone. A TPU's compiler computes what it does not
-    keep within the products that read it, once for each tile of their results; where products are
+    With `save_derivative` both gelus save their values and their derivatives, in the dtype of
+    `inputs`, for the backward pass, instead of only `inputs`. A TPU's compiler computes what is not
+    saved within the products that read it, once for each tile of their results; if products are
     quick, that takes longer than they do.
     """
-    if name in FORMS and (keeps_slope or name == "gelu_new"):
-        return _keeping_slope(name, inputs) if keeps_slope else _gelu_new(inputs)
+    if name in FORMS and (save_derivative or name == "gelu_new"):
+        return _with_saved_derivative(name, inputs) if save_derivative else _gelu_new(inputs)
     values = tf.cast(inputs, tf.float32)
     values = tf.nn.relu(values) if name == "relu" else tf.nn.gelu(values, approximate=False)
     return tf.cast(values, inputs.dtype)
@@ -57,7 +57,7 @@ def _gelu_new(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
     return tf.cast(_tanh_form(inputs)[0], inputs.dtype), gradient
 
 
-def _keeping_slope(name: str, inputs: tf.Tensor) -> tf.Tensor:
+def _with_saved_derivative(name: str, inputs: tf.Tensor) -> tf.Tensor:
     @tf.custom_gradient
     def run(inputs: tf.Tensor):  # type: ignore[no-untyped-def]
         value, slope = barrier([tf.cast(one, inputs.dtype) for one in FORMS[name](inputs)])
@@ -100,41 +100,42 @@ def _error_form(inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     return x * share, share + x * tf.exp(-0.5 * x * x) * (1.0 / math.sqrt(2.0 * math.pi))
 
 
-# Of each, values and derivatives.
+# Functions that return values and derivatives, float32.
 FORMS = {"gelu_new": _tanh_form, "gelu": _error_form}
 
 
 def layer_norm(params: Parameters, scope: str, inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
-    """Normalise the last axis; statistics in float32, the result in the dtype of `inputs`.
+    """Normalize the last axis; statistics in float32, the result in the dtype of `inputs`.
 
     Without a `beta` among the parameters nothing is added.
     """
     with tf.name_scope("layer_norm"):
         values = tf.cast(inputs, tf.float32)
         mean = tf.reduce_mean(values, axis=-1, keepdims=True)
-        centred = values - mean
-        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
-        scaled = centred * tf.math.rsqrt(variance + epsilon)
+        centered = values - mean
+        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+        scaled = centered * tf.math.rsqrt(variance + epsilon)
         scaled *= params[f"{scope}/gamma"]
         beta = params.get(f"{scope}/beta")
         return tf.cast(scaled if beta is None else scaled + beta, inputs.dtype)
 
 
 class Tokens(NamedTuple):
-    """Tells which tokens of a batch there are, and of which documents."""
+    """Tokens of a batch, and the documents that they belong to."""
 
-    mask: tf.Tensor  # float32 [b, S]; 1 is a token, 0 padding, which no query sees
-    documents: tf.Tensor | None  # int32 [b, S]; keys of others are not seen. None: no such limit
+    mask: tf.Tensor  # float32 [b, S]; 1 for a token, 0 for padding, which no query sees
+    # int32 [b, S], document numbers; a query sees only keys of its own. None for no such limit.
+    documents: tf.Tensor | None
 
     def map(self, change: Callable[[tf.Tensor], tf.Tensor]) -> "Tokens":
-        """Apply a change of layout to both."""
+        """Apply `change` to both."""
         documents = None if self.documents is None else change(self.documents)
         return Tokens(change(self.mask), documents)
 
 
-# Scores of keys that must not be seen. Far below any real score, and finite: a row of nothing but
-# these still has a maximum to subtract. The probabilities are then multiplied by the 0/1 mask, so
-# that hidden keys get exactly nothing even in such a row.
+# Score of a hidden key. Far below any real score, and finite: a row with only these still has a
+# maximum to subtract. The probabilities are then multiplied by the 0/1 mask, so that hidden keys
+# get exactly zero even in such a row.
 HIDDEN = -1e9
 
 
@@ -151,10 +152,10 @@ def dense_attention(
     Args:
         query: [b, Q, heads, size], float32 or bfloat16; not scaled.
         key: [b, S, heads, size].
-        value: of the same shape.
-        tokens: of the keys.
-        static_mask: bool [heads or 1, Q, S] of queries by keys, or None: everything.
-        query_documents: int32 [b, Q]; None: the same as the keys'.
+        value: [b, S, heads, size].
+        tokens: tokens of the keys, [b, S].
+        static_mask: bool [heads or 1, Q, S], keys that queries see; None for all.
+        query_documents: int32 [b, Q], documents of the queries; None for the keys'.
 
     Returns:
         Context [b, Q, heads, size]; zero for a query that sees no key.
@@ -179,27 +180,27 @@ def dense_attention(
         return tf.einsum("bhqk,bkhd->bqhd", tf.cast(weights, value.dtype), value)
 
 
-# Dropout by a counter: the mask is a hash of (key, element's place), so nothing is stored.
+# Dropout by a counter: the mask is a hash of (key, element's position), so nothing is stored.
 # TensorFlow's stateless random numbers are Philox: some ten rounds of multiplications per number,
 # kept in memory until the backward pass. Here every row and every column of the last dimension gets
-# a well mixed 32-bit number, and two rounds of a finaliser (multiply and shift; the constants of
-# Chris Wellons' `lowbias32`) join them per element. XLA fuses that into whatever uses the mask,
-# forward and backward alike, and gives the same bits on a CPU and on a TPU.
+# a well mixed 32-bit number, and two rounds of a finalizer (multiply and shift; the constants of
+# Chris Wellons' `lowbias32`) join them per element. XLA fuses that into the op that uses the mask,
+# forward and backward, and gives the same bits on a CPU and on a TPU.
 _GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads small integers over the range
 _FIRST = 0x7FEB352D
 _SECOND = 0x846CA68B
 
 
 def make_key(seed: int, step: tf.Tensor | int) -> tf.Tensor:
-    """Make the key of one training step: uint32 [2], a pure function of (seed, step)."""
+    """Return the key of one training step: uint32 [2], a pure function of (seed, step)."""
     start = tf.constant([seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF], tf.uint32)
     return fold_in(start, step)
 
 
 def fold_in(key: tf.Tensor, place: tf.Tensor | int) -> tf.Tensor:
-    """Make a key, uint32 [2], for one place (micro-batch, replica, layer, ...) below another key.
+    """Derive a key, uint32 [2], for one place (micro-batch, replica, layer, ...).
 
-    Of `place`, an integer of Python's or a scalar tensor, only the low 32 bits count.
+    Only the low 32 bits of `place`, a Python integer or a scalar tensor, count.
     """
     number = tf.cast(tf.cast(place, tf.int64) & 0xFFFFFFFF, tf.uint32)
     first = _mix(key[0] ^ _mix(number + _constant(_GOLDEN)))
@@ -213,11 +214,11 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
     Args:
         x: float, static shape, at least one dimension.
         rate: 0 to below 1; used in steps of 2^-32.
-        key: uint32 [2]; None switches dropout off (evaluation).
-        place: in the model, different for each use of a key.
+        key: uint32 [2]; None disables dropout (evaluation).
+        place: number of this place in the model, different for each use of a key.
 
     Returns:
-        Like `x`. The gradient uses the same mask, computed again.
+        Tensor like `x`. The gradient uses the same mask, computed again.
     """
     if key is None or rate <= 0.0:
         return x
@@ -235,7 +236,7 @@ def dropout(x: tf.Tensor, rate: float, key: tf.Tensor | None, place: int) -> tf.
 
 
 def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
-    """Draw a mask of `shape`: bool, True with probability 1 - rate."""
+    """Return a mask of `shape`: bool, True with probability 1 - rate."""
     rows = tf.constant(0, tf.uint32)
     stride = 1
     for axis in reversed(range(len(shape) - 1)):
@@ -245,7 +246,7 @@ def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
     row_bits = _mix(_mix(rows + key[0]) ^ key[1])
     columns = tf.cast(tf.range(shape[-1]), tf.uint32)
     column_bits = _mix(columns * _constant(_GOLDEN) + key[1])
-    # The joining is not linear, or four corners of a rectangle would tell on each other.
+    # The mixing is not linear: else three corners of a rectangle would determine the fourth.
     bits = row_bits ^ column_bits
     bits = (bits ^ _shift(bits, 16)) * _constant(_FIRST)
     bits = (bits ^ _shift(bits, 15)) * _constant(_SECOND)
@@ -255,13 +256,13 @@ def keep_mask(shape: list[int], rate: float, key: tf.Tensor) -> tf.Tensor:
 def _masked(x: tf.Tensor, rate: float, key: tf.Tensor) -> tf.Tensor:
     with tf.name_scope("dropout"):
         keep = keep_mask(x.shape.as_list(), rate, key)
-        # In float32: 1 / (1 - rate) is not a bfloat16 number.
+        # In float32, as 1 / (1 - rate) is not a bfloat16 number.
         scaled = tf.cast(x, tf.float32) * (1.0 / (1.0 - rate))
         return tf.cast(tf.where(keep, scaled, 0.0), x.dtype)
 
 
 def _mix(x: tf.Tensor) -> tf.Tensor:
-    """Mix a uint32 by a bijection that changes half of the bits whichever one is flipped."""
+    """Mix a uint32 by a bijection in which flipping any bit changes half of the bits."""
     x = (x ^ _shift(x, 16)) * _constant(_FIRST)
     x = (x ^ _shift(x, 15)) * _constant(_SECOND)
     return x ^ _shift(x, 16)
@@ -282,9 +283,9 @@ def run_layers(
     hidden: tf.Tensor,
     dropout_key: tf.Tensor | None,
 ) -> tf.Tensor:
-    """Run `run(layer, its parameters, hidden) -> hidden` for all layers.
+    """Run `run(layer, parameters, hidden) -> hidden` for all layers.
 
-    Training keeps what they compute, or computes it again (gradient checkpointing).
+    With gradient checkpointing the backward pass computes each layer again.
     """
     for layer in range(config.model.num_layers):
         names = layer_parameter_names(config, layer)
@@ -311,16 +312,16 @@ def recompute(
     Unlike `tf.recompute_grad` it works in graph mode, on tensors.
 
     Args:
-        function: deterministic; may close over tensors that need no gradient. It is called twice.
-        inputs: what varies from call to call, the activations.
-        weights: what else is differentiated.
+        function: deterministic function, called twice; may close over tensors without gradient.
+        inputs: activations.
+        weights: other tensors with gradients.
     """
 
     @tf.custom_gradient
     def run(inputs: tf.Tensor, *weights: tf.Tensor):  # type: ignore[no-untyped-def]
         def gradient(upstream: tf.Tensor):  # type: ignore[no-untyped-def]
-            # The barrier makes the second computation another one than the first, which the
-            # compiler would otherwise merge, and ties it to the moment when it is needed.
+            # The barrier keeps the compiler from merging the second computation with the first, and
+            # ties it to the moment when it is needed.
             again, upstream = barrier([inputs, upstream])
             with tf.GradientTape() as tape:
                 tape.watch([again, *weights])
@@ -335,7 +336,7 @@ def recompute(
 def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """Return the same tensors; a TPU's compiler merges and moves nothing across.
 
-    On a CPU nothing guards the memory: its compiler takes barriers out early.
+    A CPU's compiler removes barriers early, so that there they save no memory.
     """
     if compiled_by_xla():
         return list(gen_xla_ops.xla_optimization_barrier(input=list(tensors)))
@@ -343,5 +344,5 @@ def barrier(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def compiled_by_xla() -> bool:
-    """Return whether what is being traced goes to XLA: a TPU's graph, or `jit_compile=True`."""
+    """Return whether the traced function goes to XLA: a TPU's graph, or `jit_compile=True`."""
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())

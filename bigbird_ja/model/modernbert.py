@@ -1,8 +1,8 @@
-"""Runs ModernBERT's encoder (Warner et al. 2024, arXiv:2412.13663).
+"""ModernBERT's encoder (Warner et al. 2024, arXiv:2412.13663).
 
 It is pre-norm, with rotary positions and gated MLPs.
 
-Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to their neighbours.
+Every `global_attn_every_n_layers`-th layer attends to all tokens, the others to their neighbors.
 Values and gradients are those of transformers' `ModernBertModel`.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bigbird_ja.model import pattern
-from bigbird_ja.model.kernels.choose import keeps_slope
+from bigbird_ja.model.kernels.choose import saves_derivatives
 from bigbird_ja.model.kernels.layer_shape import tile_rows
 from bigbird_ja.model.layers import (
     FORMS,
@@ -47,9 +47,9 @@ def encode(
     positions: tf.Tensor | None = None,
     dropout_key: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Compute hidden states of every position, or of some, as `bigbird.encode`.
+    """Compute hidden states of all positions, or of some; see `bigbird.encode`.
 
-    Segments are ignored: this shape has no embeddings of them.
+    Segments are ignored: the architecture has no embeddings of them.
     """
     batch, length = (int(size) for size in input_ids.shape)
     documents = None if config.model.attend_across_documents else document_ids
@@ -58,7 +58,7 @@ def encode(
     if positions is not None:
         places = tf.reshape(positions + tf.range(batch)[:, None] * length, [-1])
     hidden = _embed(params, config, input_ids, dropout_key)
-    # Once for all layers: a program holds every constant that is written down.
+    # Once for all layers: each constant takes room in the program.
     thetas = {True: config.model.global_rope_theta, False: config.model.local_rope_theta}
     angles = {
         is_global: _angles(config, length, _rows(config, length, is_global), theta)
@@ -73,7 +73,7 @@ def encode(
 def _embed(
     params: Parameters, config: Config, input_ids: tf.Tensor, dropout_key: tf.Tensor | None
 ) -> tf.Tensor:
-    """Embed words, normalise, drop out: [b * S, hidden]."""
+    """Return normalized word embeddings, with dropout: [b * S, hidden]."""
     with tf.name_scope("embedding"):
         words = tf.gather(params[WORDS], tf.reshape(input_ids, [-1]))
         hidden = tf.cast(words, config.training.dtype)
@@ -83,7 +83,7 @@ def _embed(
 
 
 def _rows(config: Config, length: int, is_global: bool) -> int:
-    """Return the tokens of a layer's tiles; XLA takes one tile."""
+    """Return the number of tokens in a layer's tile; XLA takes one tile."""
     if config.model.attention_implementation != "kernel":
         return length
     return tile_rows(length, None if is_global else config.model.local_attention // 2)
@@ -101,12 +101,12 @@ def _layer(
 ) -> tf.Tensor:
     """Run one layer.
 
-    After the last layer's attention only the tokens at `places` go on, if these are given: places
+    After the last layer's attention only the tokens at `places`, if given, continue: positions
     among all tokens of the batch.
     """
     scope, model = f"bert/encoder/layer_{layer}", config.model
     inputs = hidden
-    if layer:  # the embeddings come normalised
+    if layer:  # the embeddings are normalized
         inputs = layer_norm(params, f"{scope}/attention/LayerNorm", hidden, model.layer_norm_eps)
     output = _attend(params, config, layer, inputs, tokens, angles[pattern.is_global(model, layer)])
     if places is not None and layer == model.num_layers - 1:
@@ -115,7 +115,7 @@ def _layer(
     with tf.name_scope("mlp"):
         inputs = layer_norm(params, f"{scope}/mlp/LayerNorm", hidden, model.layer_norm_eps)
         both = dense(params, f"{scope}/mlp/Wi", inputs)
-        inner = gated(model.hidden_act, both, keeps_product=keeps_slope(config))
+        inner = gated(model.hidden_act, both, save_product=saves_derivatives(config))
         inner = dropout(inner, model.hidden_dropout_prob, dropout_key, 1 + layer)
         return hidden + dense(params, f"{scope}/mlp/Wo", inner)
 
@@ -131,7 +131,7 @@ def _attend(
     """Compute projections, attention and output projection of one layer: [b * S, hidden].
 
     Queries, keys and values are [b, tiles, heads, size, rows]: tokens fill the TPU's lanes, which a
-    head's 64 numbers would fill by half, and the projections write them so. XLA's way has one tile.
+    head's 64 numbers would fill by half, and the projections write them so. XLA has one tile.
     """
     model, (batch, length) = config.model, (int(size) for size in tokens.mask.shape)
     heads, size = model.num_attention_heads, model.hidden_size // model.num_attention_heads
@@ -143,7 +143,7 @@ def _attend(
         kernel = tf.cast(params[f"{scope}/Wqkv/kernel"], inputs.dtype)
         kernel = tf.reshape(kernel, [model.hidden_size, 3, heads, size])
         rows = tf.reshape(inputs, [*tiles, model.hidden_size])
-        # Three products: what one writes would be copied apart, and its gradients together.
+        # Three products: the result of one would be split by copies, and its gradients joined.
         each = (tf.einsum("btri,ihd->bthdr", rows, part) for part in tf.unstack(kernel, axis=1))
         query, key, value = each
         scale = math.log2(math.e) * size**-0.5 if is_kernel else 1.0
@@ -167,11 +167,10 @@ def _attend(
 def banded_attention(
     query: tf.Tensor, key: tf.Tensor, value: tf.Tensor, tokens: Tokens, reach: int | None
 ) -> tf.Tensor:
-    """Compute `dense_attention` to keys at most `reach` tokens away; None is all keys.
+    """Compute `dense_attention` to keys within `reach` tokens; None for all keys.
 
-    Each query block sees three key blocks.
-
-    Lengths that are no multiple of `reach`, or hold at most three blocks, go the dense way.
+    Each query block sees three key blocks. Sequences of at most three blocks, or whose length is no
+    multiple of `reach`, are computed densely.
     """
     if reach is None:
         return dense_attention(query, key, value, tokens, None)
@@ -182,8 +181,8 @@ def banded_attention(
         band = abs(places[:, None] - places[None, :]) <= reach
         return dense_attention(query, key, value, tokens, band[None])
 
-    def beside(rows: tf.Tensor, beyond: float) -> tf.Tensor:
-        """Put each block between its neighbours: [b, S, ...] -> [b * blocks, 3 * reach, ...]."""
+    def with_neighbors(rows: tf.Tensor, beyond: float) -> tf.Tensor:
+        """Join each block with its neighbors: [b, S, ...] -> [b * blocks, 3 * reach, ...]."""
         sides = [[0, 0], [1, 1]] + [[0, 0]] * (len(rows.shape) - 1)
         split = tf.reshape(rows, [batch, blocks, reach, *rows.shape[2:]])
         padded = tf.pad(split, sides, constant_values=tf.cast(beyond, rows.dtype))
@@ -194,23 +193,26 @@ def banded_attention(
     documents = tokens.documents
     context = dense_attention(
         tf.reshape(query, [-1, reach, heads, size]),
-        beside(key, 0.0),
-        beside(value, 0.0),
-        Tokens(beside(tokens.mask, 0.0), None if documents is None else beside(documents, -1)),
+        with_neighbors(key, 0.0),
+        with_neighbors(value, 0.0),
+        Tokens(
+            with_neighbors(tokens.mask, 0.0),
+            None if documents is None else with_neighbors(documents, -1),
+        ),
         (abs(queries - keys) <= reach)[None],
         None if documents is None else tf.reshape(documents, [-1, reach]),
     )
     return tf.reshape(context, [batch, length, heads, size])
 
 
-def gated(name: str, both: tf.Tensor, *, keeps_product: bool = False) -> tf.Tensor:
+def gated(name: str, both: tf.Tensor, *, save_product: bool = False) -> tf.Tensor:
     """Apply `activate` to the first half of the last axis, and multiply by the second half.
 
-    With `keeps_product` the result is kept for the backward pass beside `both`, and there each
-    gradient is computed once, as with `keeps_slope` for less memory.
+    With `save_product` the result is saved for the backward pass together with `both`, and each
+    gradient is computed once there, as with `save_derivative` for less memory.
     """
     inner, gate = tf.split(both, 2, axis=-1)
-    if not keeps_product or name not in FORMS:
+    if not save_product or name not in FORMS:
         return activate(name, inner) * gate
 
     @tf.custom_gradient
@@ -230,9 +232,9 @@ def gated(name: str, both: tf.Tensor, *, keeps_product: bool = False) -> tf.Tens
 def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor:
     """Apply rotary positions (Su et al. 2021, arXiv:2104.09864), [b, tiles, heads, size, rows].
 
-    Number d of a head's first half and number d of its second are turned together, and scaled;
-    computed in float32. Barriers keep a TPU's compiler from writing products so, and from turning
-    gradients anew in each product that reads them.
+    Number d of a head's first half and number d of its second are rotated together, and scaled, in
+    float32. Barriers keep a TPU's compiler from fusing this into the products before it, and from
+    rotating gradients again in each product that reads them.
     """
     cosine, sine = angles
     halves = [*values.shape[:3], 2, values.shape[3] // 2, values.shape[4]]
@@ -251,7 +253,7 @@ def rotated(values: tf.Tensor, angles: _Angles, scale: float = 1.0) -> tf.Tensor
 
 
 def _angles(config: Config, length: int, rows: int, theta: float) -> _Angles:
-    """Compute cosines and sines of position * theta^(-2d / size), as transformers does."""
+    """Return cosines and sines of position * theta^(-2d / size), as transformers computes them."""
     size = config.model.hidden_size // config.model.num_attention_heads
     exponents = np.arange(0, size, 2, dtype=np.float32) / np.float32(size)
     rates = (1.0 / np.float32(theta) ** exponents).astype(np.float32)

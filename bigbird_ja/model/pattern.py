@@ -1,4 +1,4 @@
-"""Defines which key blocks each query block sees: window, global and the static random plan.
+"""Key blocks that each query block sees: window, global and the static random plan.
 
 With n blocks of `block_size` tokens, block rows 0 and n-1 see everything; every other row r sees
 blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted once:
@@ -10,11 +10,11 @@ blocks 0 and n-1 (global), r-1, r, r+1 (window) and random ones, each counted on
   so that they never meet the window, and differ within a head.
 
 Sequences of at most (5 + 2 * num_random_blocks) blocks get full attention, the rule of Hugging
-Face's BigBird, so that an exported model computes the same; so do the few lengths beyond it that
-have too few different shifts. Longer ones must be a multiple of two blocks.
+Face's BigBird, so that an exported model computes the same; so do the few longer ones that have too
+few different shifts. Others must be a multiple of two blocks.
 """
 
-# An exported folder has this file without the imports of ours, which name types alone.
+# An exported folder has this file without our imports, which are only for types.
 from __future__ import annotations
 
 import functools
@@ -28,7 +28,7 @@ def is_full(config: Config, seq_length: int) -> bool:
     """Return whether sequences of this length get full attention.
 
     Raises:
-        ValueError: the length is neither short nor a multiple of two blocks.
+        ValueError: The length is neither short nor a multiple of two blocks.
     """
     model = config.model
     if not is_sparse(model):
@@ -48,7 +48,7 @@ def is_full(config: Config, seq_length: int) -> bool:
 
 def is_sparse(model: ModelConfig) -> bool:
     """Return whether long sequences get BigBird's sparse pattern."""
-    # Exported code reads this too, with the settings that a BigBird has.
+    # Exported code calls this too, with a BigBird's settings only.
     is_bigbird = getattr(model, "architecture", "bigbird") == "bigbird"
     return is_bigbird and model.attention_type != "original_full"
 
@@ -59,7 +59,7 @@ def is_full_throughout(model: ModelConfig) -> bool:
 
 
 def is_global(model: ModelConfig, layer: int) -> bool:
-    """Return whether a layer of ModernBERT's attends to all tokens, not to its neighbours alone."""
+    """Return whether a layer of ModernBERT attends to all tokens, not only to neighbors."""
     return layer % model.global_attn_every_n_layers == 0
 
 
@@ -73,12 +73,12 @@ def shortest_sparse(model: ModelConfig) -> int:
 
 
 def num_shifts(model: ModelConfig) -> int:
-    """Return the rolled tiles per query tile: as many as hold `num_random_blocks`, rounded up."""
+    """Return the number of random tiles per query tile: `num_random_blocks` / 2, rounded up."""
     return (model.num_random_blocks + 1) // 2
 
 
 def padded_length(model: ModelConfig, length: int) -> int:
-    """Return the shortest length from `length` on that the pattern can be laid over."""
+    """Return the shortest length, at least `length`, that suits the pattern."""
     if not is_sparse(model) or length < shortest_sparse(model):
         return length
     tile = 2 * model.block_size
@@ -86,14 +86,14 @@ def padded_length(model: ModelConfig, length: int) -> int:
 
 
 def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
-    """Draw the static random connections of every layer; None where attention is full.
+    """Return the static random connections of all layers; None if attention is full.
 
-    A pure function of (pattern_seed, layer, head, number of blocks): drawn by numpy's legacy
-    generator, whose stream is frozen for good, through an instance of our own.
+    A pure function of (pattern_seed, layer, head, number of blocks), by an instance of NumPy's
+    legacy generator, whose stream never changes.
 
     Args:
-        config: of the run.
-        seq_length: in tokens.
+        config: config of the run.
+        seq_length: length of a sequence, in tokens.
 
     Returns:
         `independent`: int32 [layers, heads, n - 2, random], blocks for rows 1..n-2; `rolled`: int32
@@ -109,7 +109,7 @@ def random_plan(config: Config, seq_length: int) -> np.ndarray | None:
     return draw(model.pattern_seed, shape, seq_length // model.block_size)
 
 
-# Cached, because every layer needs the plan, and again when it is recomputed.
+# Cached, as every layer needs the plan, and again when it is recomputed.
 @functools.lru_cache(maxsize=8)
 def _independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
     num_layers, heads, count = shape
@@ -124,23 +124,23 @@ def _independent(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.
 
 @functools.lru_cache(maxsize=8)
 def _rolled(seed: int, shape: tuple[int, int, int], num_blocks: int) -> np.ndarray:
-    """Deal shifts from shuffled decks, so that all are used equally often over the model."""
+    """Draw shifts from a shuffled pool, so that all are used equally often over the model."""
     num_tiles = num_blocks // 2 - 1
     random = np.random.RandomState([seed, num_tiles])
     plan = np.zeros(shape, np.int32)
-    deck: list[int] = []
+    pool: list[int] = []
     for layer, head, place in np.ndindex(plan.shape):
-        hand = plan[layer, head, :place]
-        if not set(deck) - set(hand):
-            deck = [*deck, *random.permutation(np.arange(2, num_tiles - 1)).tolist()]
-        card = next(shift for shift in deck if shift not in hand)
-        deck.remove(card)
-        plan[layer, head, place] = card
+        used = plan[layer, head, :place]
+        if not set(pool) - set(used):
+            pool = [*pool, *random.permutation(np.arange(2, num_tiles - 1)).tolist()]
+        shift = next(shift for shift in pool if shift not in used)
+        pool.remove(shift)
+        plan[layer, head, place] = shift
     return plan
 
 
 def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Return which blocks see which: bool [heads, n, n], rows are queries; all where full."""
+    """Return the blocks that see each other: bool [heads, n, n], rows are queries."""
     model = config.model
     plans = random_plan(config, seq_length)
     num_blocks = -(-seq_length // model.block_size)
@@ -161,13 +161,13 @@ def block_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
 
 
 def _sees_rolled(num_inner: int, shift: int) -> np.ndarray:
-    """Return which of the inner blocks see which through one shift: bool [n - 2, n - 2]."""
+    """Return the inner blocks that see each other by one shift: bool [n - 2, n - 2]."""
     tile = np.arange(num_inner) // 2
     return (tile[:, None] + shift) % (num_inner // 2) == tile[None, :]
 
 
 def dense_mask(config: Config, layer: int, seq_length: int) -> np.ndarray:
-    """Return which tokens see which, the reference: bool [heads, S, S]; padding aside."""
+    """Return the tokens that see each other, for reference: bool [heads, S, S], without padding."""
     size = config.model.block_size
     mask = block_mask(config, layer, seq_length).repeat(size, axis=1).repeat(size, axis=2)
     return mask[:, :seq_length, :seq_length]

@@ -1,22 +1,21 @@
-"""Computes block-sparse attention in tiles, which is fast on a TPU, in plain TensorFlow ops.
+"""Block-sparse attention in tiles, in plain TensorFlow ops; fast on a TPU.
 
-Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences come rotated by
-one block, so that tile 0 holds the last and the first block, the global ones, and any other tile j
-holds blocks 2j-1 and 2j. Queries of tile j see
+Two blocks of 64 make a tile of 128 rows, as wide as the matrix unit. Sequences are rotated by one
+block, so that tile 0 has the last and the first block, the global ones, and any other tile j has
+blocks 2j-1 and 2j. Queries of tile j see
 
-- own: tile j, whole (two neighbouring blocks see each other);
+- own: tile j, whole (two neighboring blocks see each other);
 - outer: the blocks on both sides, joined to one tile: lanes 0..63 from tile j+1, 64..127 from j-1;
 - global: tile 0;
 - random: tiles 1 + (j - 1 + s) mod (T - 1), one for each shift s of the head;
 
-and tile 0 sees everything. The scores of these pieces are never joined: they share one row maximum
-and one row sum. Slices and selections are left to fuse into the matmuls; only random tiles are
-copied (gathered whole). The gradient is written by hand: it keeps the bfloat16 probabilities.
+and tile 0 sees everything. The scores of these parts are never joined: they share one row maximum
+and one row sum. Slices and selections fuse into the matmuls; only random tiles are copied (gathered
+whole). The gradient is written by hand: it saves the bfloat16 probabilities.
 
-Arrays are [b, T, heads, size, rows]: 64 numbers by 128 rows fill the TPU's (8, 128) layout, where
-[rows, 64] would be padded to twice its size, and heads beside size is how projections write. Tile 0
-is carried through every piece, so that nothing needs to be cut out of an array; what it computes
-there is dropped.
+Arrays are [b, T, heads, size, rows]: 64 numbers by 128 rows fill the TPU's (8, 128) layout, while
+[rows, 64] would be padded to twice its size, and projections write heads next to size. Tile 0 takes
+part in all computations, so that no array needs to be cut; its results there are dropped.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,8 @@ import tensorflow as tf
 from bigbird_ja.model.layers import Tokens, barrier, compiled_by_xla
 from bigbird_ja.model.tiling import RandomTiles, is_first, low
 
-# Added to the score of a key that must not be seen. Half of it is the least row maximum: then a row
-# without any key gets probabilities of exactly zero.
+# Added to the score of a hidden key. Half of it is the minimum of row maxima: then a row without
+# any key gets probabilities of exactly zero.
 _UNSEEN = -1e9
 
 
@@ -40,10 +39,10 @@ def tiled_attention(
 
     Args:
         query: [b, T, heads, size, rows] in the compute dtype, scaled by size^-0.5.
-        key: the same shape; not scaled.
-        value: the same shape.
-        tokens: in tiles, [b, T, rows].
-        random: the layer's random connections.
+        key: in the same shape, not scaled.
+        value: in the same shape.
+        tokens: tokens in tiles, [b, T, rows].
+        random: random connections of the layer.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
@@ -55,7 +54,7 @@ def tiled_attention(
             context, kept = _forward(random, query, key, value, tokens)
 
             def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-                with tf.name_scope(f"{scope}gradient/"):  # a whole name: the layer's, once more
+                with tf.name_scope(f"{scope}gradient/"):  # an absolute name, within the layer's
                     return _backward(random, query, key, value, context, kept, upstream)
 
             return context, gradient
@@ -63,8 +62,8 @@ def tiled_attention(
         return run(query, key, value)
 
 
-# Residuals of the gradient beside inputs and output: each piece's probabilities, not divided by
-# their sum, in the compute dtype; and the sums, float32 [b, T, heads, rows].
+# Saved for the gradient, besides inputs and output: each part's probabilities, not divided by their
+# sum, in the compute dtype; and the sums, float32 [b, T, heads, rows].
 _Kept = tuple[dict[str, tf.Tensor], tf.Tensor]
 
 _PIECES = ("own", "outer", "global", "random")
@@ -94,10 +93,10 @@ _KEYS = {
 
 
 def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Contract to float32; on a TPU the matrix unit reads bfloat16 all the same."""
+    """Contract two arrays to float32; a TPU's matrix unit reads bfloat16 anyway."""
     left, right = tf.cast(left, tf.float32), tf.cast(right, tf.float32)
     if not compiled_by_xla() and _comes_first(equation):
-        # TensorFlow's own kernel writes the left operand's axes first, and then transposes.
+        # TensorFlow's kernel writes the left operand's axes first, and then transposes.
         inputs, output = equation.split("->")
         equation = ",".join(reversed(inputs.split(","))) + "->" + output
         left, right = right, left
@@ -105,25 +104,25 @@ def _contract(equation: str, left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
 
 
 def _comes_first(equation: str) -> bool:
-    """Return whether the right operand's own axes lead the left one's in the result."""
+    """Return whether the right operand's own axes precede the left one's in the result."""
     inputs, output = equation.split("->")
     left, right = inputs.split(",")
     own = [axis in right for axis in output if (axis in left) != (axis in right)]
     return own[0]
 
 
-def _neighbours(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return tiles t + 1 and t - 1 in the place of tile t, of [b, T, ...]; `edge` at the ends.
+def _neighbors(values: tf.Tensor, edge: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return tiles t + 1 and t - 1 in the place of tile t of [b, T, ...]; `edge` at the ends.
 
-    Padded once and sliced twice: slices fuse into what reads them, a shift does not.
+    Padded once and sliced twice, as slices fuse into their readers and a shift does not.
     """
     padded = tf.concat([edge, values, edge], axis=1)
     return padded[:, 2:], padded[:, :-2]
 
 
 def _views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Return the keys (or values) of every piece, from [b, T, heads, size, rows]."""
-    after, before = _neighbours(keys, tf.zeros_like(keys[:, :1]))
+    """Return the keys (or values) of every part, from [b, T, heads, size, rows]."""
+    after, before = _neighbors(keys, tf.zeros_like(keys[:, :1]))
     return {
         "own": keys,
         "outer": tf.where(low(keys), after, before),
@@ -134,15 +133,15 @@ def _views(random: RandomTiles, keys: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def _row_views(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[str, tf.Tensor]:
-    """Lay out a number per token as the keys of every piece, ready to join its scores.
+    """Lay out a number per token like the keys of every part, to be combined with its scores.
 
     Args:
-        random: the layer's random connections.
-        rows: [b, T, rows].
-        edge: what stands where the outer tile has no block, or a global one.
+        random: random connections of the layer.
+        rows: [b, T, rows], the numbers.
+        edge: number for an outer tile without a block, or with a global one.
     """
     edges = tf.fill(tf.shape(rows[:, :1]), tf.cast(edge, rows.dtype))
-    after, before = _neighbours(tf.concat([edges, rows[:, 1:]], axis=1), edges)
+    after, before = _neighbors(tf.concat([edges, rows[:, 1:]], axis=1), edges)
     outer = tf.where(low(rows), after, before)
     return {
         "own": rows[:, :, None, None],
@@ -154,7 +153,7 @@ def _row_views(random: RandomTiles, rows: tf.Tensor, edge: float | int) -> dict[
 
 
 def _biases(random: RandomTiles, tokens: Tokens) -> dict[str, tf.Tensor]:
-    """Return what to add to every piece's scores: 0, or `_UNSEEN` to hide a key."""
+    """Return the term to add to every part's scores: 0, or `_UNSEEN` to hide a key."""
     mask, documents = tokens
     biases = _row_views(random, (1.0 - mask) * _UNSEEN, _UNSEEN)
     # A block of the tile sees only the outer block on its own side.
@@ -203,7 +202,7 @@ def _forward(
         first = _contract(_CONTEXT["rows"], probabilities["rows"], values["rows"])
         context = tf.where(is_first(query), first[:, None], reduce(tf.add, parts))
         # The reciprocal of the few totals: a division per element costs more than the rest. The
-        # barrier keeps the float32 parts from living on until the backward pass reads them again.
+        # barrier keeps the float32 parts from being stored until the backward pass.
         context = context * (1.0 / totals)[:, :, :, None]
         (context,) = barrier([tf.cast(context, query.dtype)])
     return context, (probabilities, totals)
@@ -226,7 +225,7 @@ def _backward(
         first_inner = inner[:, 0]
         shares = 1.0 / totals
         first_scaled = tf.cast(exact[:, 0] * shares[:, 0, :, None], query.dtype)
-        # Results of the pieces in tile 0 were dropped: their gradient is zero.
+        # Results of the parts in tile 0 were dropped: their gradient is zero.
         shares = tf.where(is_first(query)[..., 0], 0.0, shares)
         scaled = tf.cast(exact * shares[:, :, :, None], query.dtype)
         inner = tf.where(is_first(query)[..., 0], 0.0, inner)
@@ -254,15 +253,15 @@ def _to_keys(
     """Compute the gradient of keys (or values) from the weights by which each query used them.
 
     Args:
-        random: the layer's random connections.
-        weights: of every piece.
+        random: random connections of the layer.
+        weights: weights of every part.
         queries: [b, T, heads, size, rows].
         first: [b, heads, size, rows], tile 0 for "rows".
     """
     dtype = queries.dtype
     parts = {p: tf.cast(_contract(_KEYS[p], weights[p], queries), dtype) for p in _PIECES}
     total = _contract(_KEYS["rows"], weights["rows"], first) + tf.cast(parts["own"], tf.float32)
-    after, before = _neighbours(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
+    after, before = _neighbors(parts["outer"], tf.zeros_like(parts["outer"][:, :1]))
     outer = tf.where(low(total), before, after)
     total += tf.cast(outer, tf.float32)
     total += tf.cast(tf.add_n(random.keys_back(parts["random"])), tf.float32)
@@ -271,10 +270,10 @@ def _to_keys(
 
 
 def _over_keys(reduce: Callable[..., tf.Tensor], scores: tf.Tensor) -> tf.Tensor:
-    """Reduce a piece's scores over its keys: [b, T, heads, rows]."""
+    """Reduce a part's scores over its keys: [b, T, heads, rows]."""
     return reduce(scores, axis=list(range(4, len(scores.shape))))
 
 
 def _beside(rows: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
-    """Shape a number per query row so that it broadcasts over a piece's keys."""
+    """Reshape a number per query row so that it broadcasts over a part's keys."""
     return tf.reshape(rows, [*rows.shape, *[1] * (len(scores.shape) - len(rows.shape))])

@@ -1,6 +1,6 @@
-"""Defines how a rotated sequence falls into tiles, and which random tiles each tile sees.
+"""Random connections of `tiled` attention: the tiles that each tile of a sequence sees.
 
-See `tiled` for the layout: arrays are [b, T, heads, size, rows], tile 0 holds the global blocks.
+See `tiled` for the layout: arrays are [b, T, heads, size, rows], tile 0 has the global blocks.
 """
 
 from dataclasses import dataclass
@@ -16,20 +16,17 @@ def random_tiles(plan: np.ndarray, tiles: int) -> "RandomTiles":
 
 @dataclass(frozen=True)
 class RolledTiles:
-    """Lets tile j see tiles 1 + (j - 1 + s) mod (T - 1) for each shift s of the head."""
+    """Connections by shifts: tile j sees tiles 1 + (j - 1 + s) mod (T - 1) for each shift s."""
 
     shifts: np.ndarray  # int32 [heads, m]
     tiles: int
 
     def keys(self, keys: tf.Tensor) -> tf.Tensor:
-        """Take [b, T, heads, size, rows] to the m tiles that each sees, [b, T, heads, m, ...].
-
-        Those of tile 0 do not matter.
-        """
+        """Return the m tiles that each tile sees, [b, T, heads, m, ...]; any tiles for tile 0."""
         return tf.gather(_flatten(keys, 3), _flat(int(keys.shape[0]), self.tiles, self._others(1)))
 
     def keys_back(self, parts: tf.Tensor) -> list[tf.Tensor]:
-        """Apply the adjoint of `keys`: what to add up, each [b, T, heads, size, rows]."""
+        """Apply the adjoint of `keys`: return terms of a sum, each [b, T, heads, size, rows]."""
         # The gradient of a gather would be a scatter; a permutation's is a gather too. Tile 0's own
         # parts are zero, so it may see itself.
         batch, shifts = int(parts.shape[0]), self.shifts.shape[1]
@@ -40,15 +37,15 @@ class RolledTiles:
         return back or [tf.reduce_sum(parts, axis=3)]
 
     def numbers(self, rows: tf.Tensor) -> tf.Tensor:
-        """Take a number per token, [b, T, rows], to [b, T, heads or 1, m, rows]."""
+        """Lay out a number per token, [b, T, rows], as [b, T, heads or 1, m, rows]."""
         return tf.gather(rows, self._others(1), axis=1)
 
     def unseen(self, rows: int) -> None:
-        """Mark keys to hide after all: bool, for [b, T, heads, query rows, m, key rows]."""
+        """Return the keys to hide, bool for [b, T, heads, query rows, m, key rows]; here none."""
         return None
 
     def _others(self, sign: int) -> np.ndarray:
-        """Return the tiles seen (1), or that see (-1), of tile 0 itself: int32 [T, heads, m]."""
+        """Return the tiles that each tile sees (1) or is seen by (-1), int32 [T, heads, m]."""
         middle = np.arange(self.tiles - 1)[:, None, None]
         others = 1 + (middle + sign * self.shifts) % (self.tiles - 1)
         return np.concatenate([np.zeros_like(others[:1]), others]).astype(np.int32)

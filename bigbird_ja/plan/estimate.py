@@ -13,7 +13,7 @@ from bigbird_ja.accelerators import chips, environment
 from bigbird_ja.accelerators.chips import Accelerator
 from bigbird_ja.accelerators.measured import CODE_MFU, COUNTED, REACHED, REACHED_RANGE
 from bigbird_ja.accelerators.prices import PRICINGS, Prices
-from bigbird_ja.model.params import model_flops
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config

@@ -1,1 +1,1 @@
-"""The real TPU compiler, offline: fits or not, cycles, MFU, the costliest ops."""
+"""Compilation of the train step for TPUs, offline: memory, cycles, MFU, the costliest ops."""

@@ -1,6 +1,6 @@
-"""Runs the TPU compiler on a step, for one device or a slice, in a process with a time limit.
+"""The TPU compiler, in a process with a time limit: a step for one device or for a slice.
 
-The compiler ends its process when it meets something that it cannot do; so `compile_for` runs this
+The compiler ends its process when it meets something that it cannot do, so `compile_for` runs this
 file as a child, `python -m bigbird_ja.preflight.compile FOLDER`. The child reads `FOLDER/job`, a
 `Job`, and writes `FOLDER/result.json`, a `Program`; libtpu's listings go there too. It needs jax
 and libtpu; TensorFlow is not imported.
@@ -33,8 +33,8 @@ CHILD: tuple[str, ...] = (sys.executable, "-m", "bigbird_ja.preflight.compile")
 PACKAGES = ("jax", "jaxlib", "libtpu")
 TIMEOUT = 3600.0  # seconds; a 12-layer step takes one to four minutes on one CPU core
 
-# Of the child, before jax is imported. The first two keep libtpu from asking a metadata server what
-# machine this is; the third lets two compilers run side by side, not fail over a lock file.
+# Set in the child before jax is imported. The first two keep libtpu from asking a metadata server
+# about this machine; the third lets two compilers run at once, which else fail over a lock file.
 ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -48,17 +48,17 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Target:
-    """Describes what one compilation is for: one device of a chip, or a whole slice."""
+    """Target of a compilation: one device of a chip, or a whole slice."""
 
     name: str  # "v3", "v5e:2x4"
     chip: Chip  # one device
-    topology: str  # by libtpu's name
+    topology: str  # libtpu's name
     devices: int = 1
-    options: dict[str, Any] = field(default_factory=dict)  # of `topologies.get_topology_desc`
+    options: dict[str, Any] = field(default_factory=dict)  # for `topologies.get_topology_desc`
 
     @property
     def is_slice(self) -> bool:
-        """Tell a whole slice from one device."""
+        """Whether this is a whole slice."""
         return self.name != self.chip.name
 
 
@@ -100,7 +100,7 @@ def of_topology(name: str) -> Target:
 
 
 def _is_built(sides: list[int]) -> bool:
-    """Tell whether Google builds slices with these sides, ascending.
+    """Return whether Google builds slices with these sides, ascending.
 
     Sources: the tables of topologies in cloud.google.com/tpu/docs/v5e, v6e, v4 and v5p.
     """
@@ -111,39 +111,40 @@ def _is_built(sides: list[int]) -> bool:
 
 @dataclass(frozen=True)
 class Job:
-    """Describes the work of the child: a step, for as many devices as it has replicas."""
+    """Work of the child: a step, to be compiled for as many devices as it has replicas."""
 
     step: LoweredStep
-    topology: str  # by libtpu's name
-    options: dict[str, Any]  # of `get_topology_desc`
-    lists_code: bool = False  # libtpu lists its final code
-    kernel_trips: tuple[tuple[float, ...], ...] = ()  # as of `machine_code.collect`
+    topology: str  # libtpu's name
+    options: dict[str, Any]  # for `get_topology_desc`
+    lists_code: bool = False  # whether libtpu lists its final code
+    kernel_trips: tuple[tuple[float, ...], ...] = ()  # see `machine_code.collect`
 
 
 @dataclass(frozen=True)
 class Program:
-    """Holds a compiled step, as the child writes it. Sizes in bytes, of one device."""
+    """A compiled step, as the child writes it."""
 
-    error: str = ""  # of a step that did not compile
-    unknown_place: bool = False  # the error is that this compiler has no such chip or slice
-    hlo: str = ""  # optimised
-    sizes: dict[str, int] = field(default_factory=dict)  # temp, argument, output, alias
+    error: str = ""  # message if the step did not compile
+    unknown_place: bool = False  # whether this compiler has no such chip or slice
+    hlo: str = ""  # optimized
+    # Bytes of one device: temp, argument, output, alias.
+    sizes: dict[str, int] = field(default_factory=dict)
     flops: float = 0.0  # the compiler's own count
     bytes_accessed: float = 0.0
     compiler: str = ""  # its version
-    code: dict[str, machine_code.Code] | None = None  # by op name, where requested
+    code: dict[str, machine_code.Code] | None = None  # by op name, if requested
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """Says what a program needs that does not fit."""
+    """Memory that a program needs if it does not fit."""
 
-    used: int  # bytes it needs; 0 where the compiler stopped before that was known
+    used: int  # bytes it needs; 0 if the compiler stopped before that was known
     largest: list[dict[str, Any]]  # allocations: `bytes`, `op` (TensorFlow's), `shape`
 
 
 class CompilerFailed(CommandError):
-    """Raised where the compiler ended without a result; says how, in one line."""
+    """The compiler ended without a result."""
 
 
 def versions() -> dict[str, str]:
@@ -161,7 +162,7 @@ def versions() -> dict[str, str]:
 
 
 def lists_code(chip: str, libtpu: str) -> bool:
-    """Tell whether this version of libtpu lists its machine code for a chip."""
+    """Return whether this version of libtpu lists its machine code for a chip."""
     version = tuple(int(number) for number in re.findall(r"\d+", libtpu)[:3])
     return chip in machine_code.MATMUL_FLOPS and version >= (0, 0, 42)
 
@@ -175,24 +176,26 @@ def compile_for(
     """Compile a step for a target.
 
     Args:
-        step: for as many replicas as the target has devices.
+        step: lowered step, with as many replicas as the target has devices.
         target: one device or a slice.
-        with_code: reads the machine code too, where this libtpu lists it.
-        kernel_trips: as of `machine_code.collect`.
+        with_code: whether to read the machine code too, if this libtpu lists it.
+        kernel_trips: see `machine_code.collect`.
 
     Returns:
-        The program, or what it needs where it does not fit.
+        The program, or what it needs if it does not fit.
 
     Raises:
-        BadInput: the extra is not installed, or this libtpu does not know the chip or slice.
-        CompilerFailed: a crash, a time-out, or an error other than too little memory.
+        BadInput: The extra is not installed, or this libtpu does not know the chip or slice.
+        CompilerFailed: A crash, a timeout, or an error other than too little memory.
     """
     libtpu = versions()["libtpu"]
     listed = with_code and lists_code(target.chip.name, libtpu)
     who = f"the compiler for {target.name}"
     program = _run(Job(step, target.topology, target.options, listed, kernel_trips), who)
     if program.unknown_place:
-        raise BadInput(f"the installed libtpu ({libtpu}) knows no {target.name}: use a newer one")
+        raise BadInput(
+            f"the installed libtpu ({libtpu}) does not know {target.name}: use a newer one"
+        )
     if is_shortage(program.error):
         return shortage(program.error)
     if program.error:
@@ -231,7 +234,7 @@ def _run(job: Job, who: str) -> Program:
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SIZE = r"([\d.]+)([KMGT]?)B?"
-# The compiler's message names what the program needs in one of these forms.
+# Forms in which the compiler's message states the memory that the program needs.
 _TOTALS = (
     re.compile(rf"Used {_SIZE} of {_SIZE} hbm"),
     re.compile(rf"Requires {_SIZE}, has {_SIZE} available"),
@@ -247,9 +250,9 @@ _BUFFER = re.compile(
 
 
 def is_shortage(message: str) -> bool:
-    """Tell whether a compiler's error means that HBM is too small.
+    """Return whether a compiler's error means that HBM is too small.
 
-    Not a core's vector memory, of which a kernel uses too much.
+    A kernel that needs too much of a core's vector memory is another error.
     """
     return "RESOURCE_EXHAUSTED" in message and "memory space vmem" not in message
 
@@ -278,7 +281,7 @@ def _bytes(number: str, unit: str) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Do the job in a folder; an exception becomes the result's `error`."""
+    """Compile the job in a folder; an exception becomes the result's `error`."""
     children.init_child()
     folder = Path(arguments[0])
     job = msgspec.msgpack.decode((folder / "job").read_bytes(), type=Job)
@@ -293,7 +296,7 @@ def main(arguments: list[str]) -> None:
 
 
 def devices_of(topology: str, options: dict[str, Any]) -> list[Any]:
-    """List the devices of a slice, in the order of the replicas (as `engines.devices.find`)."""
+    """Return the devices of a slice, in the order of the replicas (see `engines.devices.find`)."""
     from jax.experimental import topologies
 
     slice_ = topologies.get_topology_desc(platform="tpu", topology_name=topology, **options)
@@ -301,12 +304,12 @@ def devices_of(topology: str, options: dict[str, Any]) -> list[Any]:
 
 
 def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
-    """Compile what `engines.pjrt` runs.
+    """Compile the program that `engines.pjrt` runs.
 
     Args:
-        job: with as many replicas as there are devices.
-        devices: that libtpu compiles for.
-        folder: in which libtpu lists its code, where it does.
+        job: job with as many replicas as there are devices.
+        devices: devices to compile for.
+        folder: folder in which libtpu lists its code, if it does.
     """
     import numpy as np
     from jax.sharding import Mesh
@@ -321,7 +324,7 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     cost = cost[0] if isinstance(cost, list) else cost
     kinds = ("temp", "argument", "output", "alias")
     return Program(
-        hlo=optimised(compiled, folder),
+        hlo=optimized(compiled, folder),
         sizes={f"{kind}_bytes": getattr(memory, f"{kind}_size_in_bytes") for kind in kinds},
         flops=cost["flops"],
         bytes_accessed=cost["bytes accessed"],
@@ -330,11 +333,11 @@ def compile_step(job: Job, devices: list[Any], folder: Path) -> Program:
     )
 
 
-def optimised(compiled: Any, folder: Path) -> str:
-    """Return the optimised HLO.
+def optimized(compiled: Any, folder: Path) -> str:
+    """Return the optimized HLO.
 
-    jaxlib 0.10.2 refuses to read work on v6e's SparseCores that a newer libtpu writes (gathers:
-    "async-update instruction should have 1 operands"); then it is taken from libtpu's listing.
+    jaxlib 0.10.2 cannot read the work on v6e's SparseCores that a newer libtpu writes (gathers:
+    "async-update instruction should have 1 operands"); then libtpu's listing is read.
     """
     try:
         return str(compiled.as_text())
@@ -348,8 +351,8 @@ def optimised(compiled: Any, folder: Path) -> str:
 def _take_layouts_as_they_are() -> None:
     """Keep jax from asking the client for its default layouts after a compile.
 
-    With jax 0.7.2 a client without devices crashes at that question (a null pointer). The answer is
-    needed to call the program, which never happens here.
+    With jax 0.7.2 a client without devices crashes at that call (a null pointer). The layouts are
+    needed only to run the program, which never happens here.
     """
     from jax._src.interpreters import pxla
 

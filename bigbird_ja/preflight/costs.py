@@ -1,14 +1,13 @@
-"""Prices each instruction of an optimised HLO module: cycles, FLOPs, bytes between devices.
+"""Cost of each instruction of an optimized HLO module: cycles, FLOPs, bytes between devices.
 
 The compiler writes `estimated_cycles` on most fusions but on no relayout, gather, scatter or
 concatenation, so a design could hide its cost in those. An instruction without an estimate is
 therefore priced at 2 x its padded output bytes / 200 bytes per cycle, the rate that the compiler
-itself charges for relayout copies. Collectives are priced in the same way, by their input where
-that is larger than their output: a price for memory, not for links. The body of a `while` counts
-once per trip. Asynchronous copies and slices run beside the computation and are free. So are
-instructions that move no data: tuples, bitcasts, parameters, constants, and the `ConcatBitcast`
-that makes one array of the pieces of an asynchronous copy, adjacent already (XLA,
-memory_space_assignment, SlicedCopyAllocation).
+itself charges for relayout copies. Collectives are priced in the same way, by their input if that
+is larger than their output: a price for memory, not for links. The body of a `while` counts once
+per trip. Asynchronous copies and slices run during other ops and are free. So are instructions that
+move no data: tuples, bitcasts, parameters, constants, and the `ConcatBitcast` that makes one array
+of the adjacent parts of an asynchronous copy (XLA, memory_space_assignment, SlicedCopyAllocation).
 """
 
 import math
@@ -21,8 +20,8 @@ from bigbird_ja.preflight.hlo import Instruction, Module
 PRICE_BYTES_PER_CYCLE = 200.0
 CONTROL = frozenset({"while", "conditional", "call"})
 
-# These start work that runs beside the computation. Newer compilers write `custom-call-start` where
-# that work goes to the chip's SparseCores (gathers, sums); its operands come with the update.
+# These start work that runs during other ops. Newer compilers write `custom-call-start` for work on
+# the chip's SparseCores (gathers, sums); its operands come with the update.
 _STARTS = frozenset({"async-start", "call-start", "custom-call-start"})
 _ENDS = frozenset(start.replace("start", end) for start in _STARTS for end in ("update", "done"))
 _MOVE_NOTHING = (
@@ -37,19 +36,19 @@ _DIM_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 
 @dataclass(frozen=True)
 class Cost:
-    """One instruction's share of the step. Cycles and bytes are of all its trips together."""
+    """One instruction's share of the step. Cycles and bytes are totals over all its trips."""
 
     instruction: Instruction
     trips: int  # runs in one step
-    estimated: float  # cycles
-    priced: float  # cycles of the price; 0 where there is an estimate
-    trips_known: bool = True  # False: inside a loop of unknown trip count
-    collective: str | None = None  # its opcode, of an instruction that moves data between devices
-    moved_bytes: float = 0.0  # by the collective
+    estimated: float  # the compiler's cycles
+    priced: float  # cycles of the price; 0 if there is an estimate
+    trips_known: bool = True  # False inside a loop of unknown trip count
+    collective: str | None = None  # opcode of an instruction that moves data between devices
+    moved_bytes: float = 0.0  # bytes that the collective moves
 
     @property
     def cycles(self) -> float:
-        """Add up estimate and price, of which one is zero."""
+        """Sum of estimate and price, one of which is zero."""
         return self.estimated + self.priced
 
 
@@ -84,14 +83,14 @@ def _walk_control(op: Instruction, trips: int, known: bool) -> Iterator[Cost]:
         return
     branches = [list(_walk(one.instructions, trips, known)) for one in op.called]
     if op.opcode == "conditional":
-        # One branch runs: the dearest, so that the figure is never too small.
+        # One branch runs: the most expensive, so that the figure is never too small.
         branches = [max(branches, key=lambda branch: sum(c.cycles for c in branch), default=[])]
     for branch in branches:
         yield from branch
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """Count how often a `while` runs its body; None where that is unknown.
+    """Return how often a `while` runs its body; None if that is unknown.
 
     The usual counter is read: the condition compares one element of the loop's tuple with a
     constant; it starts at a constant and grows by one. (XLA's note `known_trip_count` is in no
@@ -120,16 +119,16 @@ def _initial(values: Instruction, index: int) -> int | None:
 
 
 def price(size: float) -> float:
-    """Charge cycles for that many bytes where the compiler gives no estimate."""
+    """Return the cycles for moving `size` bytes, if the compiler gives no estimate."""
     return 2.0 * size / PRICE_BYTES_PER_CYCLE
 
 
 def _is_free(op: Instruction) -> bool:
     if op.opcode in _FREE or _ends_collective(op):
-        return True  # of a pair, the start carries the cost
+        return True  # the start has the cost of both
     if op.opcode in _STARTS:
         return bool(op.inside) and all(o.opcode in _FREE_WHEN_ASYNC for o in op.inside)
-    # Joins the pieces of an asynchronous copy.
+    # Joins the parts of an asynchronous copy.
     return (
         op.opcode == "custom-call"
         and op.attribute("custom_call_target") == "ConcatBitcast"
@@ -143,9 +142,9 @@ def _ends_collective(op: Instruction) -> bool:
 
 
 def _collective(op: Instruction) -> Instruction | None:
-    """Find what moves data between devices: this instruction, or the one that it calls."""
-    # One beside computations is written as a fusion that starts it, fusions that compute while it
-    # goes on, with bodies of this name, and one that ends it; each holds the collective again.
+    """Return the instruction that moves data between devices: this one, or one that it calls."""
+    # A collective during computations is written as a fusion that starts it, fusions with bodies of
+    # this name that compute meanwhile, and one that ends it; each holds the collective again.
     if any(one.name.startswith("async_collective_fusion") for one in op.called):
         return None
     if op.opcode in ("fusion", "call", *_STARTS):
@@ -156,14 +155,14 @@ def _collective(op: Instruction) -> Instruction | None:
 def _moved_bytes(op: Instruction) -> int:
     """Count the bytes of the larger of input and output, padded."""
     given = sum(operand.padded_bytes for operand in op.operands)
-    # These output their input again, beside the result.
+    # These output their input again, with the result.
     is_start = op.opcode == "all-gather-start" or op.name.startswith("async-collective-start")
     repeated = given if is_start else 0
     return max(given, op.padded_bytes - repeated)
 
 
 def link_bytes(opcode: str, size: float, devices: int) -> float:
-    """Count the bytes that each device's links carry of a collective, in a ring."""
+    """Return the bytes of a collective over each device's links, in a ring."""
     rounds = 2 if opcode.startswith("all-reduce") else 1
     return rounds * (devices - 1) / devices * size
 
@@ -174,7 +173,7 @@ def looped_work(priced: Iterable[Cost]) -> tuple[float, float]:
     The compiler's own totals count every body once. Padding is counted, as it is moved too.
 
     Args:
-        priced: of `costs`.
+        priced: result of `costs`.
     """
     flops = moved = 0.0
     for cost in priced:
@@ -200,7 +199,7 @@ def _summed_by_dot(op: Instruction) -> int:
 
 
 def _summed_by_convolution(op: Instruction) -> int:
-    """Count the same of the convolutions that this compiler writes for matmuls.
+    """Count the products summed in each element of a convolution, as written for matmuls.
 
     A spatial dimension of the kernel is summed over, unless the window picks one element of it:
     for a batch dimension the input is dilated by the window's size; for a dimension that comes from

@@ -1,9 +1,11 @@
-"""Traces, compiles and counts a config's step for a chip or slice."""
+"""Estimate of a config's step on a chip or slice: traced, compiled and counted."""
+
+from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,9 +14,9 @@ from bigbird_ja.accelerators import Chip
 from bigbird_ja.data import packing
 from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.model import pattern
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.model.kernels.layer_shape import LayerShape, tile_rows
-from bigbird_ja.model.params import model_flops
 from bigbird_ja.preflight import costs, figures, hlo, roofline
 from bigbird_ja.preflight.compile import CompilerFailed, Program, Shortage, Target, compile_for
 from bigbird_ja.process.console import waiting
@@ -26,13 +28,16 @@ from bigbird_ja.storage.ownership import Owned
 from bigbird_ja.train.engines.choose import check_divides
 from bigbird_ja.train.engines.lowering.lowered import LoweredStep
 
-_LARGEST_TRIED = 1024  # batch per core
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_LARGEST_TRIED = 1024  # maximum batch per core that is tried
 DUMP = "compiled programs"  # kind of the folder of `--dump_hlo`
-# Documents of [2**i, 2**(i + 1)) tokens: 9,954 of Japanese text at 1.5 characters a token
+# Number of documents of [2**i, 2**(i + 1)) tokens: 9,954 of Japanese text, 1.5 characters a token
 # (docs/lab/kernel.md).
 STATED_LENGTHS = (0, 0, 0, 0, 248, 1413, 2065, 1587, 1696, 1347, 791, 495, 203, 79, 20, 4, 5, 1)
-_MOST, _TOKENS = 4000, 1 << 22  # of a sample: documents, tokens
-# Keys of a result that are None where the program does not fit, or cannot be counted.
+_MOST, _TOKENS = 4000, 1 << 22  # maximum of a sample: documents, tokens
+# Keys of a result that are None if the program does not fit, or cannot be counted.
 _KEYS = (
     "estimated_cycles priced_cycles step_ms temp_bytes argument_bytes flops hbm_traffic_bytes mfu"
     " tokens_per_second_per_core unestimated_ops"
@@ -43,10 +48,10 @@ _SLICE_KEYS = "tokens_per_second collectives collective_bytes collective_cycles 
 def batch_per_core(config: Config, target: Target) -> int:
     """Divide the global batch by devices and accumulation: sequences in one micro-batch.
 
-    Devices are those of the slice, or the cores in the config.
+    The devices are those of the slice, or `tpu.num_cores`.
 
     Raises:
-        BadInput: the global batch does not divide.
+        BadInput: The global batch does not divide.
     """
     count = target.devices if target.is_slice else config.tpu.num_cores
     accumulated = config.training.gradient_accumulation_steps
@@ -60,16 +65,36 @@ def batch_per_core(config: Config, target: Target) -> int:
 def trace(config: Config, data: Data, batch: int, devices: int = 1) -> LoweredStep:
     """Trace the step that `pretrain --engine pjrt` runs on that many devices.
 
-    Of one device, its part of the step that runs on `tpu.num_cores`.
+    For one device: its part of the step on `tpu.num_cores` devices, without the traffic between
+    them. (A program of all of them cannot be compiled for one: libtpu wants a slice with as many
+    devices, and the collectives would be in the price.)
 
     Raises:
-        BadInput: shapes that the step refuses.
+        BadInput: Shapes that the step refuses.
     """
     from bigbird_ja.train.engines.lowering.program import Program
 
     sequences = batch * config.training.gradient_accumulation_steps
-    priced_as_one_of = config.tpu.num_cores if devices == 1 else 1
-    return Program(config, data, sequences, devices, priced_as_one_of).lower()
+    program = Program(config, data, sequences, devices)
+    if devices == 1 and config.tpu.num_cores > 1:
+        share = functools.partial(orthogonalize_share, devices=config.tpu.num_cores)
+        program = replace(program, orthogonalize=share)
+    return program.lower()
+
+
+def orthogonalize_share(stack: tf.Tensor, devices: int) -> tf.Tensor:
+    """Orthogonalize one device's share of a stack of Muon's matrices; the others stay unchanged.
+
+    Args:
+        stack: [n, rows, columns]; the result has the same shape and dtype.
+        devices: number of devices that divide the stack.
+    """
+    import tensorflow as tf
+
+    from bigbird_ja.train.optimizer import orthogonalize
+
+    count = -(-stack.shape[0] // devices)
+    return tf.concat([orthogonalize(stack[:count]), stack[count:]], axis=0)
 
 
 def examine(
@@ -79,24 +104,22 @@ def examine(
     batch: int,
     dump_dir: str | None = None,
     with_code: bool = True,
-    measured: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Return one target's results, with the keys of `--json`.
 
-    Without attention's kernels where the compiler fails on them.
+    If the compiler fails on attention's kernels, the step is compiled without them.
 
     Args:
-        config: of the run.
-        data: of the run.
+        config: config of the run.
+        data: data of the run.
         target: one device or a slice.
         batch: sequences per device and micro-batch.
-        dump_dir: keeps HLO, in and out.
-        with_code: counts machine code too, where it can be had.
-        measured: seconds of each op, as of `figures.op_seconds`, to set beside.
+        dump_dir: folder for the HLO before and after compilation, or None.
+        with_code: whether to count machine code too, if this compiler lists it.
 
     Raises:
-        BadInput: shapes that the step refuses; the extra is not installed.
-        CompilerFailed: the compiler crashed or took too long.
+        BadInput: Shapes that the step refuses; the extra is not installed.
+        CompilerFailed: The compiler crashed or took too long.
     """
     resolved = kernels.resolved(config, data, "tpu", target.chip.name)
     try:
@@ -106,7 +129,7 @@ def examine(
         step, compiled = _compile(resolved, data, target, batch, with_code)
     if dump_dir:
         _dump(dump_dir, target, batch, step, compiled)
-    return _figures(resolved, data, target, batch, compiled, measured)
+    return _figures(resolved, data, target, batch, compiled)
 
 
 def _compile(
@@ -120,12 +143,7 @@ def _compile(
 
 
 def _figures(
-    config: Config,
-    data: Data,
-    target: Target,
-    batch: int,
-    compiled: Program | Shortage,
-    measured: Mapping[str, float] | None,
+    config: Config, data: Data, target: Target, batch: int, compiled: Program | Shortage
 ) -> dict[str, Any]:
     accumulated = config.training.gradient_accumulation_steps
     _, stated = by_documents(config, data)
@@ -172,33 +190,27 @@ def _figures(
         "mfu": common["model_flops"] / (seconds * target.chip.peak_flops),
         "tokens_per_second_per_core": batch * accumulated * data.seq_length / seconds,
     }
-    result |= _by_code(module, priced, compiled, target.chip, measured)
+    result |= _by_code(module, priced, compiled, target.chip)
     return result | (_between_devices(target, result, priced) if target.is_slice else {})
 
 
 def _by_code(
-    module: hlo.Module,
-    priced: list[costs.Cost],
-    program: Program,
-    chip: Chip,
-    measured: Mapping[str, float] | None,
+    module: hlo.Module, priced: list[costs.Cost], program: Program, chip: Chip
 ) -> dict[str, Any]:
-    """Return the figures by machine code, where there is any, and the costliest ops."""
+    """Return the figures by machine code, if there is any, and the costliest ops."""
     code = roofline.code_costs(module, priced, program.code, chip) if program.code else []
     reason = roofline.not_counted(code)
     result: dict[str, Any] = dict.fromkeys(figures.CODE_KEYS)
     counted = priced if reason or not code else code
     if counted is code:
         result = figures.code_figures(code, roofline.step_time(module, code, chip))
-    if measured is not None:
-        result["profile"] = figures.beside_profile(counted, measured, chip.clock_hz)
     return {**result, "code_not_counted": reason, "top_ops": figures.top_ops(counted)}
 
 
 def _between_devices(
     target: Target, result: dict[str, Any], priced: list[costs.Cost]
 ) -> dict[str, Any]:
-    """Return a slice's own figures."""
+    """Return the figures that only a slice has."""
     between = [cost for cost in priced if cost.collective]
     carried = sum(
         costs.link_bytes(str(cost.collective), cost.moved_bytes, target.devices) for cost in between
@@ -215,14 +227,14 @@ def _between_devices(
 
 
 def largest_batch(measure: Callable[[int], dict[str, Any]], first: dict[str, Any]) -> int:
-    """Find the largest batch per core that fits; 0 where one sequence does not.
+    """Return the largest batch per core that fits; 0 if one sequence does not.
 
     Each try compiles the whole step, so tries are chosen by extrapolating the peak, which grows by
     about the same amount with each sequence.
 
     Args:
-        measure: the result for a batch; called at most once for each.
-        first: the result for some batch.
+        measure: returns the result for a batch; called at most once for each.
+        first: result for some batch.
     """
     results = {int(first["batch_per_core"]): first}
     while True:
@@ -246,7 +258,7 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
         slope = (peaks[b] - peaks[a]) / (b - a)
         if slope > 0:
             guess = int(a + (limit - peaks[a]) / slope)
-            # A guess of `low` again says that little more fits: try the next one.
+            # A guess of `low` again means that little more fits: try the next one.
             guess = guess + 1 if guess <= low else guess
     return min(max(guess, low + 1), high - 1)
 
@@ -254,7 +266,7 @@ def _guess(results: dict[int, dict[str, Any]], low: int, high: int) -> int:
 def _dump(
     directory: str, target: Target, batch: int, step: LoweredStep, compiled: Program | Shortage
 ) -> None:
-    """Keep both functions of the step (serialized) and the optimised program (text)."""
+    """Keep both functions of the step (serialized) and the optimized program (text)."""
     storage.make_directory(directory)
     owned = Owned.create(directory, DUMP)
     prefix = f"step-batch{batch}.{target.name.replace(':', '-')}"
@@ -264,18 +276,18 @@ def _dump(
         owned.write(f"{prefix}.optimized.hlo", compiled.hlo.encode())
 
 
-# --- documents of which kernels skip the key tiles of others ---
-# A step's code is the same whatever the data: how often its loops over the key tiles of a query
-# tile's documents run is a mean, of sequences as `make-data` would pack them.
+# --- key tiles that kernels skip, as they are of other documents ---
+# A step's code is the same whatever the data. The trips of its loops over the key tiles of a query
+# tile's documents are a mean over sequences as `make-data` would pack them.
 
 
 def by_documents(
     config: Config, data: Data
 ) -> tuple[tuple[tuple[float, ...], ...], dict[str, Any]]:
-    """Return by kernel the mean trips of a resolved config's loops that depend on documents.
+    """Return the mean trips of the loops that depend on documents, for each kernel.
 
-    Beside them the keys of a result that state this: the share of key tiles, and whose lengths
-    these are; None without such loops.
+    The second value has the keys of a result for them: the share of key tiles, and the source of
+    the documents' lengths; None without such loops.
     """
     shape = skipping_layers(config, data)
     if shape is None:
@@ -287,13 +299,13 @@ def by_documents(
 
 
 def document_lengths(data: Data) -> tuple[tuple[int, ...], str]:
-    """Return the documents by the power of two of their length, and whose they are."""
+    """Return the number of documents by the power of two of their length, and their source."""
     own = data.statistics.get("document_tokens") if isinstance(data, Manifest) else None
     return (tuple(own), "of the data set") if own and sum(own) else (STATED_LENGTHS, "stated")
 
 
 def skipping_layers(config: Config, data: Data) -> LayerShape | None:
-    """Describe the layers of which the kernels skip other documents; None: there are none."""
+    """Return the shape of the layers whose kernels skip other documents; None without such."""
     model = config.model
     if model.attention_implementation != "kernel" or model.attend_across_documents:
         return None
@@ -307,7 +319,7 @@ def skipping_layers(config: Config, data: Data) -> LayerShape | None:
 
 @functools.lru_cache(maxsize=4)
 def mean_trips(shape: LayerShape, histogram: tuple[int, ...]) -> tuple[tuple[float, ...], float]:
-    """Return the mean trips of each loop of `LayerShape.runs`, and the share of the key tiles."""
+    """Return the mean trips of each loop of `LayerShape.runs`, and the share of key tiles used."""
     import tensorflow as tf
 
     from bigbird_ja.model.kernels.kernel_attention import bounds

@@ -1,17 +1,14 @@
-"""Sums cycles by kind of op, sets a profile of `pretrain` beside them, and writes both as text."""
+"""Figures of a step by kind of op, and their text."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bigbird_ja import storage
 from bigbird_ja.accelerators import COUNTED, Chip
 from bigbird_ja.preflight.costs import Cost
 from bigbird_ja.preflight.roofline import CodeCost, StepTime
 from bigbird_ja.process.console import human_bytes, human_count, table
-from bigbird_ja.process.errors import BadInput
-from bigbird_ja.storage import decode
 
 WAITING = "waiting for copies"  # of no op: see `roofline.step_time`
 _CODE_KEYS = (
@@ -33,19 +30,16 @@ _SCOPES: dict[str, str] = {
     "mlm_head": "MLM head",
     "nsp_head": "NSP head",
     "pooler": "NSP head",
-    "optimizer": "optimiser",
+    "optimizer": "optimizer",
     "attention": "attention scores",
 }
-_EVENT = re.compile(r"%?([\w.\-]+)")  # of an event, which may be named by the whole instruction
-_MOST_BYTES = 2 << 30
-INPUT = "input"  # an event of the pjrt engine: the host waits for the next batch
 _SHOWN = 15  # ops
 _WIDTH = 70  # of an op's name, in characters
 _COPIES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "broadcast"})
 
 
 def kind_of(cost: Cost) -> str:
-    """Say what an op is part of: "attention scores", "MLP", "copies" and so on, or "other"."""
+    """Return the kind of an op: "attention scores", "MLP", "copies" and so on, or "other"."""
     op = cost.instruction
     if cost.collective:
         return "between devices"
@@ -56,7 +50,7 @@ def kind_of(cost: Cost) -> str:
 
 
 def by_kind(costs: Iterable[Cost]) -> dict[str, int]:
-    """Sum cycles per kind, largest first."""
+    """Return the sum of cycles for each kind, largest first."""
     sums: dict[str, float] = defaultdict(float)
     for cost in costs:
         sums[kind_of(cost)] += cost.cycles
@@ -69,11 +63,11 @@ def _rounded(sums: dict[str, float]) -> dict[str, int]:
 
 
 def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
-    """List the costliest ops, the same op of all layers taken together.
+    """Return the costliest ops, with the same op of all layers as one.
 
     Args:
-        costs: of a step. With machine code (`CodeCost`) it decides which are costliest, and there
-            are `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by` too.
+        costs: costs of a step. Those by machine code (`CodeCost`) determine the order, and add
+            `code_cycles`, `bundle_cycles`, `hbm_cycles` and `bound_by`.
     """
     groups: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for cost in costs:
@@ -88,7 +82,7 @@ def top_ops(costs: Sequence[Cost]) -> list[dict[str, Any]]:
             op["code_cycles"] = round(sum(cost.cycles for cost in alike))
             op["bundle_cycles"] = round(sum(cost.bundle_cycles or 0.0 for cost in alike))
             op["hbm_cycles"] = round(sum(cost.hbm_cycles for cost in alike))
-            op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by  # of the dearest
+            op["bound_by"] = max(alike, key=lambda cost: cost.cycles).bound_by  # of the costliest
         ops.append(op)
     return sorted(ops, key=lambda op: -op.get("code_cycles", op["cycles"]))[:_SHOWN]
 
@@ -108,7 +102,7 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
     """
     ran = sum(code.cycles for code in costs)
     hbm = sum(code.hbm_cycles for code in costs) + time.copied
-    waiting = max(time.waiting, hbm - ran)  # for copies that nothing waits for by name, too
+    waiting = max(time.waiting, hbm - ran)  # also for copies without a `done`
     total = ran + waiting
     priced = sum(code.cycles for code in costs if code.bundle_cycles is None)
     kinds: dict[str, float] = defaultdict(float)
@@ -124,75 +118,18 @@ def code_figures(costs: Sequence[CodeCost], time: StepTime) -> dict[str, Any]:
         "code_cycles": round(total),
         "code_coverage": 1.0 - priced / total if total else 1.0,
         "code_waiting_cycles": round(waiting),
-        # With every op at its limit of HBM or of the matrix units, and HBM at its limit.
+        # With every op at its limit by HBM or matrix units, and HBM at its own.
         "code_roofline_cycles": round(max(limits, hbm)),
         "code_by_kind": _rounded(kinds),
         "code_bound_by": _rounded(bound),
     }
 
 
-def op_seconds(folder: str) -> dict[str, float]:
-    """Return the mean seconds of one run of each op, by HLO name, on one device; and of `INPUT`.
-
-    Args:
-        folder: MODEL_DIR, or one with a profile in it; of several runs the newest counts.
-
-    Raises:
-        BadInput: there is none, or it cannot be read.
-    """
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    names = sorted(name for name in storage.list_tree(folder) if name.endswith(".xplane.pb"))
-    if not names:
-        advice = "name the MODEL_DIR of a run with --profile_steps"
-        raise BadInput(f"--profile {folder}: no *.xplane.pb in it: {advice}")
-    path = storage.join(folder, names[-1])
-    with decode.made_by_others(f"--profile {path}", "a profile", "record it again"):
-        space = xplane_pb2.XSpace.FromString(storage.read_bytes(path, _MOST_BYTES))
-    devices = [plane for plane in space.planes if plane.name.startswith("/device:TPU:")]
-    times: dict[str, list[int]] = defaultdict(list)
-    for plane in [p for p in space.planes if p not in devices[1:]]:
-        for line in plane.lines:
-            is_device = (plane in devices and line.name == "XLA Ops") or not devices
-            for event in line.events:
-                match = _EVENT.match(plane.event_metadata[event.metadata_id].name)
-                if match and (is_device or match[1] == INPUT):
-                    times[match[1]].append(event.duration_ps)
-    return {name: sum(each) / len(each) / 1e12 for name, each in times.items()}
-
-
-def beside_profile(
-    costs: Sequence[Cost], seconds: Mapping[str, float], clock_hz: float
-) -> dict[str, Any]:
-    """Return the ops of a step that a profile has, the same op of all layers taken together.
-
-    Args:
-        costs: of the step; with machine code, it predicts.
-        seconds: as of `op_seconds`.
-        clock_hz: of the chip.
-
-    Returns:
-        `matched` of `ops`; `measured_ms` and `predicted_ms` of a step in those that are matched;
-        `by_op`, the longest first.
-    """
-    groups: dict[str, dict[str, Any]] = {}
-    found = [cost for cost in costs if cost.instruction.name in seconds]
-    for cost in found:
-        name, took = generic_name(cost), seconds[cost.instruction.name]
-        one = groups.setdefault(name, {"op": name, "count": 0, "measured_ms": 0, "predicted_ms": 0})
-        one["count"] += cost.trips
-        one["measured_ms"] += took * cost.trips * 1e3
-        one["predicted_ms"] += cost.cycles / clock_hz * 1e3
-    ops = sorted(groups.values(), key=lambda op: -op["measured_ms"])
-    sums = {key: sum(op[key] for op in ops) for key in ("measured_ms", "predicted_ms")}
-    return {"ops": len(costs), "matched": len(found), **sums, "by_op": ops}
-
-
 # --- for people ---------------------------------------------------------------------------------
 
 
 def describe(result: Mapping[str, Any], chip: Chip) -> str:
-    """Write the results of a chip, or of a slice of such, as a few lines."""
+    """Format the results of a chip or a slice as a few lines."""
     where = (
         f"{result['topology']}, {result['devices']} devices" if "devices" in result else chip.name
     )
@@ -243,7 +180,7 @@ def _fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
 
 
 def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
-    """Write the step by machine code."""
+    """Format the step by machine code."""
     total, share = result["code_cycles"], result["key_tiles_share"]
     apart = (
         ""
@@ -265,7 +202,7 @@ def _by_code(result: Mapping[str, Any], chip: Chip) -> list[str]:
 
 
 def _tables(result: Mapping[str, Any], total: float) -> list[str]:
-    """Write cycles by kind and of the costliest ops; columns by machine code come last."""
+    """Format cycles by kind, and the costliest ops; columns by machine code come last."""
     by_code, kinds, ops = result["code_by_kind"] or {}, [], []
     for kind, cycles in (dict.fromkeys(by_code, 0) | result["by_kind"]).items():
         code = [f"{by_code.get(kind, 0) / 1e6:.1f}"] if by_code else []
@@ -287,7 +224,7 @@ def _tables(result: Mapping[str, Any], total: float) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """Shorten an op's name in its middle: the outermost scope and the innermost ones stay."""
+    """Shorten an op's name in its middle; keep the outermost scope and the innermost ones."""
     first, *scopes = name.split("/")
     while len(scopes) > 1 and len("/".join([first, *scopes])) > _WIDTH:
         scopes = scopes[1:]
@@ -306,16 +243,3 @@ def _not_fitting(result: Mapping[str, Any], chip: Chip) -> list[str]:
     if buffers:
         lines += ["", *table(buffers, ("largest buffers", "op", "shape")).splitlines()]
     return lines
-
-
-def describe_profile(profile: Mapping[str, Any]) -> str:
-    """Write a comparison for people."""
-    rows = [
-        [short_name(op["op"]), op["count"], f"{op['measured_ms']:.3f}", f"{op['predicted_ms']:.3f}"]
-        for op in profile["by_op"][:_SHOWN]
-    ]
-    return (
-        f"profile: {profile['measured_ms']:.2f} ms a step in {profile['matched']:,} of"
-        f" {profile['ops']:,} ops, matched by name; predicted {profile['predicted_ms']:.2f} ms\n\n"
-        + table(rows, ["longest ops", "times", "measured ms", "predicted ms"])
-    )

@@ -1,7 +1,7 @@
-"""Reads the text of an optimised HLO module: computations, instructions, shapes.
+"""Text of an optimized HLO module: computations, instructions, shapes.
 
 Text and not `HloModuleProto`: jaxlib cannot make the message of a program with work on v6e's
-SparseCores (see `compile.optimised`), and libtpu lists such a program as text only.
+SparseCores (see `compile.optimized`), and libtpu lists such a program as text only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-# The compiler writes values above this where it has no estimate.
+# The compiler writes values above this as unknown.
 UNKNOWN_CYCLES = 1e11
 
 _BYTES = dict.fromkeys(("pred", "s4", "u4", "s8", "u8"), 1)
@@ -35,21 +35,21 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 
 @dataclass(frozen=True)
 class Shape:
-    """An array's element type, dimensions, and the order of dimensions from minor to major."""
+    """Element type and dimensions of an array, and their order from minor to major."""
 
     kind: str
     dimensions: tuple[int, ...]
     minor_to_major: tuple[int, ...]
-    in_hbm: bool = True  # False: in a memory of the core's own, `S(n)` in its layout
+    in_hbm: bool = True  # False in a memory of the core, `S(n)` in its layout
 
     @property
     def elements(self) -> int:
-        """Count the elements, padding left out."""
+        """Number of elements, without padding."""
         return math.prod(self.dimensions)
 
     @property
     def padded_bytes(self) -> int:
-        """Count bytes with the minor dimension padded to 128 and the second minor to 8."""
+        """Bytes with the minor dimension padded to 128 and the second minor to 8."""
         sizes = [self.dimensions[d] for d in self.minor_to_major]
         for place, multiple in ((0, 128), (1, 8)):
             if place < len(sizes):
@@ -73,27 +73,27 @@ class Instruction:
 
     @property
     def padded_bytes(self) -> int:
-        """Count the output's bytes as `Shape.padded_bytes` does."""
+        """Bytes of the output, as `Shape.padded_bytes`."""
         return sum(shape.padded_bytes for shape in self.shapes)
 
     @property
     def inside(self) -> list[Instruction]:
-        """List the instructions of the computations that this one calls."""
+        """Instructions of the computations that this one calls."""
         return [inner for computation in self.called for inner in computation.instructions]
 
     @cached_property
     def estimated_cycles(self) -> int | None:
-        """Return the compiler's estimate; None where it has none, or marks it as unknown."""
+        """The compiler's estimate; None if it has none, or marks it as unknown."""
         match = _CYCLES.search(self.attributes)
         return int(match[1]) if match and int(match[1]) <= UNKNOWN_CYCLES else None
 
     @cached_property
     def op_name(self) -> str:
-        """Name the op of TensorFlow or JAX; "" where the compiler made the instruction."""
+        """Name of the op in TensorFlow or JAX; "" if the compiler made the instruction."""
         return self.attribute("op_name")
 
     def attribute(self, name: str) -> str:
-        """Return the value of `name=...`, without its quotes or braces; "" where there is none."""
+        """Return the value of `name=...`, without its quotes or braces; "" if there is none."""
         match = re.search(rf"\b{name}={_VALUE}", self.attributes)
         return match[match.lastindex or 0] if match else ""
 

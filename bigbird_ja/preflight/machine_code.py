@@ -1,7 +1,7 @@
-"""Counts libtpu's final code: the flags that make it list that, and how often each bundle runs.
+"""Cycles of libtpu's final code: the flags that list it, and how often each bundle runs.
 
-libtpu also analyses its code itself (`--xla_jf_dump_static_llo_profile_to`), but that ends its
-process at the first op that it cannot analyse; in a train step there always is one. It lists every
+libtpu also analyzes its code itself (`--xla_jf_dump_static_llo_profile_to`), but that ends its
+process at the first op that it cannot analyze, and every train step has one. The listing has every
 op's code. Tried from libtpu 0.0.42, for the chips of `MATMUL_FLOPS`.
 
 A TensorCore issues one bundle a cycle, in order, and the compiler schedules them so that all units
@@ -30,25 +30,25 @@ from bigbird_ja.preflight.scalars import Scalars
 # on v6e and v7x; both cores of v5p, one device, run it.
 MATMUL_FLOPS: Mapping[str, float] = {"v5e": 2**19, "v5p": 2**20, "v6e": 2**21, "v7x": 2**21}
 _MOST_UNKNOWN = 0.05
-_BUNDLES, _UTILISATION = "final_bundles", "final_hlo-static-per-bundle-utilization"
-_FILE = re.compile(rf"\d+-(.+)-\d+-({_BUNDLES}|{_UTILISATION})\.txt")
+_BUNDLES, _UTILIZATION = "final_bundles", "final_hlo-static-per-bundle-utilization"
+_FILE = re.compile(rf"\d+-(.+)-\d+-({_BUNDLES}|{_UTILIZATION})\.txt")
 
 
 @dataclass(frozen=True)
 class Code:
-    """Holds the count of one op. The compiler makes and lists the code of identical ops once."""
+    """Count of one op. The compiler makes and lists the code of identical ops once."""
 
-    cycles: float  # of one run
-    # Unit to the share of its slots that are used while the op runs.
+    cycles: float  # cycles of one run
+    # Fraction of each unit's slots that are used while the op runs.
     slots: dict[str, float] = field(default_factory=dict)
-    # The share of bundles in loops whose trip count depends on data; they count once.
+    # Fraction of bundles in loops whose trip count depends on data; they count once.
     unknown_share: float = 0.0
     matmuls: float = 0.0  # matrix products of 16 rows in one run: see `MATMUL_FLOPS`
-    steps: float = 0.0  # in which a kernel's grid fetches blocks from HBM
+    steps: float = 0.0  # steps in which a kernel's grid fetches blocks from HBM
 
     @property
     def is_counted(self) -> bool:
-        """Tell whether `cycles` is known and no unit is more than full.
+        """Return whether `cycles` is known and no unit is more than full.
 
         Copies of an uneven tile's end have short loops of unknown trip count; in a scatter these
         have most of the bundles.
@@ -60,7 +60,7 @@ def flags(directory: str) -> str:
     """Return the flags for LIBTPU_INIT_ARGS that make libtpu list its code in a folder."""
     return (
         f"--xla_jf_dump_to={directory} --xla_jf_dump_llo_text=true"
-        f" --xla_jf_dump_llo_pass_label_regex=^({_BUNDLES}|{_UTILISATION})$"
+        f" --xla_jf_dump_llo_pass_label_regex=^({_BUNDLES}|{_UTILIZATION})$"
     )
 
 
@@ -68,10 +68,10 @@ def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dic
     """Read all listings of a folder: op's name to its code.
 
     Args:
-        directory: in which libtpu listed them.
-        kernel_trips: as of `bundle_runs`.
+        directory: folder of the listings.
+        kernel_trips: see `bundle_runs`.
     """
-    texts: dict[str, dict[str, str]] = {_BUNDLES: {}, _UTILISATION: {}}
+    texts: dict[str, dict[str, str]] = {_BUNDLES: {}, _UTILIZATION: {}}
     for file in sorted(os.listdir(directory)):
         if match := _FILE.fullmatch(file):
             with open(os.path.join(directory, file), encoding="utf-8") as stream:
@@ -80,7 +80,7 @@ def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dic
     for name, text in texts[_BUNDLES].items():
         bundles = bundles_of(text)
         times, unknown_share = bundle_runs(bundles, kernel_trips)
-        slots = fullness(texts[_UTILISATION].get(name, ""), times)
+        slots = fullness(texts[_UTILIZATION].get(name, ""), times)
         runs = [(bundle[2], often) for bundle, often in zip(bundles, times, strict=True)]
         # Products of 16 rows: 8 of float32 are half of one, 32 of int8 take as long as one.
         matmuls = sum(
@@ -95,12 +95,12 @@ def collect(directory: str, kernel_trips: Sequence[Sequence[float]] = ()) -> dic
 
 
 def fullness(text: str, times: Sequence[float]) -> dict[str, float]:
-    """Return the share of each unit's slots that is used; {} where the bundles are others.
+    """Return the fraction of each unit's slots that is used; {} if `times` is of other bundles.
 
     Args:
         text: a line that names the units, one with their slots in a bundle, then one line for each
             bundle.
-        times: how often each bundle runs.
+        times: runs of each bundle.
     """
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("==")]
     total = sum(times)
@@ -143,9 +143,9 @@ def bundle_runs(
     """Count how often each bundle of a listing runs, in its order, and `Code.unknown_share`.
 
     Args:
-        bundles: of the listing.
-        trips: by kernel the means of loops that depend on data, for code with as many of them
-            that all multiply matrices: XLA's own never do.
+        bundles: bundles of the listing.
+        trips: for each kernel the mean trips of its loops that depend on data. They are used for
+            code with as many such loops that all multiply matrices, which XLA's own never do.
     """
     scalars = Scalars(match[2] for match in bundles)
     loops, skips = _branches(bundles)
@@ -187,7 +187,7 @@ def _branches(bundles: Sequence[re.Match[str]]) -> tuple[list[_Branch], list[_Br
     open_skips: list[_Branch] = []
     for place, match in enumerate(bundles):
         label, body = match[1], match[2]
-        if label == "PF":  # ends the skips whose target is named, at least the last one
+        if label == "PF":  # ends the skips whose target it names, at least the last one
             targets = frozenset(_NAMED.findall(body))
             for skip in [s for s in open_skips if s.regions & targets] or open_skips[-1:]:
                 open_skips.remove(skip)

@@ -1,15 +1,15 @@
-"""Counts cycles by machine code: of each op, with what limits it, and of a step, with its waits.
+"""Cycles by machine code: of each op, with its limit, and of a step, with its waits for copies.
 
-The roofline of an op: the cycles in which its bytes go through HBM at the chip's bandwidth, and
-those in which its products go through the matrix units at the chip's peak. Ops whose bundles
-cannot be counted (they have none, or as many as the data decide) count with their priced cycles.
+The roofline of an op has two limits: the cycles in which its bytes go through HBM at the chip's
+bandwidth, and those in which its products go through the matrix units at the chip's peak. Ops whose
+bundles cannot be counted (they have none, or their number depends on data) count with their priced
+cycles.
 
-The compiler starts copies between HBM and the core's memory beside other ops (`copy-start`,
-`slice-start`) and waits for them where they are needed (`copy-done`, `slice-done`). HBM serves them
-in the time that the ops between leave to it; for what remains at the `done`, the core waits. A
-program is written in the order in which it runs, so that these waits can be added up. Of several
-copies the one that is needed first goes first: no other order waits for less, so the sum is a lower
-bound.
+The compiler starts copies between HBM and the core's memory during other ops (`copy-start`,
+`slice-start`) and waits for them at their use (`copy-done`, `slice-done`). HBM serves them in the
+time that the ops between leave to it; for the rest, the core waits at the `done`. A program is
+written in the order in which it runs, so that these waits can be added up. The copy that is needed
+first is served first: no other order waits for less, so the sum is a lower bound.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from bigbird_ja.preflight.costs import CONTROL, Cost, instruction_flops, trip_co
 from bigbird_ja.preflight.hlo import Computation, Instruction, Module
 from bigbird_ja.preflight.machine_code import MATMUL_FLOPS, Code
 
-# An op waits for no resource that is less full than this.
+# An op is not bound by a resource that is less full than this.
 _LEAST = 0.25
 NONE_FULL = "latency"
-# libtpu's names of a bundle's slots, by unit.
+# libtpu's names of a bundle's slots, for each unit.
 _UNITS: Mapping[str, tuple[str, ...]] = {
     "matrix unit": ("MATMUL", "MATPUSH"),
     "vector unit": ("VALU", "XLU", "EUP", "VPOP"),
     "loads": ("VLOAD", "VSTORE"),
 }
-KERNEL = "tpu_custom_call"  # its target
-# Seconds of each step of a kernel's grid beside its bundles: it starts its copies, which are double
-# buffered, and waits for them. Calibrated by public timings: docs/lab/clock.md.
+KERNEL = "tpu_custom_call"  # target of a kernel's custom call
+# Seconds of each step of a kernel's grid in addition to its bundles: it starts its copies, which
+# are double buffered, and waits for them. Calibrated by public timings: docs/lab/clock.md.
 STEP_SECONDS = 0.24e-6
 _PICKING = frozenset({"slice", "dynamic-slice", "gather"})
 _NAME = re.compile(r"%[\w.\-]+")
@@ -44,20 +44,20 @@ _METADATA = re.compile(r", (?:metadata=\{(?:[^{}\"]|\"[^\"]*\")*\}|backend_confi
 
 @dataclass(frozen=True)
 class CodeCost(Cost):
-    """One instruction's share of the step by machine code. Cycles are of all its trips together."""
+    """One instruction's share of the step by machine code; cycles are totals over all its trips."""
 
-    # One per bundle, and of a kernel what the steps of its grid wait; None where not counted.
+    # One for each bundle, and the waits of a kernel's grid; None if not counted.
     bundle_cycles: float | None = None
-    hbm_cycles: float = 0.0  # its bytes in HBM, read and written once, at the chip's bandwidth
-    matrix_cycles: float = 0.0  # its products at the chip's peak
-    bound_by: str | None = None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None where not counted
+    hbm_cycles: float = 0.0  # for its bytes in HBM, read and written once, at the chip's bandwidth
+    matrix_cycles: float = 0.0  # for its products at the chip's peak
+    bound_by: str | None = None  # a key of `_UNITS`, "HBM" or `NONE_FULL`; None if not counted
 
     @property
     def cycles(self) -> float:
-        """Return the longest of bundles, copies beside them, and products at the chip's peak.
+        """The largest of bundles, concurrent copies, and products at the chip's peak.
 
         A schedule may write products closer together than a matrix unit takes them. Priced cycles
-        stand for unknown bundles.
+        replace unknown bundles.
         """
         bundles = super().cycles if self.bundle_cycles is None else self.bundle_cycles
         return max(bundles, self.hbm_cycles, self.matrix_cycles)
@@ -66,13 +66,13 @@ class CodeCost(Cost):
 def code_costs(
     module: Module, costs: Iterable[Cost], code: Mapping[str, Code], chip: Chip
 ) -> list[CodeCost]:
-    """Put every cost beside its machine code.
+    """Combine every cost with its machine code.
 
     Args:
-        module: the module of `costs`.
-        costs: of the module's ops.
-        code: by the ops' names, of the same program.
-        chip: for which the program was compiled.
+        module: optimized HLO.
+        costs: costs of the module's ops.
+        code: machine code of the same program, by op name.
+        chip: chip for which the program was compiled.
     """
     lookup = _CodeLookup(module, code)
     priced = []
@@ -81,7 +81,7 @@ def code_costs(
         hbm = hbm_cycles(hbm_bytes(op), chip)
         listed = lookup.find(op)
         flops = instruction_flops(op)
-        if listed and not flops:  # a kernel: the module does not say what it multiplies
+        if listed and not flops:  # a kernel: the module does not state its products
             flops = listed.matmuls * MATMUL_FLOPS[chip.name]
         matrix = flops / chip.peak_flops * chip.clock_hz
         bundles = None if listed is None else listed.cycles * cost.trips
@@ -103,7 +103,7 @@ def code_costs(
 
 
 def not_counted(costs: Iterable[CodeCost]) -> str | None:
-    """Name the kernel whose cycles cannot be counted: it has no price beside its bundles."""
+    """Return the kernel whose cycles cannot be counted: only its bundles could price it."""
     for code in costs:
         op = code.instruction
         if code.bundle_cycles is None and op.attribute("custom_call_target") == KERNEL:
@@ -112,15 +112,15 @@ def not_counted(costs: Iterable[CodeCost]) -> str | None:
 
 
 def bound_by(code: Code, hbm: float, matrix: float) -> str:
-    """Name the fullest resource while an op runs, or `NONE_FULL`.
+    """Return the fullest resource while an op runs, or `NONE_FULL`.
 
     Args:
-        code: of the op.
+        code: machine code of the op.
         hbm: cycles in which HBM is busy.
         matrix: cycles of the op's products at the chip's peak.
     """
     cycles = max(code.cycles, hbm, matrix, 1.0)
-    running = code.cycles / cycles  # the share of the time in which bundles run
+    running = code.cycles / cycles  # fraction of the time in which bundles run
     full = {
         unit: running * max(code.slots.get(slot, 0.0) for slot in slots)
         for unit, slots in _UNITS.items()
@@ -132,15 +132,15 @@ def bound_by(code: Code, hbm: float, matrix: float) -> str:
 
 
 def hbm_cycles(size: float, chip: Chip) -> float:
-    """Count the cycles in which that many bytes go through HBM at the chip's bandwidth."""
+    """Return the cycles in which `size` bytes go through HBM at the chip's bandwidth."""
     return size / chip.hbm_bytes_per_second * chip.clock_hz
 
 
 def hbm_bytes(op: Instruction) -> int:
     """Count the bytes that an instruction reads from HBM and writes there, each array once, padded.
 
-    Of an operand from which a fusion only takes slices or rows, those count; of an output that it
-    updates in place, the update.
+    If a fusion takes only slices or rows of an operand, those count; if it updates an output in
+    place, the update.
     """
     total = sum(_read_bytes(op.inside, place, one) for place, one in enumerate(op.operands))
     written = _bytes_in_hbm(op)
@@ -172,7 +172,7 @@ def _read_bytes(inner: list[Instruction], place: int, operand: Instruction) -> i
 
 
 class _CodeLookup:
-    """Find an instruction's machine code, by its name or by that of an identical one."""
+    """Machine code of an instruction, by its name or by that of an identical one."""
 
     def __init__(self, module: Module, code: Mapping[str, Code]) -> None:
         self._code, self._bodies = code, dict[Computation, str]()
@@ -206,12 +206,12 @@ def _without_names(text: str) -> str:
 
 @dataclass
 class StepTime:
-    """Counts cycles of one run of a computation."""
+    """Cycles of one run of a computation."""
 
     cycles: float = 0.0  # without waiting
-    hbm: float = 0.0  # in which HBM is busy
+    hbm: float = 0.0  # with HBM busy
     waiting: float = 0.0  # for copies
-    copied: float = 0.0  # of `hbm`, for copies beside other ops
+    copied: float = 0.0  # part of `hbm` for copies during other ops
 
     def add(self, other: StepTime) -> None:
         """Add another run."""
@@ -223,9 +223,9 @@ def step_time(module: Module, costs: Iterable[CodeCost], chip: Chip) -> StepTime
     """Add up a step and its waits.
 
     Args:
-        module: with a schedule.
-        costs: of its ops.
-        chip: for which it was compiled.
+        module: scheduled module.
+        costs: costs of its ops.
+        chip: chip for which it was compiled.
     """
     by_op = {code.instruction: code for code in costs}
     return _run(module.entry.instructions, by_op, chip)
@@ -240,7 +240,7 @@ def _run(
         if op.opcode in ("copy-done", "slice-done")
     }
     total = StepTime()
-    # A heap of the copies under way: the place where each is needed, and its remaining HBM cycles.
+    # Heap of the copies under way: the position at which each is needed, its remaining HBM cycles.
     copies: list[tuple[int, float]] = []
     for place, op in enumerate(instructions):
         if op.opcode in ("copy-start", "slice-start"):
@@ -263,7 +263,7 @@ def _one(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> 
         is_loop = op.opcode == "while"
         trips = (is_loop and trip_count(op)) or 1
         bodies = [op.computation("body")] if is_loop else [one.instructions for one in op.called]
-        # Of a conditional the dearest branch runs; the others have no costs.
+        # Of a conditional the most expensive branch runs; the others have no costs.
         runs = [_run(body, costs, chip) for body in bodies]
         dearest = max(runs, key=lambda run: run.cycles, default=StepTime())
         return StepTime(*(trips * part for part in vars(dearest).values()))
@@ -274,7 +274,7 @@ def _one(op: Instruction, costs: Mapping[Instruction, CodeCost], chip: Chip) -> 
 
 
 def _serve(copies: list[tuple[int, float]], cycles: float) -> None:
-    """Spend that many cycles of HBM on the copies."""
+    """Spend `cycles` of HBM on the copies."""
     while cycles > 0 and copies:
         needed, left = heapq.heappop(copies)
         if left > cycles:

@@ -1,4 +1,4 @@
-"""Computes the scalar arithmetic of a listing of machine code: what loops and branches go by."""
+"""Scalar arithmetic of a machine code listing, which controls its loops and branches."""
 
 import operator
 import re
@@ -8,10 +8,10 @@ import numpy as np
 
 _COMMENT = re.compile(r"/\*.*?\*/")
 _DEFINES = re.compile(r"(%[sp][\w.]+) = ([\w.]+) ([^}]*)")
-# A scalar without a register is kept in memory, one place for each.
+# A scalar without a register is kept in memory, each in a place of its own.
 _STORES = re.compile(r"= sst \[smem:\[(#\w+)\]\] (%s\w+)")
 _PLACE = re.compile(r"\[smem:\[(#\w+)\]\]")
-# More trips than this are not counted one by one but solved for, where that can be done.
+# Maximum of trips that are counted one by one; longer loops are solved for, if possible.
 _MOST_TRIPS = 1 << 17
 # A predicate is evaluated in at most this many iterations, evenly spread.
 _SAMPLES = 4096
@@ -36,10 +36,10 @@ _ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
 
 
 class Scalars:
-    """Computes scalars and predicates in one iteration of the loop that contains them.
+    """Scalars and predicates in one iteration of the loop that contains them.
 
-    They are in single assignment: each is computed from the number of the iteration, where it
-    follows from that.
+    They are in static single assignment: each is computed from the number of the iteration, if it
+    depends only on that.
     """
 
     def __init__(self, bundles: Iterable[str]) -> None:
@@ -56,12 +56,12 @@ class Scalars:
                     operands = re.split(r"[,\s()]+", match[3].strip())
                     self._defined[match[1]] = match[2], [word for word in operands if word]
             elif " = sst " in part and (match := _STORES.search(part)):
-                # Of two stores it is unknown which one is read.
+                # With two stores it is unknown which one is read.
                 twice = match[1] in self._defined
                 self._defined[match[1]] = ("", []) if twice else ("smov", [match[2]])
 
     def trips(self, predicate: str, negated: bool) -> int | None:
-        """Count how often a loop runs whose branch back is taken while the predicate holds."""
+        """Return the trips of a loop whose branch back is taken while the predicate holds."""
         for iteration in range(_MOST_TRIPS):
             value = self._value(predicate, iteration, {})
             if value is None:
@@ -95,9 +95,9 @@ class Scalars:
         return None
 
     def not_taken(self, predicate: str, negated: bool, trips: int) -> np.ndarray:
-        """Tell in which of the sampled iterations a branch is not taken.
+        """Return for each sampled iteration whether a branch is not taken.
 
-        In all of them where that is unknown, so that the count is never too small.
+        True for all of them if that is unknown, so that the count is never too small.
         """
         samples = min(trips, _SAMPLES)
         ran = np.ones(samples, bool)
@@ -123,7 +123,7 @@ class Scalars:
             return self._counter(name, operands, iteration)
         if kind in ("smov", "scalar_select"):
             return self._moved(operands, iteration, known)
-        # Behind a predicate, of which nothing reads the value where it does not hold.
+        # Behind a predicate; nothing reads the value if the predicate does not hold.
         values = [self._value(operand, iteration, known) for operand in operands[-2:]]
         if len(values) == 1 and values[0] is not None and kind == "pneg":
             return 1 - values[0]
@@ -138,9 +138,9 @@ class Scalars:
     def _moved(
         self, operands: list[str], iteration: int, known: dict[str, int | None]
     ) -> int | None:
-        """Evaluate `smov a`, or `smov (p, a), b`, or a select: a where p holds, else b.
+        """Evaluate `smov a`, or `smov (p, a), b`, or a select: a if p holds, else b.
 
-        Of `smov (p), a` nothing reads the value where p does not hold.
+        Nothing reads the value of `smov (p), a` if p does not hold.
         """
         if len(operands) <= 2:
             return self._value(operands[-1], iteration, known)
@@ -166,7 +166,7 @@ class Scalars:
         return start + step * iteration
 
     def _origin(self, name: str) -> str:
-        """Return the name of which this one is a copy, or which was kept in memory under it."""
+        """Return the name that this one copies, or that was kept in memory under it."""
         for _ in range(len(self._defined)):
             operation, operands = self._defined.get(name, ("", []))
             if operation.partition(".")[0] != "smov" or len(operands) != 1:

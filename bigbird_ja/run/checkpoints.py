@@ -1,26 +1,26 @@
-"""Keep checkpoints in MODEL_DIR, on disk or a bucket: one counts only with its sidecar, verified.
+"""Checkpoints in MODEL_DIR, on disk or a bucket, each verified by its metadata.
 
-A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's
-own format) and, written last, the sidecar `model.ckpt-N.json` with what is needed to trust it.
-TensorFlow's `checkpoint` file is flipped after that, for TensorFlow's tools and as the list of what
-was ever complete. We find checkpoints by their sidecars and never by `tf.train.latest_checkpoint`:
-it answers None (start over!) when a bucket refuses to be read.
+A checkpoint at step N is `model.ckpt-N.data-00000-of-00001`, `model.ckpt-N.index` (TensorFlow's own
+format) and, written last, its metadata `model.ckpt-N.json` with sizes and checksums. TensorFlow's
+`checkpoint` file is written after that, for TensorFlow's tools and as the list of complete
+checkpoints. We find checkpoints by their metadata and never by `tf.train.latest_checkpoint`, which
+returns None (start over!) if a bucket cannot be read.
 
-Orders matter, since a kill can come between any two files:
-- saving: data, index, sidecar, `checkpoint`. Without a sidecar nothing was saved.
-- removing: `checkpoint` (no longer listed), sidecar, index, data. What a kill leaves of a save or a
-  removal is not listed there: it is cleaned up at the next start.
+The order matters, as a kill can come between any two files:
+- saving: data, index, metadata, `checkpoint`. Without metadata nothing was saved.
+- removing: `checkpoint` (no longer listed), metadata, index, data. Files that a kill leaves of a
+  save or a removal are not listed there: they are removed at the next start.
 
 Only files in MODEL_DIR's ownership manifest (`storage.ownership`) are removed. It lists all three
-files of a checkpoint before they appear; one of 0.1.0 lists the sidecar alone, which states the
-others.
+files of a checkpoint before they appear; a manifest of 0.1.0 lists only the metadata, which states
+the others.
 """
 
 import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated
 
@@ -51,18 +51,18 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Meta:
-    """The sidecar: what a checkpoint needs to be trusted, and the run's totals so far."""
+    """Metadata of a checkpoint: its files, its config and data, and the run's totals so far."""
 
     step: Count
     config_fingerprint: str
     data_fingerprint: str
-    train_seconds: Amount  # spent training, over all restarts
+    train_seconds: Amount  # seconds of training, over all restarts
     tokens_seen: Count
     interruptions: Count  # ends other than `finished` so far
     time: Time  # UNIX seconds
-    next_batch: Count  # of the data's order
-    global_batch_size: Positive  # the size that `next_batch` counts in
-    tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty: it has none
+    next_batch: Count  # position in the data's order, in batches
+    global_batch_size: Positive  # size of these batches
+    tokenizer_sha256: str = ""  # hex, of the data set's tokenizer; empty without one
     files: dict[str, StoredFile] = field(default_factory=dict)  # by name
     format_version: str = decode.FORMAT_VERSION
 
@@ -73,14 +73,14 @@ class _Versioned(msgspec.Struct):
 
 
 class Damaged(BadInput):
-    """A checkpoint that is missing, incomplete or not what its sidecar states."""
+    """A checkpoint is missing, incomplete, or differs from its metadata."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint verified in full, in local files."""
+    """Checkpoint in local files, verified in full."""
 
-    prefix: str  # `tf.train.load_checkpoint` reads it
+    prefix: str  # argument of `tf.train.load_checkpoint`
     meta: Meta
 
 
@@ -89,11 +89,11 @@ class CheckpointStore:
     """The checkpoints of one MODEL_DIR.
 
     Args:
-        model_dir: on disk or on a bucket.
-        scratch: a local directory for downloads; needed on a bucket only.
-        report: called with (event, step, text) when something is set aside or cleaned up.
-        mark: called with the name of the instant between two files, for tests that kill there.
-        owned: MODEL_DIR's mark; needed to write.
+        model_dir: path on disk or gs://.
+        scratch: local directory for downloads, only needed on a bucket.
+        report: called with (event, step, text) when files are renamed aside or removed.
+        mark: called with "between-files" between two files, for tests that kill there.
+        owned: ownership manifest of MODEL_DIR, only needed to write.
     """
 
     model_dir: str
@@ -103,17 +103,18 @@ class CheckpointStore:
     owned: Owned | None = None
 
     def steps(self) -> list[int]:
-        """List the steps with a sidecar, ascending. A directory that cannot be listed raises."""
-        return sorted(step for step, parts in self._parts().items() if ".json" in parts)
+        """Return the steps with metadata, ascending. Raises if the directory cannot be listed."""
+        parts = _parts(storage.list_files(self.model_dir))
+        return sorted(step for step, endings in parts.items() if ".json" in endings)
 
     def publish(self, prefix: str, meta: Meta, keep_last: int, keep_every: int) -> Meta:
-        """Make a checkpoint in local scratch files the latest of MODEL_DIR.
+        """Make a checkpoint in local scratch files the latest one of MODEL_DIR.
 
-        The scratch files are moved (disk) or uploaded and removed (bucket). A failure leaves what
-        was the latest before, untouched.
+        The scratch files are moved (disk) or uploaded and removed (bucket). After a failure the
+        latest one before is untouched.
 
         Returns:
-            The sidecar as written.
+            The metadata as written.
         """
         scratch_files = {
             name: prefix + end for name, end in zip(_names(meta.step), SUFFIXES, strict=True)
@@ -148,11 +149,11 @@ class CheckpointStore:
         return meta
 
     def read_meta(self, step: int) -> Meta:
-        """Read the sidecar of a step.
+        """Read the metadata of a step.
 
         Raises:
-            Damaged: there is none, or it is not one.
-            BadInput: another version wrote it.
+            Damaged: The file is missing or damaged.
+            BadInput: Another version wrote it.
         """
         path = self._path(_sidecar(step))
         try:
@@ -177,8 +178,8 @@ class CheckpointStore:
         """Verify a checkpoint in full: in place on disk, downloaded from a bucket.
 
         Raises:
-            Damaged: missing, incomplete or damaged.
-            BadInput: another version wrote it.
+            Damaged: The checkpoint is missing, incomplete or damaged.
+            BadInput: Another version wrote it.
         """
         meta = self.read_meta(step)
         if meta.files.keys() != set(_names(step)):
@@ -188,15 +189,18 @@ class CheckpointStore:
             local = self._fetch(name, expected)
         return Checkpoint(os.path.join(os.path.dirname(local), f"model.ckpt-{step}"), meta)
 
-    def latest_good(self) -> Checkpoint | None:
-        """Verify the newest checkpoint and return it; damaged ones are set aside on the way.
+    def latest_good(self, names: Collection[str]) -> Checkpoint | None:
+        """Return the newest checkpoint that is good; newer damaged ones are renamed aside.
 
-        Call it with the lock held. None means that nothing was ever saved here, for certain.
+        The lock must be held. None means that nothing was ever saved here.
+
+        Args:
+            names: names of the files in MODEL_DIR.
 
         Raises:
-            StorageError: there are checkpoints but none is good, or MODEL_DIR cannot be read.
+            StorageError: There are checkpoints but none is good, or MODEL_DIR cannot be read.
         """
-        parts = self._parts()
+        parts = _parts(names)
         listed = self._listed()
         self._clean_up(parts, listed)
         complaint = ""
@@ -210,24 +214,15 @@ class CheckpointStore:
             if listed != sorted(parts):
                 self._write_state(sorted(parts))
             return checkpoint
-        aside = [n for n in storage.list_files(self.model_dir) if _ASIDE.match(n)]
-        if complaint or listed or aside:
+        if complaint or listed or any(map(_ASIDE.match, names)):
             raise StorageError(
                 f"{self.model_dir}: no good checkpoint is left ({complaint or 'see damaged-*'}):"
                 " restore one from a copy, or start over in another --model_dir"
             )
         return None
 
-    def _parts(self) -> dict[int, set[str]]:
-        """Group the files that are there: step to endings."""
-        parts: dict[int, set[str]] = {}
-        for name in storage.list_files(self.model_dir):
-            if match := _NAME.fullmatch(name):
-                parts.setdefault(int(match[1]), set()).add(match[2])
-        return parts
-
     def _listed(self) -> list[int]:
-        """Read the steps that the `checkpoint` file lists; [] where it does not exist."""
+        """Read the steps that the `checkpoint` file lists; [] if it does not exist."""
         try:
             text = storage.read_bytes(self._path(STATE)).decode("utf-8", "replace")
         except FileNotFoundError:
@@ -238,22 +233,22 @@ class CheckpointStore:
     @property
     def _ours(self) -> Owned:
         if self.owned is None:
-            raise ValueError("a CheckpointStore needs MODEL_DIR's mark to write")
+            raise ValueError("a CheckpointStore needs MODEL_DIR's ownership manifest to write")
         return self.owned
 
     def _clean_up(self, parts: dict[int, set[str]], listed: Sequence[int]) -> None:
-        """Remove what a kill has left of saves and removals. Files that are not ours stay."""
+        """Remove files that a kill has left of saves and removals. Files that are not ours stay."""
         for step in sorted(step for step, endings in parts.items() if ".json" not in endings):
             endings = parts.pop(step)
             if step in listed:
-                self._set_aside(step, endings, "its sidecar is missing")
+                self._set_aside(step, endings, "its metadata (.json) is missing")
                 continue
             names = [f"model.ckpt-{step}{part}" for part in endings]
             if self._ours.remove(names):
                 self.report("cleaned", step, f"removed what was left of checkpoint {step}")
 
     def _set_aside(self, step: int, parts: Collection[str], why: str) -> None:
-        # .json first: then it is no checkpoint any more.
+        # .json first: without it, it is no checkpoint.
         names = [f"model.ckpt-{step}{part}" for part in sorted(parts, reverse=True)]
         for name in names:
             aside = self._path(f"damaged-{name}")
@@ -267,7 +262,7 @@ class CheckpointStore:
         )
 
     def _fetch(self, name: str, expected: StoredFile) -> str:
-        """Return a local path of a verified file, a copy's where MODEL_DIR is on a bucket."""
+        """Return a local path of a verified file; a copy if MODEL_DIR is on a bucket."""
         path = self._path(name)
         try:
             local = storage.fetch(path, self.scratch or "")
@@ -277,7 +272,7 @@ class CheckpointStore:
         if size != expected.bytes:
             raise Damaged(f"{path}: {size} bytes instead of {expected.bytes}")
         if crc != expected.crc32c:
-            raise Damaged(f"{path}: its checksum is not the one of its sidecar")
+            raise Damaged(f"{path}: its checksum differs from its metadata (.json)")
         return local
 
     def _write_state(self, steps: Sequence[int]) -> None:
@@ -290,10 +285,10 @@ class CheckpointStore:
 
 
 def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int]:
-    """Choose which of the ascending `steps` retention gives up.
+    """Return the ascending `steps` that retention removes.
 
-    Kept are the last `keep_last`, and with `keep_every` > 0 the first one at or after each multiple
-    of it (saves fall between device loops, so rarely on a multiple itself).
+    The last `keep_last` are kept, and with `keep_every` > 0 the first one at or after each multiple
+    of it (saves come between device loops, so rarely at a multiple).
     """
     kept = set(steps[-keep_last:])
     if keep_every:
@@ -304,8 +299,17 @@ def to_remove(steps: Sequence[int], keep_last: int, keep_every: int) -> list[int
     return [step for step in steps if step not in kept]
 
 
+def _parts(names: Iterable[str]) -> dict[int, set[str]]:
+    """Group the names of checkpoints' files: step to endings."""
+    parts: dict[int, set[str]] = {}
+    for name in names:
+        if match := _NAME.fullmatch(name):
+            parts.setdefault(int(match[1]), set()).add(match[2])
+    return parts
+
+
 def _names(*steps: int) -> list[str]:
-    """List the files of checkpoints, without their sidecars, in the order of writing."""
+    """Return the files of checkpoints, without their metadata, in the order of writing."""
     return [f"model.ckpt-{step}{suffix}" for step in steps for suffix in SUFFIXES]
 
 

@@ -1,9 +1,9 @@
-"""Write and read the logs of a run: heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl.
+"""Log files of a run: heartbeat.json, events.jsonl, metrics.jsonl, eval.jsonl.
 
-Light on purpose (no TensorFlow): the supervisor on a workstation reads and appends too. On disk a
-line is appended by one write. A bucket has no append: events, of which there are few, are read,
-extended and swapped in guarded by their version; metrics are kept in memory and written whole when
-`sync` is called (with each save, and now and then).
+TensorFlow is not imported, as the supervisor on a workstation reads and appends too. On disk a line
+is appended by one write. A bucket has no append: events, which are few, are replaced by
+compare-and-swap; metrics are kept in memory and written whole by `sync` (with each save, and every
+minute).
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from bigbird_ja.process.streams import json_line
 from bigbird_ja.run.records import Evaluation, EventRecord, HeartbeatRecord, MetricsRecord
 from bigbird_ja.storage import decode
 
-MEASURED = "measured.json"  # of `doctor --measure`
+MEASURED = "measured.json"  # written by `doctor --measure`
 HEARTBEAT, EVENTS, METRICS, EVAL = "heartbeat.json", "events.jsonl", "metrics.jsonl", "eval.jsonl"
 _SWAP_ATTEMPTS = 50
 
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 class EventLog:
-    """`events.jsonl`; other processes may append, too.
+    """`events.jsonl`, to which other processes may append too.
 
     Args:
         model_dir: MODEL_DIR.
 
     Attributes:
-        records: the events when the file was read.
+        records: events when the file was read.
     """
 
     def __init__(self, model_dir: str) -> None:
@@ -52,7 +52,7 @@ class EventLog:
         """Read the file, if there is one.
 
         Raises:
-            BadInput: a line is no event.
+            BadInput: A line is not an event.
         """
         with contextlib.suppress(FileNotFoundError):
             self._known = storage.read_with_token(self._path)
@@ -75,18 +75,19 @@ class EventLog:
 
 
 def append_eval(model_dir: str, record: JsonRecord) -> None:
-    """Add one evaluation to `eval.jsonl`: `step`, `time` and what was measured."""
+    """Add one evaluation to `eval.jsonl`: `step`, `time` and the results."""
     append_line(storage.join(model_dir, EVAL), record)
 
 
-def drop_evaluations(model_dir: str, last_step: int) -> None:
-    """Drop evaluations of later steps, which are of work that was lost, from `eval.jsonl`."""
+def keep_evaluations(model_dir: str, last_step: int) -> list[Evaluation]:
+    """Return the evaluations up to a step; remove later ones, of lost work, from `eval.jsonl`."""
     path = storage.join(model_dir, EVAL)
     data = _data(path)
     lines = decode.numbered_lines(data, Evaluation, path, _ADVICE)
-    kept = b"".join(line + b"\n" for line, record in lines if record["step"] <= last_step)
-    if kept != data:
-        storage.write_bytes(path, kept)
+    kept = [(line, record) for line, record in lines if record["step"] <= last_step]
+    if (whole := b"".join(line + b"\n" for line, _ in kept)) != data:
+        storage.write_bytes(path, whole)
+    return _on_held_out([_whole(line, record) for line, record in kept])
 
 
 def append_line(path: str, record: JsonRecord) -> None:
@@ -104,21 +105,21 @@ def read_events(model_dir: str) -> list[EventRecord]:
 
 
 def counted_usd(events: Iterable[EventRecord]) -> float | None:
-    """Return what the run has cost by the supervisor's newest event; None if none was counted."""
+    """Return the run's cost in the supervisor's newest event that has one, or None."""
     counted = [usd for event in events if (usd := event.get("cost_usd")) is not None]
     return counted[-1] if counted else None
 
 
 def origin(events: Iterable[EventRecord]) -> dict[str, Any] | None:
-    """Return the record of `--init_from` of the run's first start; None where it began anew."""
+    """Return the record of `--init_from` of the run's start; None without the flag."""
     starts = [event for event in events if event["event"] == "started"]
     return starts[-1].get("init_from") if starts else None
 
 
 def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what the Hugging Face folder at the end of a chain of `--init_from` stated.
+    """Return the description of the Hugging Face folder at the end of a chain of `--init_from`.
 
-    See `hf_folder.describe`; empty if there is none, or an earlier version began the run.
+    See `huggingface.description`; empty without one, or if an earlier version started the run.
     """
     while record and "folder" not in record:
         record = record.get("init_from")
@@ -126,7 +127,7 @@ def origin_folder(record: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def unfinished_starts(events: Iterable[Mapping[str, Any]]) -> int:
-    """Count the starts that no `finished` followed: kills leave no line of their own."""
+    """Return the number of starts that no `finished` followed, as kills leave no event."""
     count, running = 0, False
     for event in events:
         if event.get("event") in ("started", "resumed"):
@@ -141,7 +142,7 @@ def read_metrics(model_dir: str) -> list[MetricsRecord]:
     """Read all logged steps of a run.
 
     Raises:
-        BadInput: a line is no logged step.
+        BadInput: A line is not a logged step.
     """
     return _read(model_dir, METRICS, MetricsRecord)
 
@@ -150,18 +151,21 @@ def read_evaluations(model_dir: str) -> list[Evaluation]:
     """Read all evaluations on held-out records, in the order of writing.
 
     Raises:
-        BadInput: a line of `eval.jsonl` is none, and nothing else that belongs there.
+        BadInput: A line of `eval.jsonl` does not belong there.
     """
-    # Other lines are the probe's of earlier versions.
-    kept = {"masked_lm_loss", "masked_lm_accuracy"}
-    return [line for line in _read(model_dir, EVAL, Evaluation) if kept <= line.keys()]
+    return _on_held_out(_read(model_dir, EVAL, Evaluation))
+
+
+def _on_held_out(lines: list[Evaluation]) -> list[Evaluation]:
+    # Other lines are results of a probe in earlier versions.
+    return [line for line in lines if {"masked_lm_loss", "masked_lm_accuracy"} <= line.keys()]
 
 
 def read_heartbeat(model_dir: str) -> HeartbeatRecord | None:
     """Read the last heartbeat; None before the first.
 
     Raises:
-        BadInput: the file is no heartbeat.
+        BadInput: The file is not a heartbeat.
     """
     path = storage.join(model_dir, HEARTBEAT)
     if not (data := _data(path)):
@@ -176,7 +180,7 @@ def _read(model_dir: str, name: str, kind: type[T]) -> list[T]:
 
 
 def _data(path: str) -> bytes:
-    """Read a file; nothing where there is none."""
+    """Read a file; nothing if there is none."""
     try:
         return storage.read_bytes(path)
     except FileNotFoundError:
@@ -184,16 +188,16 @@ def _data(path: str) -> bytes:
 
 
 def _whole(line: bytes, checked: T) -> T:
-    """Complete a record by the keys that its type does not declare."""
+    """Add the keys that its type does not declare to a record."""
     return cast(T, {**msgspec.json.decode(line), **cast(JsonRecord, checked)})
 
 
 class MetricsLog:
-    """`metrics.jsonl` (or another file of steps with one writer): one line per step, none twice.
+    """`metrics.jsonl`: one line for each logged step, none twice.
 
     Args:
-        path: the file.
-        last_step: the step that training continues from; later lines are of work that was lost.
+        path: path of the file, which has one writer.
+        last_step: step from which training continues; later lines are of lost work.
     """
 
     def __init__(self, path: str, last_step: int) -> None:
@@ -209,7 +213,7 @@ class MetricsLog:
             storage.write_bytes(path, whole)
 
     def append(self, record: JsonRecord) -> None:
-        """Add a step; later than all before."""
+        """Add a step later than all before; others are ignored."""
         if self.last is not None and record["step"] <= self.last["step"]:
             return
         self.last = record
@@ -221,7 +225,7 @@ class MetricsLog:
             _append_local(self._path, json_line(record))
 
     def sync(self) -> None:
-        """Bring a bucket's copy up to date; nothing to do on disk."""
+        """Write the file to a bucket if it has changed; on disk it is up to date."""
         with self._lock:
             if not self._unsynced:
                 return
@@ -237,9 +241,10 @@ class Heartbeat:
     """`heartbeat.json`, written at each change of state and every few seconds.
 
     Args:
-        model_dir: where.
-        run: the run's name.
-        clock: UNIX seconds.
+        model_dir: MODEL_DIR.
+        run: name of the run.
+        clock: clock, UNIX seconds.
+        fields: other fields of its first write.
     """
 
     def __init__(
@@ -247,7 +252,7 @@ class Heartbeat:
     ) -> None:
         self._path = storage.join(model_dir, HEARTBEAT)
         self._clock = clock
-        self._lock = threading.Lock()  # for writing: an update never waits for a bucket
+        self._lock = threading.Lock()  # for writes, so that an update never waits for a bucket
         self._fields: JsonRecord = {
             "run": run,
             "global_step": 0,
@@ -261,7 +266,7 @@ class Heartbeat:
         }
 
     def update(self, **fields: Any) -> None:
-        """Change what the next write will hold."""
+        """Change fields of the next write."""
         self._fields.update(fields)
 
     def write(self, **fields: Any) -> None:
@@ -276,7 +281,7 @@ def _append_local(path: str, line: bytes) -> None:
     try:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
-            line = b"\n" + line  # a killed writer left half a line
+            line = b"\n" + line  # after half a line of a killed writer
         while line:
             line = line[os.write(descriptor, line) :]
     except OSError as error:
@@ -292,12 +297,12 @@ def _append(
     """Append a line; to an object by compare-and-swap.
 
     Args:
-        path: on disk or on a bucket.
-        line: to append.
-        known: content and version as this process knows them; read where None, or outdated.
+        path: path on disk or gs://.
+        line: line to append.
+        known: content and version that this process knows; read if None, or outdated.
 
     Returns:
-        Content and version of an object after that, or None.
+        New content and version of an object, or None.
     """
     if not storage.is_remote(path):
         _append_local(path, line)
@@ -311,7 +316,7 @@ def _append(
                     return None
                 continue
         data, token = known
-        if data.endswith(line):  # stored, but the answer was lost
+        if data.endswith(line):  # stored, but the response was lost
             return known
         if (new := storage.replace_if(path, data + line, token)) is not None:
             return data + line, new

@@ -1,26 +1,22 @@
-"""Load the model of a MODEL_DIR: its parameters, with the config and tokenizer that belong to them.
+"""The model of a MODEL_DIR: its parameters, with the config and tokenizer that belong to them.
 
-The variables of a checkpoint (parameters, the optimizer's slots, the step) are read and written
-here too.
-
-The checkpoint's sidecar says which config and which tokenizer it was trained with; files beside it
-that are not those are refused, because everything that reads the model would go wrong silently.
+The checkpoint's metadata states the config and the tokenizer that it was trained with; other files
+in their place are refused, as everything that reads the model would be wrong without an error.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bigbird_ja import storage
-from bigbird_ja.process.classify import classify
-from bigbird_ja.process.console import shortened
-from bigbird_ja.process.errors import BadInput, StorageError
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run.checkpoints import CheckpointStore, Damaged, Meta
+from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja.run.variables import parameters_of, read_variables
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
@@ -30,30 +26,27 @@ from bigbird_ja.storage.disk import scratch_directory
 if TYPE_CHECKING:
     from bigbird_ja.text.tokenizer import Tokenizer
 
-T = TypeVar("T")
 
-STEP = "global_step"
-SLOTS = ("m", "v")  # see `train.optimizer.slot_parameters`
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.model"
 _ADVICE = "put the tokenizer.model of the data set that the run was trained on back there"
 NO_CHECKPOINT = "no checkpoint here: give a run's folder (transformers loads what `export` made)"
-CONTINUED = "continued_with"  # the event of a run whose settings were changed
+CONTINUED = "continued_with"  # event of a run whose settings were changed
 
 
 def load_parameters(
     model_dir: str, step: int | None = None
 ) -> tuple[Config, Data, dict[str, np.ndarray], Meta]:
-    """Load the model of a checkpoint, without the optimizer's state; nothing is changed.
+    """Load the model of a checkpoint, without the optimizer's state; change nothing.
 
     Args:
-        model_dir: MODEL_DIR, on disk or on a bucket.
-        step: which; the newest by default.
+        model_dir: MODEL_DIR, on disk or gs://.
+        step: step of the checkpoint; the newest by default.
 
     Returns:
-        The run's config and data, parameters by name (float32), the sidecar.
+        The run's config and data, parameters by name (float32), the checkpoint's metadata.
 
     Raises:
-        BadInput: no checkpoint there, or that one is damaged, or `config.yaml` is not its config.
+        BadInput: There is no such checkpoint, it is damaged, or `config.yaml` is not its config.
     """
     store = CheckpointStore(model_dir)
     steps = store.steps()
@@ -72,9 +65,9 @@ def load_parameters(
 
 
 def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Collect fingerprints of the configs that a run had before `pretrain --set` changed them.
+    """Return fingerprints of the configs that a run had before `pretrain --set` changed them.
 
-    The model is the same in all.
+    All have the same model.
     """
     return {str(event.get("was")) for event in events if event.get("event") == CONTINUED}
 
@@ -82,17 +75,17 @@ def earlier_configs(events: Iterable[Mapping[str, Any]]) -> set[str]:
 def check_config(
     config: Config, data: Data, meta: Meta, where: str, earlier: Collection[str] = ()
 ) -> None:
-    """Refuse a config that is not the checkpoint's.
+    """Check that a config is the checkpoint's.
 
     Args:
-        config: the run's.
-        data: the run's.
-        meta: the checkpoint's sidecar.
-        where: the config's file, for the message.
+        config: config of the run.
+        data: data of the run.
+        meta: metadata of the checkpoint.
+        where: path of the config, for the message.
         earlier: fingerprints of configs that the run had before; see `earlier_configs`.
 
     Raises:
-        BadInput: the fingerprints differ.
+        BadInput: The fingerprints differ.
     """
     ours = config_fingerprint(config, data)
     if meta.config_fingerprint not in {ours, *earlier}:
@@ -107,7 +100,7 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
     """Load MODEL_DIR's tokenizer, checked against the checkpoint.
 
     Raises:
-        BadInput: there is none, or it is not the one that the checkpoint was trained with.
+        BadInput: It is missing, or not the one that the checkpoint was trained with.
     """
     from bigbird_ja.text.load import read_tokenizer
 
@@ -116,14 +109,14 @@ def load_tokenizer(model_dir: str, meta: Meta) -> Tokenizer:
 
 
 def check_tokenizer(model_dir: str, expected: str) -> None:
-    """Refuse a MODEL_DIR whose tokenizer is another one; there may be none.
+    """Check the tokenizer of a MODEL_DIR, if there is one.
 
     Args:
         model_dir: MODEL_DIR.
-        expected: SHA-256 (hex) of the one that its data was made with; empty where unknown.
+        expected: SHA-256 (hex) of the data set's tokenizer; empty if unknown.
 
     Raises:
-        BadInput: the hashes differ.
+        BadInput: The hashes differ.
     """
     path = storage.join(model_dir, TOKENIZER)
     try:
@@ -140,59 +133,3 @@ def check_tokenizer(model_dir: str, expected: str) -> None:
 def _short(steps: Sequence[int]) -> str:
     texts = [str(step) for step in steps]
     return ", ".join(texts if len(texts) <= 8 else [*texts[:3], "…", *texts[-3:]])
-
-
-def read_variables(prefix: str) -> dict[str, np.ndarray]:
-    """Read every variable of a TensorFlow checkpoint in local files.
-
-    Raises:
-        Damaged: files are missing, cut off, or not of a checkpoint.
-    """
-    import tensorflow as tf
-
-    try:
-        reader = tf.train.load_checkpoint(prefix)
-        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        why = shortened(str(error), 200)
-        raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
-
-
-def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
-    """Write a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
-
-    Runs outside any graph, so it must be called in a thread of its own while a session trains.
-
-    Raises:
-        StorageError: the disk is full, or fails.
-    """
-    import tensorflow as tf
-
-    names = sorted(values)
-    try:
-        tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[tf.convert_to_tensor(values[name]) for name in names],
-        )
-    except tf.errors.OpError as error:
-        # As an exception of ours: a session takes OutOfRangeError, which is what TensorFlow makes
-        # of EFBIG, for the end of the data, and ends as if all were well.
-        known = classify(error)
-        raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
-
-
-def slot_name(parameter: str, slot: str) -> str:
-    """Name the variable that holds one of a parameter's slots."""
-    return f"{parameter}/adam_{slot}"
-
-
-def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
-    """Select the parameters among a checkpoint's variables."""
-    endings = tuple(slot_name("", slot) for slot in SLOTS)
-    return {
-        name: value
-        for name, value in variables.items()
-        if name != STEP and not name.endswith(endings)
-    }

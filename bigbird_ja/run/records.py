@@ -1,10 +1,7 @@
-"""MODEL_DIR's files, for whoever writes or reads them: trainer, evaluation, report, export, launch.
+"""Lines of a run's log files: the keys that readers rely on, and their ranges.
 
-Here are the lines of a run's log files: the keys that readers rely on, and their ranges. The
-records are dictionaries, checked where they are read (`run.log`); keys that are not declared are
+The records are dictionaries, checked when they are read (`run.log`); keys that are not declared are
 kept as they are. `None` stands for a number that JSON cannot hold (NaN, infinity).
-
-No TensorFlow on import: the supervisor on a workstation reads and appends too.
 """
 
 from typing import Annotated, Any, TypedDict
@@ -13,12 +10,12 @@ from msgspec import Meta
 
 from bigbird_ja.storage.decode import Count
 
-# UNIX seconds up to the year 3000, and lengths of time: what a calendar can show.
+# UNIX seconds up to the year 3000, or a duration in seconds.
 Time = Annotated[float, Meta(ge=0, le=32_503_680_000)]
 PerSecond = Annotated[float, Meta(ge=0, le=1e18)]
 Usd = Annotated[float, Meta(ge=0, le=1e12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # a loss, that a chart can draw
+Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]  # such as a loss in a chart
 
 
 class _Heartbeat(TypedDict):
@@ -43,7 +40,7 @@ class _Event(TypedDict):
 
 
 class EventRecord(_Event, total=False):
-    """A line of `events.jsonl`, of the trainer or of the supervisor."""
+    """A line of `events.jsonl`, by the trainer or the supervisor."""
 
     source: str
     global_step: Count | None
@@ -73,7 +70,7 @@ class MetricsRecord(_Metrics, total=False):
     mfu: Finite | None
 
 
-# Tokens; `to` is the first that is beyond, and None: the piece is visible nowhere else.
+# In tokens; `to` is exclusive, and None for tokens that occur nowhere else.
 _Span = TypedDict("_Span", {"from": Count | None, "to": Count | None, "count": Count})
 
 
@@ -100,7 +97,7 @@ class _Evaluation(TypedDict):
 
 
 class Evaluation(_Evaluation, total=False):
-    """A line of `eval.jsonl`; one of an evaluation on held-out records has loss and accuracy."""
+    """A line of `eval.jsonl`; an evaluation on held-out records has loss and accuracy."""
 
     masked_lm_loss: Finite | None
     masked_lm_accuracy: Finite | None

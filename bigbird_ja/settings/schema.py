@@ -140,7 +140,7 @@ class ModelConfig:
     )
     initializer: Literal["normal", "subspaces"] = setting(
         "normal",
-        "Initialization. subspaces: each head attends to one neighbor from the first step on.",
+        "Initialization. subspaces (BigBird only): each head starts by attending to one neighbor.",
         modernbert="normal",
         by=_RUN,
     )

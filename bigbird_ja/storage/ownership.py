@@ -147,6 +147,12 @@ class Owned:
         """Names of the files that are ours, relative to the folder."""
         return self._manifest.files.keys()
 
+    def is_current(self) -> bool:
+        """Check that no other process has changed the manifest since it was read or written."""
+        with contextlib.suppress(FileNotFoundError):
+            return storage.stat(storage.join(self.path, MARK)).token == self._token
+        return False
+
     def states(self, name: str, made: Made) -> bool:
         """Check that a version of a file is one that the manifest states."""
         return made in (self._manifest.files.get(name) or ())
@@ -223,7 +229,7 @@ class Owned:
         """Move files of ours to the folder PATH.replaced-N, with a manifest; return its path.
 
         Args:
-            names: in this order; the first one alone, before all others.
+            names: names of files, in this order; the first is moved before all others.
         """
         existing = self._existing(set(self.files))
         first, *others = [name for name in names if name in existing] or [""]

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.extras import require
 from bigbird_ja.settings.values import train_predictions
 from bigbird_ja.train.engines.choose import check_divides
-from bigbird_ja.train.engines.compile_cache import CompiledPrograms
+from bigbird_ja.train.engines.compile_cache import CompileCache
 from bigbird_ja.train.engines.first_state import first_state
 from bigbird_ja.train.engines.protocol import Engine
 from bigbird_ja.train.job import Job, Resumption
-from bigbird_ja.train.warm_start import FirstValues
+from bigbird_ja.train.run_dir import RunDir
 
 
-def check(job: Job) -> None:
-    """Refuse what cannot be trained, here or at all; reads only.
+def check(job: Job, is_new: bool) -> None:
+    """Check that the run can be trained on this machine; write nothing.
+
+    Args:
+        job: run to train.
+        is_new: whether it has no checkpoint yet.
 
     Raises:
-        BadInput: what, where, and what to do.
+        BadInput: It cannot.
     """
     config, engine = job.config, job.engine
     check_divides(
@@ -27,25 +34,30 @@ def check(job: Job) -> None:
         engine.replicas,
         config.training.gradient_accumulation_steps,
     )
+    initialization = config.model.architecture, config.model.initializer
+    if is_new and initialization == ("modernbert", "subspaces"):
+        raise BadInput(
+            "model.initializer=subspaces has no effect with model.architecture=modernbert: leave it"
+            " out"
+        )
     if job.wandb:
         require("wandb")
-    # Refuses a mask unit or a rate that static data does not have.
+    # Raises for a mask unit or a rate that static data does not have.
     job.manifest.rule(config.data.mask_unit, train_predictions(config, job.manifest))
 
 
 def make_engine(
-    job: Job, resumption: Resumption, warm_start: FirstValues | None, scratch: str
+    job: Job, run_dir: RunDir, resumption: Resumption, initial: Mapping[str, np.ndarray]
 ) -> Engine:
-    """Make the engine, not yet begun.
+    """Construct the engine; nothing is started.
 
     Args:
-        job: the run.
-        resumption: where training continues.
-        warm_start: what replaces the random parameters of a new run, or None.
-        scratch: local directory for an engine's own files.
+        job: run to train.
+        run_dir: MODEL_DIR, locked or joined.
+        resumption: the point at which training continues.
+        initial: parameters that replace the random ones of a new run, float32 by name.
     """
     config, choice = job.config, job.engine
-    initial = warm_start.values if warm_start else {}
 
     def state() -> Mapping[str, Any]:
         return first_state(config, job.manifest, resumption.checkpoint, initial)
@@ -69,10 +81,10 @@ def make_engine(
         from bigbird_ja.train.engines.pjrt import PjrtEngine
 
         platform = choice.devices.platform
-        programs = CompiledPrograms(job.model_dir, scratch, platform, job.deps.log)
-        return PjrtEngine(config, job.manifest, state, read, choice.devices, programs)
+        cache = CompileCache(run_dir.manifest, run_dir.scratch, platform, job.deps.log)
+        return PjrtEngine(config, job.manifest, state, read, choice.devices, cache)
     from bigbird_ja.train.engines.estimator import EstimatorEngine
 
     return EstimatorEngine(
-        config, job.manifest, state, read, choice.replicas, scratch, choice.use_tpu
+        config, job.manifest, state, read, choice.replicas, run_dir.scratch, choice.use_tpu
     )

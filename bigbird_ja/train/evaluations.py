@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.run import log as run_log
+from bigbird_ja.run.records import Evaluation
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.threads import in_thread
+from bigbird_ja.train.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
@@ -20,40 +21,37 @@ _EVALUATION_POLL_SECONDS = 0.1
 
 
 class Evaluations:
-    """Evaluate on held-out records every `training.eval_every_steps` steps and at the end.
-
-    On `training.eval_max_batches` batches at most.
+    """Evaluations on held-out records, every `training.eval_every_steps` steps and at the end.
 
     Args:
-        job: the run.
-        stop: a request to stop leaves an evaluation unfinished.
-        tick: called after each batch.
+        job: run to evaluate.
+        stop: request to stop, which leaves an evaluation unfinished.
+        watchdog: ticks after each batch.
     """
 
-    def __init__(self, job: Job, stop: StopRequest, tick: Callable[[], None]) -> None:
-        self._job, self._stop, self._tick = job, stop, tick
+    def __init__(self, job: Job, stop: StopRequest, watchdog: Watchdog) -> None:
+        self._job, self._stop, self._watchdog = job, stop, watchdog
         self._every = job.config.training.eval_every_steps
         self._total = job.config.training.num_train_steps
-        self._evaluated = -1  # the last step that was
+        self._evaluated = -1  # the last evaluated step
         self._running: Future[dict[str, Any] | None] | None = None
 
-    def begin(self, step: int) -> None:
-        """Find out which evaluation was the last before `step`, where training begins."""
-        if self._job.evaluates:
-            self._evaluated = self._job.pod.share("evaluated", lambda: self._last(step))
+    def begin(self, earlier: Iterable[Evaluation]) -> None:
+        """Find the last evaluation before the step at which training begins.
 
-    def _last(self, step: int) -> int:
-        """Return the last step, up to `step`, that eval.jsonl has an evaluation of; -1 for none."""
-        lines = run_log.read_evaluations(self._job.model_dir)
-        ours = self._job.manifest.fingerprint
-        steps = [line["step"] for line in lines if line.get("data_fingerprint") == ours]
-        return max((number for number in steps if number <= step), default=-1)
+        Args:
+            earlier: evaluations up to that step, which only the writer of a pod knows.
+        """
+        if self._job.evaluates:
+            ours = self._job.manifest.fingerprint
+            steps = [line["step"] for line in earlier if line.get("data_fingerprint") == ours]
+            self._evaluated = self._job.pod.share("evaluated", lambda: max(steps, default=-1))
 
     def is_due(self, step: int) -> bool:
-        """Tell whether the model is to be evaluated at `step`, also after a restart from there.
+        """Return whether an evaluation is due at `step`, also after a restart from there.
 
-        That is at the first step reached since a multiple of the interval, and at the last step, if
-        it is not evaluated yet; at step 0 only if the weights come from another model.
+        One is due at the first step reached since a multiple of the interval, and at the last step;
+        at step 0 only if the weights come from another model.
         """
         if not self._job.evaluates or (step == 0 and not self._job.init_from):
             return False
@@ -61,17 +59,17 @@ class Evaluations:
         return (due > 0 or step == 0) and self._evaluated < due
 
     def next_due(self, step: int) -> int:
-        """Return the next step after `step` at which one will be due."""
+        """Return the next step after `step` at which an evaluation will be due."""
         if not self._job.evaluates:
             return self._total
         return min((step // self._every + 1) * self._every, self._total)
 
     def evaluate(self, step: int, forward: Model) -> dict[str, Any] | None:
-        """Evaluate, and return the results as `evaluation.evaluate_model` has them.
+        """Evaluate, and return the results of `evaluate_model`.
 
-        None if a stop was requested before they were complete (the last batch may still be
-        computed: see `join`), and in a process that does not write. In a pod each process evaluates
-        its part.
+        In a pod each process evaluates its part, and only the writer has results. The result is
+        None too if a stop is requested before the end (the last batch may still be computed then:
+        see `join`).
         """
         self._job.deps.mark("evaluate")
         self._running = in_thread("evaluation", lambda: self._run(step, forward))
@@ -97,7 +95,7 @@ class Evaluations:
                 raise _Abandoned
 
         def tick() -> None:
-            self._tick()
+            self._watchdog.tick()
             poll()
 
         job, pod = self._job, self._job.pod

@@ -1,7 +1,7 @@
-"""Find out which process of a pod this is, and refuse processes that differ.
+"""Place of this process in a pod, and checks that all processes of the pod agree.
 
-On a TPU slice of several hosts every process knows its place from the machine; elsewhere
-JAX's variables say it.
+On a TPU slice of several hosts the machine states the place; elsewhere JAX's environment variables
+do.
 """
 
 import contextlib
@@ -21,18 +21,19 @@ from bigbird_ja.process.streams import leave
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import flatten
 from bigbird_ja.train.engines import devices
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.pod import Pod
 from bigbird_ja.train.processes import SingleProcess
 from bigbird_ja.train.record import package_versions
 
-ALONE = (0, 1, "")  # of `find_process`
+ALONE = (0, 1, "")  # result of `find_process` without a pod
 _METADATA_SECONDS = 2.0
 _ADDRESS, _COUNT, _INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 _SHARED_FLAGS = ("mode", "engine", "use_tpu", "init_from", "overwrite", "model_dir")
 
 
 def _shared(args: Any, count: int, config: Config, manifest: Manifest) -> dict[str, str]:
-    """Collect what all processes of a pod must have alike, by its name."""
+    """Return the values that must be equal in all processes of a pod, by name."""
     return {
         "bigbird-ja": __version__,
         **package_versions(),
@@ -45,20 +46,26 @@ def _shared(args: Any, count: int, config: Config, manifest: Manifest) -> dict[s
 
 @contextlib.contextmanager
 def joined(
-    args: Any, config: Config, manifest: Manifest, stop: StopRequest, log: Callable[[str], None]
+    args: Any,
+    config: Config,
+    manifest: Manifest,
+    stop: StopRequest,
+    exit_process: ProcessExit,
+    log: Callable[[str], None],
 ) -> Iterator[SingleProcess]:
-    """Join the pod of this process, and yield it once all are there.
+    """Join the pod of this process, and yield it once all processes have joined.
 
     Args:
-        args: of `pretrain`.
-        config: of the run, which all processes must share.
-        manifest: of its data set, likewise.
-        stop: of this process; requested when any process of the pod is to stop.
-        log: for people.
+        args: arguments of `pretrain`.
+        config: config of the run, which must be equal in all processes.
+        manifest: manifest of the data set, which must be equal in all processes.
+        stop: request to stop this process, set when any process of the pod is to stop.
+        exit_process: ends this process when another one has failed.
+        log: gets messages for the user.
 
     Raises:
-        BadInput: the processes do not meet, or differ.
-        Interrupted: a stop was requested.
+        BadInput: The processes do not meet, or differ.
+        Interrupted: A stop was requested.
     """
 
     def check() -> None:
@@ -76,34 +83,25 @@ def joined(
         raise BadInput("--engine estimator drives all hosts from one process: leave it out")
     order.check_hosts(manifest.num_readers, config.training.global_batch_size, count)
     log(f"process {index} of {count}, which meet at {address}")
-    pod = Pod(index, count, socket.gethostname(), stop.ask)
-
-    def leave_all(message: str) -> None:
-        pod.fail(Interrupted.reason, message)
-        leave(Interrupted(message))
-
+    pod = Pod(index, count, socket.gethostname(), stop, exit_process)
     with _ending_together(pod):
         pod.connect(address, devices.prepare(args.use_tpu), args.pod_wait_seconds, check)
         stop.install()  # JAX takes SIGTERM for itself
         ours = _shared(args, count, config, manifest)
         check_same(pod.name, ours, pod.share("process 0", lambda: ours))
-        stop.tell = pod.ask_to_stop
-        stop.leave = leave_all
-        if stop.is_set():
-            stop.tell(stop.name)
         yield pod
 
 
 @contextlib.contextmanager
 def _ending_together(pod: Pod) -> Iterator[None]:
-    """Tell the others of a failure within, and leave without waiting for them."""
+    """Report a failure inside to the other processes, and exit without waiting for them."""
     try:
         yield
     except BaseException as error:
         known = classify(error) or pod.explain(error)
         pod.fail(known.reason if known else "bug", str(known or error))
         if known is not None and (known is not error or isinstance(known, Stalled)):
-            # At once: XLA may wait for ever for who is gone, and the interpreter for XLA.
+            # At once: XLA may wait forever for a lost process, and the interpreter for XLA.
             leave(known)
         raise
     finally:
@@ -111,15 +109,15 @@ def _ending_together(pod: Pod) -> Iterator[None]:
 
 
 def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> None:
-    """Refuse a process that differs from the first one.
+    """Check that this process has the values of process 0.
 
     Args:
-        name: of this process.
-        ours: packages, data, flags and settings, here.
-        first: the same in process 0.
+        name: name of this process.
+        ours: packages, data, flags and settings of this process.
+        first: those of process 0.
 
     Raises:
-        BadInput: in what they differ.
+        BadInput: Some differ; the message names them.
     """
     different = [key for key in sorted({*ours, *first}) if ours.get(key) != first.get(key)]
     if different:
@@ -133,19 +131,19 @@ def check_same(name: str, ours: Mapping[str, str], first: Mapping[str, str]) -> 
 def find_process(
     environ: Mapping[str, str], slice_place: Callable[[], tuple[list[str], int] | None] | None
 ) -> tuple[int, int, str]:
-    """Find this process's number, of how many, and HOST:PORT at which process 0 serves.
+    """Return this process's number, the number of processes, and HOST:PORT of process 0.
 
     Args:
-        environ: variables of the process.
-        slice_place: `slice_place`; None where no TPU is used.
+        environ: environment variables of the process.
+        slice_place: the function below; None if no TPU is used.
 
     Raises:
-        BadInput: a part of it is missing, or makes no sense.
+        BadInput: A variable is missing, or makes no sense.
     """
     known = {name: environ[name] for name in (_ADDRESS, _COUNT, _INDEX) if environ.get(name)}
     if not known:
         hosts, index = (slice_place and slice_place()) or ([], 0)
-        # They meet where JAX's own search for them would have them meet.
+        # The port is that of JAX's own detection of slices.
         return (index, len(hosts), f"{hosts[0]}:8476") if len(hosts) > 1 else ALONE
     if known == {_COUNT: "1"}:
         return ALONE
@@ -162,7 +160,7 @@ def find_process(
 
 
 def tpu_metadata(attribute: str) -> str | None:
-    """Ask for an attribute of this TPU VM; None where there is none, or no metadata server."""
+    """Return an attribute of this TPU VM; None without it, or without a metadata server."""
     url = f"http://metadata.google.internal/computeMetadata/v1/instance/attributes/{attribute}"
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -176,12 +174,12 @@ def tpu_metadata(attribute: str) -> str | None:
 def slice_place(
     environ: Mapping[str, str] = os.environ, metadata: Callable[[str], str | None] = tpu_metadata
 ) -> tuple[list[str], int] | None:
-    """Find the hosts of this machine's TPU slice, and this machine's number among them.
+    """Return the hosts of this machine's TPU slice, and this machine's number among them.
 
-    None if neither GKE's variables nor the TPU VM's metadata name them.
+    The result is None if neither GKE's variables nor the TPU VM's metadata name them.
 
     Raises:
-        BadInput: one of several slices, or the machine has no number.
+        BadInput: There are several slices, or the machine has no number.
     """
     if int(environ.get("MEGASCALE_NUM_SLICES") or 1) > 1:
         raise BadInput("several TPU slices in one run are not supported: use one slice")
@@ -191,7 +189,7 @@ def slice_place(
         if not endpoints:
             return None
         hosts = ",".join(worker.split(":")[-1] for worker in endpoints.split(","))
-        # The Cloud TPU API has the first name, Compute Engine's groups the second.
+        # The first attribute is of the Cloud TPU API, the second of Compute Engine's groups.
         number = metadata("agent-worker-number") or metadata("worker-id") or ""
     if not number.isdigit():
         raise BadInput(f"this TPU VM's number in its slice is {number!r}: set {_INDEX}")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def _daemon_timer(seconds: float, act: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(seconds, act)
-    timer.daemon = True  # a command that has failed does not wait for it
+    timer.daemon = True  # so that a command that has failed does not wait for it
     return timer
 
 
@@ -31,8 +31,8 @@ class Dependencies:
 
     `timer(seconds, act)` returns an object with `start` and `cancel`.
 
-    `mark` is called with a phase at the instants where a kill is interesting: "start-up",
-    "compile", "input", "session", "step" (with its number), "evaluate", "save", "between-files".
+    `mark` is called with a phase at which tests may kill the process: "start-up", "compile",
+    "input", "session", "step" (with its number), "evaluate", "save", "between-files".
     """
 
     log: Callable[[str], None] = console.log
@@ -44,19 +44,18 @@ class Dependencies:
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be done: settings, data set, flags, each checked as far as that needs no files."""
+    """Run to train: settings, data set, engine and flags."""
 
     config: Config  # completed by the data set
     manifest: Manifest
-    guard: DataGuard  # raises where a shard has been replaced since the command began
+    guard: DataGuard  # raises if a shard has been replaced since the command began
     data_dir: str
-    model_dir: str
     engine: Choice
     pod: SingleProcess = field(default_factory=SingleProcess)  # the processes that train together
     init_from: str | None = None
     evaluates: bool = False  # --mode train_and_eval
-    wandb: bool = False  # also logs to Weights & Biases
-    profiled: range = range(0)  # steps of which a profile is recorded
+    wandb: bool = False  # whether to log to Weights & Biases too
+    profiled: range = range(0)  # steps to profile
     deps: Dependencies = field(default_factory=Dependencies)
 
 
@@ -65,8 +64,8 @@ class Resumption:
     """The point at which training continues."""
 
     checkpoint: Checkpoint | None
-    interruptions: int  # ends other than `finished`, of the whole run
-    next_batch: int = 0  # of the data's order, in batches of the config
+    interruptions: int  # number of ends other than `finished`, of the whole run
+    next_batch: int = 0  # position in the data's order, in batches of the config
 
     @property
     def step(self) -> int:

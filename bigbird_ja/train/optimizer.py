@@ -1,15 +1,17 @@
-"""Update parameters and compute the learning rate, as pure functions.
+"""Optimizers and learning rate, as pure functions.
 
-Adam with decoupled weight decay, in two forms, and Muon for the layers' matrices in its place.
+Adam with decoupled weight decay, in two forms, and Muon, which replaces it for the layers'
+matrices.
 
 - `adamw` (Loshchilov and Hutter 2019, and PyTorch): the running means are corrected for having
   started at zero. Biases and layer norms are not decayed.
-- `google`: AdamWeightDecayOptimizer of Google's BERT and BigBird code, which leaves the correction
-  out. With the usual betas its update of step t is (1 - 0.9**t) / sqrt(1 - 0.999**t) times as long:
-  3.2 times at step 1, 6.6 times at step 12, 1.26 times at step 1,000, and then the same. It decays
-  names with neither "LayerNorm" nor "bias" in them, so `cls/predictions/transform/gamma` too.
+- `google`: AdamWeightDecayOptimizer of Google's BERT and BigBird code, without the correction. With
+  the usual betas its update of step t is (1 - 0.9**t) / sqrt(1 - 0.999**t) times as large: 3.2
+  times at step 1, 6.6 times at step 12, 1.26 times at step 1,000, and then equal. It decays names
+  with neither "LayerNorm" nor "bias" in them, so `cls/predictions/transform/gamma` too.
 
-Muon (Jordan 2024, kellerjordan.github.io/posts/muon) moves a matrix by its momentum, orthogonal:
+Muon (Jordan 2024, kellerjordan.github.io/posts/muon) updates a matrix by its orthogonalized
+momentum:
 
     m <- 0.95 m + 0.05 g
     u  = 0.95 m + 0.05 g    Nesterov's form: the gradient counts once more
@@ -19,8 +21,8 @@ Muon (Jordan 2024, kellerjordan.github.io/posts/muon) moves a matrix by its mome
 The factor gives an update the root mean square that AdamW's usually has, so AdamW's rates and
 decay carry over (Liu et al. 2025, arXiv:2502.16982, section 2.2).
 
-Matrices of one shape are stacked, so that they are multiplied together, and so that devices can
-take equal shares of them.
+Matrices of one shape are stacked, so that they are multiplied together and devices can take equal
+shares of them.
 """
 
 import math
@@ -39,18 +41,18 @@ NamedTensors = dict[str, tf.Tensor]
 _BETA1 = 0.9  # decay of the running mean of gradients
 _NOT_DECAYED_BY_GOOGLE = re.compile("LayerNorm|layer_norm|bias")
 _MUON_BETA = 0.95  # decay of the momentum
-# a X + b X³ + c X⁵ on singular values: five iterations bring those from 0.01 on to 0.7 to 1.2.
+# a X + b X³ + c X⁵ on singular values: five iterations map those above 0.01 to 0.7 to 1.2.
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 _UPDATE_RMS = 0.2
-_SMALLEST_NORM = 1e-12  # a matrix of zeros stays one
+_SMALLEST_NORM = 1e-12  # keeps a zero matrix zero
 # Matrices of a ModernBERT's layer in one kernel: query, key, value; both halves of the gated MLP.
 _SIDE_BY_SIDE = {"Wqkv": 3, "Wi": 2}
 
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """Describes the matrices side by side in one kernel, each [rows, columns]."""
+    """Matrices next to each other in one kernel, each [rows, columns]."""
 
     count: int
     rows: int
@@ -58,7 +60,7 @@ class MatrixSpec:
 
 
 def muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
-    """Return the parameters that Muon updates, the layers' kernels; none with AdamW."""
+    """Return the parameters that Muon updates: the layers' kernels; with AdamW none."""
     if config.training.optimizer != "muon":
         return {}
     matrices = {}
@@ -70,7 +72,7 @@ def muon_matrices(config: Config, data: Data) -> dict[str, MatrixSpec]:
 
 
 def slot_parameters(config: Config, data: Data) -> dict[str, list[str]]:
-    """Return the parameters that have each slot of the optimiser's state.
+    """Return the parameters that have each slot of the optimizer's state.
 
     All have a running mean of their gradients (m), and all but Muon's one of their squares (v).
     """
@@ -84,7 +86,7 @@ def global_norm(gradients: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def clip_factor(norm: tf.Tensor, clip_norm: float) -> tf.Tensor:
-    """Compute what to multiply gradients by, so that their norm is at most `clip_norm` (0: any)."""
+    """Return the factor that limits the gradients' norm to `clip_norm`; 0 disables clipping."""
     return clip_norm / tf.maximum(norm, clip_norm) if clip_norm else tf.ones_like(norm)
 
 
@@ -101,19 +103,19 @@ def update(
     scale: tf.Tensor,
     keep: tf.Tensor,
 ) -> tuple[NamedTensors, dict[str, NamedTensors]]:
-    """Update every parameter once; returns the new parameters and slots.
+    """Update every parameter once; return the new parameters and slots.
 
     Args:
-        training: the rule, its betas and epsilon, and weight decay.
-        params: float32 master weights.
-        slots: `{"m": {...}, "v": {...}}`, as `slot_parameters` lists them.
-        gradients: float32, of the same names.
-        decayed: which parameters decay by `adamw`.
-        muons: of the parameters that Muon updates `muon_updates`.
+        training: update rule, betas, epsilon and weight decay.
+        params: master weights, float32 by name.
+        slots: `{"m": {...}, "v": {...}}`, the slots of `slot_parameters`, float32.
+        gradients: float32 by name.
+        decayed: whether `adamw` decays a parameter, by name.
+        muons: result of `muon_updates`, for the parameters that Muon updates.
         global_step: integer scalar, updates made so far.
         learning_rate: float32 scalar.
-        scale: float32 scalar that the gradients are multiplied by (clipping).
-        keep: bool scalar; False returns everything unchanged.
+        scale: float32 scalar, factor for the gradients (clipping).
+        keep: bool scalar; if False, everything is returned unchanged.
     """
     rate, epsilon = _corrected(training, global_step, learning_rate)
     if training.update_rule == "google":
@@ -142,7 +144,7 @@ def update(
 def _corrected(
     training: TrainingConfig, global_step: tf.Tensor, rate: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor | float]:
-    """Return rate and epsilon that stand for m_hat / (sqrt(v_hat) + epsilon), where corrected."""
+    """Return rate and epsilon that include the correction m_hat / (sqrt(v_hat) + epsilon)."""
     if training.update_rule == "google":
         return rate, training.adam_epsilon
     count = tf.cast(global_step, tf.float32) + 1.0
@@ -153,15 +155,15 @@ def _corrected(
 def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor:
     """Compute the rate of the update from `global_step` to `global_step + 1`, float32 scalar.
 
-    Warm-up rises linearly and reaches the peak with its last step (the first step is not wasted on
-    a rate of zero). After it: `linear` falls to zero at `num_train_steps`; `cosine` does so along
-    half a cosine; `wsd` (warm-up, stable, decay) stays at the peak and falls linearly over the last
-    `decay_fraction` of all steps. Beyond `num_train_steps` the rate is zero. `google` is that of
-    BERT's and BigBird's code: the warm-up starts at a rate of zero, and after it the rate is what
-    a line from the peak at step 0 to zero at `num_train_steps` has come to.
+    Warm-up is linear and reaches the peak with its last step; its first step has a rate above zero.
+    After it: `linear` falls to zero at `num_train_steps`; `cosine` does so along half a cosine;
+    `wsd` (warm-up, stable, decay) stays at the peak and falls linearly over the last
+    `decay_fraction` of all steps. Beyond `num_train_steps` the rate is zero. `google` is the
+    schedule of BERT's and BigBird's code: the warm-up starts at zero, and after it the rate is on
+    the line from the peak at step 0 to zero at `num_train_steps`.
 
     Args:
-        training: the config's section.
+        training: section `training` of the config.
         global_step: integer scalar, updates made so far.
     """
     step = tf.cast(global_step, tf.float32)
@@ -184,10 +186,7 @@ def learning_rate(training: TrainingConfig, global_step: tf.Tensor) -> tf.Tensor
 
 
 def muon_momentum(m: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """Return the momentum after a gradient.
-
-    Of the momentum after it and the same gradient again, that is Nesterov's form.
-    """
+    """Return the momentum after a gradient; applied twice, it is Nesterov's form."""
     return m + (1.0 - _MUON_BETA) * (gradient - m)
 
 
@@ -197,20 +196,18 @@ def muon_directions(
     momenta: Mapping[str, tf.Tensor],
     gradients: Mapping[str, tf.Tensor],
     norm: tf.Tensor,
-    multiple: int = 1,
 ) -> list[tf.Tensor]:
-    """Stack the matrices that are to be orthogonalised, one stack for each shape.
+    """Stack the matrices that are to be orthogonalized, one stack for each shape.
 
     Args:
-        training: clips the gradients; its `dtype` is that of the iterations.
-        matrices: of `muon_matrices`.
+        training: limit of the gradients' norm, and dtype of the result.
+        matrices: result of `muon_matrices`.
         momenta: float32 by name; whole, or the same rows of each.
-        gradients: as `momenta`.
-        norm: of all gradients.
-        multiple: fills each stack up with zeros to a multiple of so many matrices.
+        gradients: float32 by name, shaped like `momenta`.
+        norm: float32 scalar, norm of all gradients.
 
     Returns:
-        [n, rows, columns] of that dtype each.
+        Stacks [n, rows, columns] in `training.dtype`.
     """
     scale = clip_factor(norm, training.clip_norm)
     by_shape: dict[tuple[int, ...], list[tf.Tensor]] = {}
@@ -219,23 +216,20 @@ def muon_directions(
         direction = muon_momentum(muon_momentum(momenta[name], gradient), gradient)
         for matrix in tf.split(tf.cast(direction, training.dtype), spec.count, axis=1):
             by_shape.setdefault(tuple(matrix.shape), []).append(matrix)
-    return [
-        tf.pad(tf.stack(each), [[0, -len(each) % multiple], [0, 0], [0, 0]])
-        for each in by_shape.values()
-    ]
+    return [tf.stack(each) for each in by_shape.values()]
 
 
-def orthogonalize(stack: tf.Tensor, devices: int = 1) -> tf.Tensor:
-    """Bring the singular values of each matrix near 1, by Newton-Schulz iterations.
+def padded_stack(stack: tf.Tensor, multiple: int) -> tf.Tensor:
+    """Pad a stack [n, rows, columns] with zeros, n to a multiple of `multiple`."""
+    return tf.pad(stack, [[0, -stack.shape[0] % multiple], [0, 0], [0, 0]])
+
+
+def orthogonalize(stack: tf.Tensor) -> tf.Tensor:
+    """Set the singular values of each matrix to about 1, by Newton-Schulz iterations.
 
     Args:
-        stack: [n, rows, columns], and so the result, of the same dtype.
-        devices: only the first n / devices, the others unchanged: one device's share, for
-            the price of its program.
+        stack: [n, rows, columns]; the result has the same shape and dtype.
     """
-    if devices > 1:
-        count = -(-stack.shape[0] // devices)
-        return tf.concat([orthogonalize(stack[:count]), stack[count:]], axis=0)
     is_tall = stack.shape[1] > stack.shape[2]  # the smaller of the two products
     values = tf.cast(stack, tf.float32)
     norms = tf.sqrt(tf.reduce_sum(tf.square(values), axis=[1, 2], keepdims=True))
@@ -255,30 +249,34 @@ def orthogonalize_together(
     num_replicas: int,
     cross_replica_sum: Callable[[tf.Tensor], tf.Tensor],
 ) -> tf.Tensor:
-    """Orthogonalise a stack as `orthogonalize`, an equal share on each replica.
+    """Orthogonalize a stack as `orthogonalize` does, an equal share on each replica.
 
     Args:
-        stack: [n, rows, columns], the same on all replicas; n divides by `num_replicas`.
-        replica_id: as of `step.train_step`.
-        num_replicas: as of `step.train_step`.
-        cross_replica_sum: as of `step.train_step`.
+        stack: [n, rows, columns], the same on all replicas.
+        replica_id: number of this replica.
+        num_replicas: number of replicas.
+        cross_replica_sum: sums a tensor over the replicas.
+
+    Returns:
+        The stack, padded with zeros to a multiple of `num_replicas`.
     """
+    stack = padded_stack(stack, num_replicas)
     shares = tf.reshape(stack, [num_replicas, -1, *stack.shape[1:]])
     share = orthogonalize(tf.gather(shares, replica_id))
     here = tf.one_hot(replica_id, num_replicas, dtype=stack.dtype)[:, None, None, None]
-    # Elsewhere are zeros, so the sum rounds nothing.
+    # The others have zeros here, so the sum is exact.
     return tf.reshape(cross_replica_sum(here * share), stack.shape)
 
 
 def muon_updates(
     matrices: Mapping[str, MatrixSpec], stacks: Iterable[tf.Tensor], params: Mapping[str, tf.Tensor]
 ) -> NamedTensors:
-    """Return what the rate is multiplied by, float32 by name, in the shapes of `params`.
+    """Return Muon's updates for a learning rate of 1, float32 by name, shaped like `params`.
 
     Args:
-        matrices: as `muon_directions` had them.
-        stacks: its stacks, orthogonalised.
-        params: whole, or the same rows of each.
+        matrices: argument of `muon_directions`.
+        stacks: orthogonalized stacks of `muon_directions`.
+        params: parameters, whole or the same rows of each.
     """
     left = {tuple(stack.shape[1:]): iter(tf.unstack(stack)) for stack in stacks}
     result: NamedTensors = {}

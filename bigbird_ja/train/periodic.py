@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bigbird_ja.storage.lease import LeaseLost
+from bigbird_ja.train.job import Dependencies
 
 _TASKS_POLL_SECONDS = 0.5
 
 
 @dataclass(eq=False)
 class Periodic:
-    """Run tasks in a thread between `__enter__` and `__exit__`.
+    """Tasks that run in a thread while the context is open.
 
-    A task that fails is logged, once per message, and retried; only a lost lock ends the run.
+    A failure is logged, once per message, and the task is retried; only a lost lock ends the run.
     """
 
-    # By name: the seconds between two times, the first that long after the start; what is run.
+    # Name -> seconds between two calls, and before the first; the function.
     tasks: Mapping[str, tuple[float, Callable[[], None]]]
-    log: Callable[[str], None]  # for failures
-    clock: Callable[[], float] = time.monotonic
+    deps: Dependencies
 
     def __post_init__(self) -> None:
-        """Run nothing yet."""
-        self._next = {name: self.clock() + seconds for name, (seconds, _) in self.tasks.items()}
+        """Start nothing."""
+        start = self.deps.monotonic()
+        self._next = {name: start + seconds for name, (seconds, _) in self.tasks.items()}
         self._ended = threading.Event()
         self._logged: set[str] = set()
         self._lost: LeaseLost | None = None
         self._thread = threading.Thread(target=self._run, name="periodic", daemon=True)
 
     def poll(self) -> None:
-        """Raise LeaseLost once the lock is lost."""
+        """Raise LeaseLost if the lock is lost."""
         if self._lost is not None:
             raise self._lost
 
     def run_due(self) -> None:
-        """Run the tasks that are due.
-
-        None runs any more once the lock is lost: MODEL_DIR belongs to another process then.
-        """
+        """Run the tasks that are due; none after the lock is lost, as MODEL_DIR isn't ours then."""
         for name, (seconds, run) in self.tasks.items():
-            now = self.clock()
+            now = self.deps.monotonic()
             if self._lost is not None or now < self._next[name]:
                 continue
             self._next[name] = now + seconds
@@ -55,7 +52,7 @@ class Periodic:
                 message = f"{name} failed, will be tried again: {error}"
                 if message not in self._logged:
                     self._logged.add(message)
-                    self.log(message)
+                    self.deps.log(message)
 
     def __enter__(self) -> Periodic:
         self._thread.start()

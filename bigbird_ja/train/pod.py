@@ -1,18 +1,19 @@
-"""Join the processes of a pod, one per host, that train one run together.
+"""Processes of a pod, one per host, that train one run together.
 
-They stand on JAX's coordination service (`jax.distributed`), which process 0 serves: it brings them
-together, ends all where one dies (heartbeats), and its key-value store carries what they agree on.
-Process 0 is the writer: it holds the lease on MODEL_DIR and writes its files.
+They use JAX's coordination service (`jax.distributed`), which process 0 serves: it connects them,
+ends all if one dies (heartbeats), and has a key-value store for their agreements. Process 0 is the
+writer: it holds the lease on MODEL_DIR and writes its files.
 
-**One step for all.** A program of JAX's runs on all devices together, so a save by time or the last
-step must come at the same step everywhere. The writer names that step in the store, far enough
-ahead: every step sums over all devices, so no process has finished a step that the writer has not
-dispatched, and none dispatches more than `ahead` steps before it reads the store again. (JAX's
-`reached_preemption_sync_point` works once, for SIGTERM alone, and takes the signal's handler from
-us; saves by time, Ctrl-C and --max_train_minutes need the same.)
+**One step for all.** A JAX program runs on all devices together, so a save by time or a stop must
+come at the same step everywhere. The writer names that step in the store, far enough ahead: every
+step sums over all devices, so no process has finished a step that the writer has not dispatched,
+and none dispatches more than `ahead` steps before it reads the store again. (JAX's
+`reached_preemption_sync_point` works once, only for SIGTERM, and replaces our handler of that
+signal; saves by time, Ctrl-C and --max_train_minutes need the same.)
 
-**One end for all.** A process that fails leaves its reason in the store, and the others end with
-it. Where one is killed, JAX's client aborts the others: `signals.on_abort` makes status 76 of that.
+**One outcome for all.** A process that fails writes its reason to the store, and the others end
+with it. If one is killed, JAX's client aborts the others: `signals.on_abort` turns that into exit
+status 76.
 """
 
 import concurrent.futures
@@ -32,15 +33,16 @@ import numpy as np
 from bigbird_ja.process import errors
 from bigbird_ja.process.classify import summary_line
 from bigbird_ja.process.errors import BadInput, CommandError, Stalled
-from bigbird_ja.process.signals import on_abort
+from bigbird_ja.process.signals import StopRequest, on_abort
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.processes import NamedArrays, SingleProcess
 from bigbird_ja.train.threads import in_thread
 
-_NO_PROXY = "no_grpc_proxy"  # in lower case alone
-HEARTBEAT_SECONDS = 40  # a process that sends none for so long is dead
+_NO_PROXY = "no_grpc_proxy"  # only in lower case
+HEARTBEAT_SECONDS = 40  # timeout of the heartbeats
 _POLL_SECONDS = 0.2
-_FAREWELL_SECONDS = 10.0  # for the others to read why process 0 fails, before its store is gone
-_DAY_MS = 24 * 3600 * 1000  # of a wait that a failure ends
+_FINAL_STATUS_SECONDS = 10.0  # for the others to read why process 0 fails, before its store closes
+_DAY_MS = 24 * 3600 * 1000  # timeout of a wait that only a failure ends
 _GONE = (
     "another process of this pod is gone: it was killed, or its machine or network is: stopped; the"
     " last checkpoint is good: run the same command again on every host"
@@ -48,45 +50,50 @@ _GONE = (
 
 
 class Pod(SingleProcess):
-    """A process of several; see the module.
+    """One process of several; see the module.
 
     Args:
-        index, count: which process this is, and of how many.
-        host: its machine, for people.
-        stop: requests a stop of this process, given who requested it.
+        index: number of this process, from 0.
+        count: number of processes.
+        host: name of its machine, for messages.
+        stop: request to stop this process, which all share.
+        exit_process: ends this process when another one has failed.
     """
 
-    def __init__(self, index: int, count: int, host: str, stop: Callable[[str], None]) -> None:
+    def __init__(
+        self, index: int, count: int, host: str, stop: StopRequest, exit_process: ProcessExit
+    ) -> None:
         self.index, self.count, self.is_writer = index, count, index == 0
         self.name = f"process {index} on {host}"
-        self._stop = stop
-        self._client: Any = None  # of the store; None before it is there and after it is gone
+        self._stop, self._exit = stop, exit_process
+        exit_process.before(lambda error: self.fail(error.reason, str(error)))
+        self._client: Any = None  # of the store; None before it is connected and after it is lost
         self._is_over = False  # this process has failed or finished
         self._failure: CommandError | None = None  # its own, once it has failed
         self._news: CommandError | None = None  # another process's failure
-        self._waits = False  # a thread does, and will raise the news in the main thread
-        self._wanted: set[str] = set()  # "stop", "save": what the writer is to name a step for
-        self._agreed = (-1, False)  # the last step that was named, and whether all stop there
+        self._waits = False  # the main thread waits for others, and will raise the news
+        self._wanted: set[str] = set()  # "stop", "save": requests for a step that all share
+        self._agreed = (-1, False)  # the last step that the writer named, and whether all stop
         self._reach = -1  # the last step that this process may have dispatched
 
     def connect(
         self, address: str, platform: str, seconds: float, check: Callable[[], None]
     ) -> None:
-        """Join the processes, so that `jax.devices()` are those of all; before other uses of JAX.
+        """Connect the processes, so that `jax.devices()` has all devices; before JAX is used.
 
         Args:
             address: HOST:PORT at which process 0 serves.
             platform: "cpu", "cuda" or "tpu".
-            seconds: to wait for the others.
-            check: called meanwhile; raises what ends the wait.
+            seconds: maximum wait for the others.
+            check: polled meanwhile; raises to end the wait.
 
         Raises:
             BadInput: jax is too old, or the processes do not meet.
         """
         import jax
-        from jax._src.distributed import global_state  # no public name has the key-value store
+        from jax._src.distributed import global_state  # the store has no public name
 
-        if jax.__version_info__ < (0, 7):  # its `initialize` takes no such seconds
+        if jax.__version_info__ < (0, 7):  # its `initialize` has no heartbeat timeout
             raise BadInput(
                 f"several processes need jax 0.7 or newer, and this is {jax.__version__}: update"
                 " jax on every host"
@@ -103,7 +110,7 @@ class Pod(SingleProcess):
             if time.monotonic() > end:
                 raise never_met
 
-        on_abort(lambda: self.leave(never_met))
+        on_abort(lambda: self._exit(never_met))
         try:
             self._waiting(lambda: self._initialize(address, platform, seconds), check_time)
         except RuntimeError as error:
@@ -121,7 +128,7 @@ class Pod(SingleProcess):
 
         host, _, port = address.rpartition(":")
         is_local = host in ("localhost", "[::1]") or host.startswith("127.")
-        # gRPC would ask a proxy for the way to the next machine; JAX warns of the variable.
+        # gRPC would use a proxy even for the next machine; JAX warns of the variable.
         others = [os.environ.get(_NO_PROXY), host.strip("[]")]
         os.environ[_NO_PROXY] = ",".join(filter(None, others))
         logging.getLogger("jax._src.distributed").setLevel(logging.ERROR)
@@ -132,7 +139,7 @@ class Pod(SingleProcess):
             self.count,
             self.index,
             cluster_detection_method="deactivate",
-            initialization_timeout=int(seconds) + 3600,  # at its own JAX would abort
+            initialization_timeout=int(seconds) + 3600,  # JAX aborts at its own timeout
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
             coordinator_bind_address=f"{host if is_local else '[::]'}:{port}",
         )
@@ -144,7 +151,7 @@ class Pod(SingleProcess):
         self._waiting(lambda: self._client.wait_at_barrier(name, _DAY_MS))
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """See `SingleProcess.share`; the others get it from the store."""
+        """See `SingleProcess.share`; the others read the value from the store."""
         if not self.is_writer:
             return json.loads(self._get(f"share/{name}"))
         value = make()
@@ -172,9 +179,9 @@ class Pod(SingleProcess):
         return bytes(self._waiting(lambda: get(key, _DAY_MS), check))
 
     def _waiting(self, call: Callable[[], Any], check: Callable[[], None] = lambda: None) -> Any:
-        """Return the result of a call that waits for others.
+        """Return the result of a call that waits for other processes.
 
-        It is made in a thread of its own: here `check` and the news end the wait.
+        The call runs in a thread of its own; `check` and the news end the wait here.
         """
         self._waits = True
         future = in_thread("pod-wait", call)
@@ -231,15 +238,16 @@ class Pod(SingleProcess):
         is_first, self._is_over = not self._is_over, True
         if is_first and self._client is not None:
             self._failure = _end_of(self.name, reason, message)
-            self._farewell("pod/ended", json.dumps([self.name, reason, message]), _FAREWELL_SECONDS)
+            status = json.dumps([self.name, reason, message])
+            self._post_final_status("pod/ended", status, _FINAL_STATUS_SECONDS)
 
     def explain(self, error: BaseException) -> CommandError | None:
-        """See `SingleProcess.explain`; waits for the news where a sum over devices has failed."""
-        if "Gloo" in str(error):  # on CPUs the sum fails at once where one is gone
+        """See `SingleProcess.explain`; waits for the news if a sum over devices has failed."""
+        if "Gloo" in str(error):  # on CPUs the sum fails at once if a process is lost
             return self._news or Stalled(_GONE)
         if type(error).__name__ not in ("JaxRuntimeError", "XlaRuntimeError"):
             return None
-        end = time.monotonic() + HEARTBEAT_SECONDS + _FAREWELL_SECONDS
+        end = time.monotonic() + HEARTBEAT_SECONDS + _FINAL_STATUS_SECONDS
         self._waits = True
         while time.monotonic() < end and self._news is None and not self._is_over:
             time.sleep(_POLL_SECONDS)
@@ -249,29 +257,29 @@ class Pod(SingleProcess):
         """See `SingleProcess.finish`; the writer waits until all are done."""
         self.share("over", bool)
         self._is_over = True
-        self._farewell("over", "", 2 * HEARTBEAT_SECONDS)
-        # Else JAX's client prints a crash where process 0 exits before this one. Where another one
-        # is killed at this moment it never returns.
+        self._post_final_status("over", "", 2 * HEARTBEAT_SECONDS)
+        # Else JAX's client prints a crash if process 0 exits before this one. If another process is
+        # killed at this moment, the call never returns.
         leaving = in_thread("pod-leave", self._client.shutdown)
-        concurrent.futures.wait([leaving], _FAREWELL_SECONDS)
+        concurrent.futures.wait([leaving], _FINAL_STATUS_SECONDS)
 
     def detach(self) -> None:
         """Keep JAX from waiting for the other processes when this one exits."""
         if "jax" not in sys.modules:
-            return  # refused before it was needed
+            return  # refused before JAX was needed
         from jax._src.distributed import global_state
 
         kept = (global_state.client, global_state.service)
         global_state.client = global_state.service = None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))  # their destructors wait, too
 
-    def _farewell(self, folder: str, text: str, seconds: float) -> None:
-        """Leave a text for the others.
+    def _post_final_status(self, folder: str, text: str, seconds: float) -> None:
+        """Write a text to the store for the others.
 
-        The writer, whose end takes the store away, waits until all have left one there, or these
-        seconds are over.
+        The store closes with the writer, which therefore waits until all have written theirs, for
+        at most `seconds`.
         """
-        with contextlib.suppress(RuntimeError):  # the others may be gone by now
+        with contextlib.suppress(RuntimeError):  # the others may have exited
             self._client.key_value_set(f"{folder}/{self.index}", text)
             end = time.monotonic() + seconds
             while self.is_writer and time.monotonic() < end:
@@ -280,15 +288,18 @@ class Pod(SingleProcess):
                 time.sleep(_POLL_SECONDS / 4)
 
     def _listen(self) -> None:
-        """In a thread: hear requests to stop, and how other processes failed."""
-        client = self._client
+        """In a thread: exchange requests to stop, and read how other processes failed."""
+        client, is_stopping = self._client, False
         while not self._is_over:
+            if self._stop.is_set() and not is_stopping:
+                is_stopping = True
+                self.ask_to_stop(self._stop.name)
             try:
                 entries = dict(client.key_value_dir_get("pod/"))
-            except RuntimeError:  # the store is gone, and JAX's client will abort
+            except RuntimeError:  # the store is lost, and JAX's client will abort
                 return
             if "pod/stop" in entries:
-                self._stop(entries["pod/stop"])  # again and again, which changes nothing
+                self._stop.ask(entries["pod/stop"])  # repeatedly, which changes nothing
             for key, value in entries.items():
                 if key.startswith("pod/ended/"):
                     self._end(_end_of(*json.loads(value)))
@@ -296,23 +307,23 @@ class Pod(SingleProcess):
             time.sleep(_POLL_SECONDS)
 
     def _cut_off(self) -> None:
-        """End this process after the store has gone, which process 0 serves."""
+        """End this process after the store, which process 0 serves, is lost."""
         self._client = None
         self._end(Stalled(_GONE))
-        if self._failure is not None:  # a call to the store that is gone may never return
-            time.sleep(_FAREWELL_SECONDS)
-            self.leave(self._failure)
+        if self._failure is not None:  # a call to the lost store may never return
+            time.sleep(_FINAL_STATUS_SECONDS)
+            self._exit(self._failure)
 
     def _end(self, news: CommandError) -> None:
-        """End this process as another one has ended: where a thread waits in it, or here."""
+        """End this process with the news: in the main thread if it waits, else here."""
         if self._news is None and not self._is_over:
             self._news = news
             if not self._waits:
-                self.leave(news)
+                self._exit(news)
 
 
 def _end_of(name: str, reason: str, message: str) -> CommandError:
-    """Compose the end of this process where another one has failed."""
+    """Return the error with which this process ends after another one has failed."""
     if reason == "bug" or reason not in errors.STATUS_OF_REASON:
         return Stalled(f"{name} ended ({reason}: {message}): see its output")
     return errors.of_reason(reason, message if name in message else f"{name}: {message}")

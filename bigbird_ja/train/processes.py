@@ -1,4 +1,4 @@
-"""The processes that train one run together, as the loop sees them; here, a single one."""
+"""The loop's interface to the processes that train one run together, for a single process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.process.errors import CommandError
-from bigbird_ja.process.streams import leave
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,53 +15,54 @@ NamedArrays = Mapping[str, "np.ndarray"]
 
 
 class SingleProcess:
-    """Train in one process; what `train.pod` does in several."""
+    """A run in one process; `pod.Pod` has the same interface for several."""
 
     index, count, is_writer = 0, 1, True
-    # Ends this process at once, from any thread; called where another one failed.
-    leave: Callable[[CommandError], None] = staticmethod(leave)
 
     def barrier(self, name: str) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have called this."""
 
     def share(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return what the writer makes (as JSON), in every process."""
+        """Return the value that `make` returns in the writer (JSON), in every process."""
         return make()
 
     def collect(
         self, key: str, arrays: NamedArrays, poll: Callable[[], None]
     ) -> list[NamedArrays] | None:
-        """Return the arrays of all processes, in the writer; None in the others.
+        """Return the arrays of all processes in the writer, and None in the others.
 
-        `poll` is called meanwhile, and ends the wait if it raises.
+        `poll` is called meanwhile, and may raise to end the wait.
         """
         return [arrays]
 
     def next_limit(self, step: int, limit: int, ahead: int) -> int:
-        """Return the step up to which the engine may go now, `limit` at most.
+        """Return the step up to which the engine may go now, at most `limit`.
 
-        Called before each `advance`, which may dispatch `ahead` steps beyond the finished `step`.
+        To be called before each `advance`, which may dispatch `ahead` steps beyond the finished
+        `step`.
         """
         return limit
 
     def saves_at(self, step: int, last: int, is_time: bool) -> bool:
-        """Tell whether all processes save at `step`.
+        """Return whether all processes save at `step`.
 
-        By this process's clock it is time or is not (`is_time`); the save before was at step
-        `last`.
+        Args:
+            step: last finished step.
+            last: step of the save before.
+            is_time: whether a save is due by this process's clock.
         """
         return is_time
 
     def stops_at(self, step: int, is_requested: bool) -> bool:
-        """Tell whether training stops at `step`, where this process was requested to or not."""
+        """Return whether training stops at `step`; `is_requested` in this process."""
         return is_requested
 
     def fail(self, reason: str, message: str) -> None:
-        """Tell the others that this process ends badly."""
+        """Report to the others that this process fails."""
 
     def explain(self, error: BaseException) -> CommandError | None:
-        """Return the end of another process that an error of this one comes from, or None."""
+        """Return the failure of another process that caused an error of this one, or None."""
         return None
 
     def finish(self) -> None:
-        """Note that the run has ended well, in all processes."""
+        """Note that the run has finished in all processes."""

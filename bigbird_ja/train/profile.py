@@ -2,57 +2,77 @@
 
 import glob
 import os
+import re
 import resource
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.train.job import Job
+from bigbird_ja.train.record import Recorder
+from bigbird_ja.train.run_dir import RunDir
 
 _PROFILES = "plugins/profile"
+_MAX_PROFILE_BYTES = 1 << 30
+_MAX_PROFILED = 1000  # steps: a TPU's profile has some megabytes for each
+INPUT = "input"  # annotation of the pjrt engine: the host waits for the next batch
 
 
-@dataclass(eq=False)
+def read_profile_steps(text: str, total: int) -> range:
+    """Read the value of `--profile_steps`, such as "100-110", both steps included.
+
+    Raises:
+        BadInput: another form, or steps that the run does not have.
+    """
+    match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= first <= last <= total or last - first >= _MAX_PROFILED:
+        raise BadInput(
+            f"--profile_steps {text}: give the first and the last step, such as 100-110, from 1 to"
+            f" {total} (training.num_train_steps), and {_MAX_PROFILED:,} steps at most"
+        )
+    return range(first, last + 1)
+
+
 class Profile:
-    """Record a profile of some steps (`--profile_steps`) where TensorBoard and xprof look for it.
+    """Profile of some steps (`--profile_steps`) in MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb.
 
-    That is MODEL_DIR/plugins/profile/RUN/HOST.xplane.pb. The profilers write into a local folder;
-    the files are copied from there, so that MODEL_DIR may be on a bucket. What fails here is logged
-    and ends no run.
+    TensorBoard and xprof look for it there. The profilers write into a local folder; the files are
+    copied from there, so that MODEL_DIR may be on a bucket. A failure is logged and ends no run.
+
+    Args:
+        job: the run.
+        run_dir: MODEL_DIR; only the process that has locked it profiles.
+        step: the last finished step.
+        recorder: records the profile as an event.
     """
 
-    steps: range  # to profile; none: does nothing
-    step: int  # the last that is finished
-    engine: str  # its name, which decides whose profiler it is
-    model_dir: str
-    scratch: str | None  # an empty local folder; None: this process does not profile
-    log: Callable[[str], None]  # for what was written, and for failures
-    record: Callable[..., None]  # called with fields for events.jsonl
-
-    def __post_init__(self) -> None:
-        """Leave out the steps that are made already."""
-        self._steps = range(max(self.steps.start, self.step + 1), self.steps.stop)
-        self._local = os.path.join(self.scratch or "", "profile")
-        self._is_exact = self.engine == "pjrt"  # stops at any step
+    def __init__(self, job: Job, run_dir: RunDir, step: int, recorder: Recorder) -> None:
+        steps, self._step = job.profiled, step
+        self._steps = range(max(steps.start, step + 1), steps.stop)
+        self._run_dir, self._recorder, self._log = run_dir, recorder, job.deps.log
+        self._local = os.path.join(run_dir.scratch, "profile")
+        self._is_exact = job.engine.name == "pjrt"  # stops at any step
         self._stop: Callable[[], Any] | None = None
-        self._is_over = self.scratch is None or not self._steps
+        self._is_over = run_dir.lease is None or not self._steps
         self._begun = 0  # the first step of the profile
-        if self.steps and not self._steps:
-            self.log(f"--profile_steps: step {self.steps[-1]} is made already: nothing is profiled")
+        if steps and not self._steps:
+            self._log(f"--profile_steps: step {steps[-1]} is made already: nothing is profiled")
 
     def next_due(self, step: int) -> int:
-        """Return the step after which the profile begins or ends; one that is far, if none is."""
+        """Return the next step after which the profile begins or ends; a huge one without it."""
         ends = (self._steps.start - 1, self._steps.stop - 1) if self._steps else ()
         return next((end for end in ends if end > step), 1 << 62)
 
     def at(self, step: int) -> None:
-        """Begin or end the profile, where it is time after `step`; nothing else is under way.
+        """Begin or end the profile, if it is due after `step`; no step may be under way.
 
-        TPUEstimator stops between device loops only: those that have such a step are profiled, if
-        the next one is as long as the last.
+        TPUEstimator stops only between device loops: loops with such a step are profiled, if the
+        next one is as long as the last.
         """
-        ahead = 1 if self._is_exact else max(step - self.step, 1)
-        self.step = step
+        ahead = 1 if self._is_exact else max(step - self._step, 1)
+        self._step = step
         if self._stop is not None and step >= self._steps[-1]:
             self.close()
         elif not self._is_over and self._stop is None and step + ahead >= self._steps.start:
@@ -66,7 +86,7 @@ class Profile:
             self._stop = None
 
     def _begin(self) -> None:
-        self._begun = self.step + 1
+        self._begun = self._step + 1
         self._stop = (_jax_profiler if self._is_exact else _tensorflow_profiler)(self._local)
 
     def _write(self) -> None:
@@ -74,24 +94,50 @@ class Profile:
         self._stop()
         for path in glob.glob(f"{glob.escape(self._local)}/{_PROFILES}/*/*"):
             name = os.path.relpath(path, self._local)
-            target = storage.join(self.model_dir, name)
+            target = storage.join(self._run_dir.path, name)
             storage.make_directory(storage.directory_of(target))
             storage.upload(path, target)
             if name.endswith(".xplane.pb"):
-                steps, run = f"{self._begun}-{self.step}", os.path.dirname(name)
-                self.record(steps=steps, folder=run, memory_bytes=_peak_memory(self._is_exact))
-                self.log(f"profile of steps {steps}: {storage.join(self.model_dir, run)}")
+                steps, run = f"{self._begun}-{self._step}", os.path.dirname(name)
+                memory = _peak_memory(self._is_exact)
+                self._recorder.event("profiled", steps=steps, folder=run, memory_bytes=memory)
+                self._log(f"profile of steps {steps}: {storage.join(self._run_dir.path, run)}")
 
     def _try(self, act: Callable[[], None]) -> None:
         try:
             act()
         except Exception as failure:
             self._is_over, self._stop = True, None
-            self.log(f"no profile: {failure}")
+            self._log(f"no profile: {failure}")
+
+
+def input_wait_seconds(folder: str) -> float | None:
+    """Return the mean wait of the host for the next batch, by the newest profile in a folder.
+
+    Args:
+        folder: MODEL_DIR of a run under pjrt with `--profile_steps`.
+
+    Returns:
+        Seconds; None without a profile, or if it has no such waits.
+    """
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    names = sorted(name for name in storage.list_tree(folder) if name.endswith(".xplane.pb"))
+    if not names:
+        return None
+    data = storage.read_bytes(storage.join(folder, names[-1]), _MAX_PROFILE_BYTES)
+    waits = [
+        event.duration_ps / 1e12
+        for plane in xplane_pb2.XSpace.FromString(data).planes
+        for line in plane.lines
+        for event in line.events
+        if plane.event_metadata[event.metadata_id].name == INPUT
+    ]
+    return sum(waits) / len(waits) if waits else None
 
 
 def _jax_profiler(folder: str) -> Callable[[], Any]:
-    """Begin; returns what ends it. Calls of Python functions are left out: they would be most."""
+    """Start a profile, without calls of Python functions, and return the function to stop it."""
     import jax
 
     options: dict[str, Any] = {}
@@ -103,7 +149,7 @@ def _jax_profiler(folder: str) -> Callable[[], Any]:
 
 
 def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
-    """Begin; returns what ends it."""
+    """Start a profile, and return the function to stop it."""
     import tensorflow as tf
 
     tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions())
@@ -111,10 +157,9 @@ def _tensorflow_profiler(folder: str) -> Callable[[], Any]:
 
 
 def _peak_memory(on_jax: bool) -> int:
-    """Return the most bytes in use so far: of JAX's first device, or of this process on a host.
+    """Return the peak memory in bytes of JAX's first device, else of this process on the host.
 
-    Under TPUEstimator JAX is not used: it would look for devices of its own, and take or await a
-    TPU that TensorFlow holds.
+    Under TPUEstimator JAX is not asked: it would claim a TPU that TensorFlow holds.
     """
     if on_jax:
         import jax

@@ -7,41 +7,43 @@ from typing import TextIO
 
 from bigbird_ja.process.console import LiveLine, human_count, human_time
 
-# Seconds between two lines in a log; on a terminal they overwrite each other.
+# Minimum of seconds between two lines in a log; on a terminal they overwrite each other.
 _LOG_INTERVAL = 2.0
-_SHORTEST = 1.0  # seconds that a rate is taken over
+_SHORTEST = 1.0  # minimum of seconds for the measurement of a rate
 # Weight of the newest measurement in the smoothed seconds per step, from which the ETA follows.
 _NEWEST = 0.2
 
 
 @dataclass
 class TrainProgress:
-    """Measure the rate and print the progress line.
+    """Rate of training, and the progress line.
 
-    The engine finishes one or many steps at once, and some that were under way while the host was
-    busy follow each other at once then. So a rate is taken over a second at least; steps that are
-    logged sooner have the one before.
+    The engine finishes one or many steps at once, and steps that were under way while the host was
+    busy finish almost together. So a rate is measured over at least a second; steps that are logged
+    sooner have the previous rate.
 
     Attributes:
-        tokens_per_step: without padding (by the data set's density).
-        flops_per_core_step: what the model needs on one core, for the MFU.
-        peak_flops: of one core; None: no MFU.
-        seconds_before: of training before this process, for the total that is shown.
-        stream: standard error by default.
-        clock: seconds, monotonic.
+        num_train_steps: total number of steps.
+        tokens_per_step: tokens without padding (by the data set's density).
+        flops_per_core_step: FLOPs that the model needs on one core, for the MFU.
+        peak_flops: peak FLOP/s of one core; None if unknown (no MFU).
+        step: the last finished step.
+        seconds_before: seconds of training before this process.
+        stream: output; standard error by default.
+        clock: monotonic clock, seconds.
     """
 
     num_train_steps: int
     tokens_per_step: float
     flops_per_core_step: float
     peak_flops: float | None
-    step: int  # the last finished one
+    step: int
     seconds_before: float
     stream: TextIO | None = None
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        """Begin to count."""
+        """Start the measurement."""
         self._live = LiveLine(self.stream)
         self._last_line = -1e9
         self.begin()
@@ -51,8 +53,8 @@ class TrainProgress:
         return self.seconds_before + self.clock() - self._start
 
     def begin(self) -> None:
-        """Begin to count: what came before (imports, building the graph) is no training."""
-        self._start = self._seconds = self.clock()  # `_seconds`: of `step`, as far as they count
+        """Start the measurement: time before (imports, building the graph) is no training."""
+        self._start = self._seconds = self.clock()  # `_seconds`: when `step` finished
         self._left_out = 0.0  # seconds of the clock that are no part of the rate
         self._measured = self.step, self._seconds
         self._each: list[float] = []  # seconds per step, of the first two measurements
@@ -72,7 +74,7 @@ class TrainProgress:
         if steps and (seconds >= _SHORTEST or not self._each):
             self._measured = self.step, self._seconds
             each = max(seconds, 1e-9) / steps
-            # The first one has the start of the input in it: the second one forgets it.
+            # The first measurement includes the start of the input: the second one drops it.
             before = self._each[-1] if len(self._each) > 1 else each
             self._each = [*self._each[:1], before + _NEWEST * (each - before)]
             self._rate = self.tokens_per_step / each
@@ -85,17 +87,17 @@ class TrainProgress:
         return max(self.num_train_steps - step, 0) * self._each[-1]
 
     def mfu(self, tokens_per_second: float) -> float | None:
-        """Compute the model FLOPs utilisation of a core, 0 to 1; None without a known peak."""
+        """Compute the model FLOPs utilization of a core, 0 to 1; None without a known peak."""
         if not self.peak_flops:
             return None
         steps_per_second = tokens_per_second / self.tokens_per_step
         return steps_per_second * self.flops_per_core_step / self.peak_flops
 
     def line(self, metrics: Mapping[str, float]) -> str:
-        """Compose the line for one logged step; what matters most, first: terminals cut its end.
+        """Return the line for one logged step, most important first, as terminals cut its end.
 
         Args:
-            metrics: keys as in `metrics.jsonl`.
+            metrics: metrics with the keys of `metrics.jsonl`.
         """
         step, total = int(metrics["step"]), self.num_train_steps
         rate, eta = metrics["tokens_per_second"], self.eta_seconds(step)
@@ -113,7 +115,7 @@ class TrainProgress:
         return "  ".join(filter(None, parts))
 
     def show(self, metrics: Mapping[str, float], force: bool = False) -> None:
-        """Print the line where one is due."""
+        """Print the line if one is due."""
         now = self.clock()
         if force or self._live.is_terminal or now - self._last_line >= _LOG_INTERVAL:
             self._last_line = now

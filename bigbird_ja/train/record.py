@@ -1,4 +1,4 @@
-"""Record everything that a run logs about itself while it trains."""
+"""The record of a run while it trains: log files, progress line, TensorBoard."""
 
 import contextlib
 import importlib.metadata
@@ -7,13 +7,14 @@ import platform
 from typing import Any
 
 from bigbird_ja import __version__, evaluation, storage
-from bigbird_ja.model.params import model_flops
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.process import workers
 from bigbird_ja.process.console import printable
 from bigbird_ja.process.errors import CommandError
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.run.model import CONTINUED
+from bigbird_ja.run.records import Evaluation
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import changes, config_fingerprint, flatten
@@ -28,27 +29,34 @@ _PACKAGES = ("tensorflow", "tensorflow-cpu", "jax", "jaxlib", "libtpu", "numpy",
 
 
 class Recorder:
-    """Write progress line, metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard.
+    """Writer of metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, TensorBoard's files.
 
     In a process of a pod that does not write, it only keeps step and loss, for the results.
 
     Args:
-        job: the run.
-        run_dir: MODEL_DIR.
-        resumption: where training continues.
-        scratch: local directory, for TensorBoard's file while MODEL_DIR is on a bucket.
+        job: run to record.
+        run_dir: MODEL_DIR, locked by the process that writes.
+        resumption: the point at which training continues.
+
+    Attributes:
+        step: the last finished step.
+        loss: loss of the last logged step.
+        evaluations: evaluations up to the step at which training continues.
+        has_engine: whether the engine has accepted the run.
     """
 
-    def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption, scratch: str) -> None:
-        self._job, self._deps, self._scratch = job, job.deps, scratch
-        self._run_dir, self._resumption, self._dir = run_dir, resumption, job.model_dir
+    def __init__(self, job: Job, run_dir: RunDir, resumption: Resumption) -> None:
+        self._job, self._deps = job, job.deps
+        self._run_dir, self._resumption, self._dir = run_dir, resumption, run_dir.path
         self._writes = job.pod.is_writer
         self.step = resumption.step
         self.loss: float | None = None
+        self.has_engine = False
+        self.evaluations: list[Evaluation] = []
         if self._writes:
             path = storage.join(self._dir, run_log.METRICS)
             self._metrics = run_log.MetricsLog(path, self.step)
-            run_log.drop_evaluations(self._dir, self.step)
+            self.evaluations = run_log.keep_evaluations(self._dir, self.step)
             self.loss = (self._metrics.last or {}).get("loss")
         self._heartbeat = run_log.Heartbeat(
             self._dir,
@@ -74,10 +82,10 @@ class Recorder:
     # The start.
 
     def started(self, init_from: dict[str, Any] | None) -> None:
-        """Write settings and tokenizer, the start in events.jsonl, the first heartbeat.
+        """Write settings, tokenizer, the event of the start and the first heartbeat.
 
         Args:
-            init_from: the record of `--init_from`, of a new run that has one.
+            init_from: record of `--init_from`, if this is a new run with it.
         """
         if not self._writes:
             return
@@ -88,9 +96,9 @@ class Recorder:
             self._record_other_settings(run_dir.settings)
         tokenizer = storage.join(job.data_dir, "tokenizer.model")
         run_dir.write_settings(job.config, job.manifest, tokenizer)
-        # A resume may change these: results are equal to rounding then, and not bit for bit.
+        # A resume may change these: then results are equal only up to rounding.
         start = {"engine": engine.name, "replicas": engine.replicas, "processes": engine.processes}
-        if "cpu" in engine.device.lower():  # its sums are split among the cores
+        if "cpu" in engine.device.lower():  # sums are split among its cores
             start["cores"] = workers.available_cores()
         self.event(
             "started" if resumption.checkpoint is None else "resumed",
@@ -118,7 +126,7 @@ class Recorder:
         self.heartbeat(write=True, state="starting")
 
     def _record_other_settings(self, before: tuple[Config, Data]) -> None:
-        """Log and record with what other settings the run continues; before they are written."""
+        """Log and record the settings that differ from the run's, before they are written."""
         config, data = self._job.config, self._job.manifest
         if changed := changes(before, (config, data)):
             named = ", ".join(f"{key}: {old} -> {new}" for key, (old, new) in changed.items())
@@ -130,11 +138,12 @@ class Recorder:
                 now=config_fingerprint(config, data),
             )
 
-    def open_board(self) -> None:
-        """Open TensorBoard's file; this is what needs TensorFlow."""
+    def engine_begun(self) -> None:
+        """Note that the engine has accepted the run; open TensorBoard's file and W&B's run."""
+        self.has_engine = True
         if not self._writes:
             return
-        self._board = EventWriter(self._dir, self._scratch, self.step, self._deps.clock)
+        self._board = EventWriter(self._dir, self._run_dir.scratch, self.step, self._deps.clock)
         if self._job.wandb:
             name = storage.base_name(self._dir)
             settings = flatten(self._job.config, self._job.manifest)
@@ -157,7 +166,7 @@ class Recorder:
             self._run_dir.events.append(event, self._deps.clock, **fields)
 
     def heartbeat(self, write: bool = False, **fields: Any) -> None:
-        """Change what heartbeat.json will hold at its next write, or write it now."""
+        """Change fields of heartbeat.json, and write it if `write`."""
         self._heartbeat.update(**fields)
         if write and self._writes:
             self._heartbeat.write()
@@ -209,13 +218,24 @@ class Recorder:
             self._deps.log(f"  {filled} {e['probability']:.1%}")
         self.progress.leave_out()
 
+    def saved(self, step: int, seconds: float) -> None:
+        """Record that the checkpoint of a step is complete; called in the thread that saves."""
+        self.heartbeat(state="training")
+        self.event("saved", global_step=step, seconds=round(seconds, 3))
+        self.sync()
+
+    def beat(self) -> None:
+        """Write heartbeat.json, unless another process has taken MODEL_DIR over."""
+        self._run_dir.check_lock()
+        self.heartbeat(write=True)
+
     def sync_metrics(self) -> None:
-        """Bring metrics.jsonl on a bucket up to date."""
+        """Upload metrics.jsonl, if MODEL_DIR is on a bucket."""
         if self._writes:
             self._metrics.sync()
 
     def sync(self) -> None:
-        """Bring metrics and TensorBoard's file up to date: with each save, and at the end."""
+        """Upload metrics and TensorBoard's file, with each save and at the end."""
         self.sync_metrics()
         if self._board is not None:
             self._board.sync()
@@ -223,16 +243,16 @@ class Recorder:
     # Totals, and the end.
 
     def _tokens_seen(self) -> int:
-        """Count tokens trained on so far, without padding (by the data set's density)."""
+        """Return the tokens trained on so far, without padding (by the data set's density)."""
         tokens_per_step = self.progress.tokens_per_step
         before = self._resumption.checkpoint
         if before is None or before.meta.step == self._resumption.next_batch:
             return round(self.step * tokens_per_step)
         new = (self.step - before.meta.step) * tokens_per_step
-        return before.meta.tokens_seen + round(new)  # steps before were of another size
+        return before.meta.tokens_seen + round(new)  # earlier steps had another batch size
 
-    def sidecar(self) -> Meta:
-        """Make the sidecar of a checkpoint of this step."""
+    def checkpoint_metadata(self) -> Meta:
+        """Return the metadata of a checkpoint of this step, without its files."""
         manifest, config = self._job.manifest, self._job.config
         return Meta(
             step=self.step,
@@ -248,7 +268,7 @@ class Recorder:
         )
 
     def results(self, reason: str) -> dict[str, Any]:
-        """Return the run's totals so far, as in `--json`, with the reason of its end."""
+        """Return the run's totals so far, as in `--json`, with the exit reason."""
         return {
             "global_step": self.step,
             "loss": self.loss,
@@ -260,7 +280,7 @@ class Recorder:
         }
 
     def close(self) -> None:
-        """End the progress line and TensorBoard's file. Never raises: it would hide the cause."""
+        """Close the progress line and TensorBoard's file. Never raises, to not hide an error."""
         self.progress.close()
         if self._wandb is not None:
             self._wandb.close()
@@ -271,13 +291,13 @@ class Recorder:
                 self._deps.log(f"TensorBoard's file could not be completed: {failure}")
 
     def ended(self, reason: str, error: BaseException | None) -> None:
-        """Record why the run ended. Never raises: that would hide the reason.
+        """Record the exit reason. Never raises, to not hide it.
 
-        A process that lost the lock writes nothing: MODEL_DIR belongs to another.
+        A process that lost the lock writes nothing, as MODEL_DIR belongs to another one.
         """
         if isinstance(error, LeaseLost):
             return
-        # The words of an exception that nothing here has composed may quote anything.
+        # The text of an exception from a library may quote anything.
         words = str(error) if isinstance(error, CommandError) else type(error).__name__
         fields = {"message": " ".join(words.split())} if error else {}
         name = reason if reason in ("finished", "interrupted") else "failed"
@@ -296,7 +316,7 @@ class Recorder:
 
 
 def package_versions() -> dict[str, str]:
-    """Find the versions of installed packages that have a part in a run."""
+    """Return the versions of installed packages that a run uses."""
     versions = {}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

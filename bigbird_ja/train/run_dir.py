@@ -1,16 +1,16 @@
-"""Open MODEL_DIR once, check it before anything is written, lock it while a run writes to it.
+"""MODEL_DIR of a run: checked before anything is written, locked while the run writes to it.
 
-A run that continues may differ from how it began: in length, and by `--set` in settings.
-The optimiser's state is kept. Where the batch size changes, the order of the data is cut into
-batches of the new size: the next batch begins at the first multiple of that size behind every
-record that was seen, so none is seen twice and less than one batch is left out.
+A run may continue with another length, and by `--set` with other settings. The optimizer's state is
+kept. If the batch size changes, the order of the data is cut into batches of the new size: the next
+batch begins at the first multiple of that size after every record that was seen, so none is seen
+twice and less than one batch is skipped.
 """
 
 import contextlib
 import os
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from bigbird_ja import storage
@@ -32,9 +32,9 @@ from bigbird_ja.train.job import Dependencies, Resumption
 
 LOCK = "lock.json"
 _CHECKPOINT = re.compile(rf"(damaged-(\d+-)?)?model\.ckpt-\d+\..*|{STATE}")
-_VISIBLE_SECONDS = 15.0  # until a file that one host writes is seen by the others, on a shared disk
+_VISIBLE_SECONDS = 15.0  # maximum until a file of one host is visible to the others, on a disk
 _POLL_SECONDS = 0.5
-# Files that change all the time.
+# Files that change while a run trains.
 _LOGS = (STATE, run_log.EVENTS, run_log.HEARTBEAT, run_log.METRICS, run_log.EVAL)
 _KIND = "run"
 _ADVICE = (
@@ -44,30 +44,40 @@ _ADVICE = (
 
 
 class RunDir:
-    """MODEL_DIR as it was when it was opened.
+    """MODEL_DIR: its files, ownership manifest, lock, scratch folder and checkpoints.
+
+    Its folder is listed once, and its manifest read once, when it is opened. Every file of a
+    checkpoint is in the manifest before it appears, so both are read again only if the manifest has
+    changed by the time that the folder is locked.
 
     Args:
         path: MODEL_DIR, on disk or gs://.
-        overwrite: reads only the names of its files: the run in it is not continued.
+        overwrite: whether the run in it is moved aside, not continued.
 
     Attributes:
-        files: what it holds, by name.
-        settings: config and data of the run in it; None where there is no run.
-        events: of that run; read once the folder is locked, since a supervisor may add some.
+        files: size and version of its files, by name.
+        settings: config and data of the run in it; None without a run.
+        events: events of that run; read once the folder is locked, since a supervisor may add some.
+        lease: the lock; None before it is held, and in a process of a pod that does not write.
+        scratch: empty local folder, once the folder is locked or joined.
+        checkpoints: likewise.
 
     Raises:
-        BadInput: it cannot be a folder, holds what `pretrain` did not make, or its settings cannot
-            be read.
+        BadInput: The path cannot be a folder, it holds what `pretrain` did not make, or its
+            settings cannot be read.
     """
 
     def __init__(self, path: str, overwrite: bool = False) -> None:
         outputs.check_folder_place(path, "--model_dir")
         self.path, self.files, self._overwrite = path, storage.list_stats(path), overwrite
-        self._owned = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
+        # The ownership manifest; None if there is none yet.
+        self.manifest = outputs.check_folder(path, "--model_dir", _KIND, _ADVICE)
         self.settings: tuple[Config, Data] | None = None
         if not overwrite and CONFIG in self.files and self.has_work:
             self.settings = read_config(self.join(CONFIG))
         self.events = run_log.EventLog(path)
+        self.lease: Lease | None = None
+        self.scratch = ""
 
     def join(self, name: str) -> str:
         """Return the path of a file in MODEL_DIR."""
@@ -75,17 +85,17 @@ class RunDir:
 
     @property
     def has_work(self) -> bool:
-        """Tell whether a checkpoint, good or not, or a logged step is there."""
+        """Whether it has a checkpoint, good or damaged, or a logged step."""
         metrics = self.files.get(run_log.METRICS)
         return self._has_checkpoints() or bool(metrics and metrics.size)
 
     @property
     def is_continued(self) -> bool:
-        """Tell whether the run in it is to be continued from a checkpoint."""
+        """Whether the run in it is to be continued from a checkpoint."""
         return self._has_checkpoints() and not self._overwrite
 
     def _has_checkpoints(self) -> bool:
-        """Tell whether a checkpoint, good or not, is or was there."""
+        """Return whether it has or had a checkpoint, good or damaged."""
         return any(_CHECKPOINT.fullmatch(name) for name in self.files)
 
     def last_start(self) -> EventRecord | None:
@@ -94,22 +104,22 @@ class RunDir:
         return starts[-1] if starts else None
 
     def is_recorded_as_finished(self) -> bool:
-        """Tell whether the end `finished` followed the last start of a run."""
+        """Return whether the event `finished` followed the last start of a run."""
         known = ("started", "resumed", "finished", "failed", "interrupted")
         return [e["event"] for e in self.events.records if e["event"] in known][-1:] == ["finished"]
 
     # Checks, before anything is written.
 
     def check_settings(self, config: Config, data: Data, stated: Collection[str] = ()) -> None:
-        """Refuse settings other than those of the run that is there.
+        """Check settings against those of the run that is there.
 
         Args:
-            config: to continue with.
-            data: to continue with.
-            stated: keys that the command line sets: of these, settings of `training` may differ.
+            config: config to continue with.
+            data: data to continue with.
+            stated: keys set on the command line; settings of `training` among them may differ.
 
         Raises:
-            BadInput: names each setting that differs, and the flag that would change it.
+            BadInput: Settings differ; the message names them, and the flags that change them.
         """
         different = changes(self.settings, (config, data)) if self.settings else {}
         is_change = {key: change_of(key) == "logged" for key in different}
@@ -127,19 +137,18 @@ class RunDir:
             " --overwrite to move that run aside"
         )
 
-    def find_resumption(self, store: CheckpointStore, config: Config, data: Manifest) -> Resumption:
-        """Find the newest good checkpoint, checked against config and data; with the lock held.
+    def find_resumption(self, config: Config, data: Manifest) -> Resumption:
+        """Return the newest good checkpoint, checked against config and data; needs the lock.
 
         Args:
-            store: of MODEL_DIR.
-            config: to continue with; `check_settings` allowed it.
-            data: likewise.
+            config: config to continue with; `check_settings` allowed it.
+            data: data set to continue with.
 
         Raises:
-            BadInput: it belongs to another config or data set.
-            StorageError: checkpoints exist and none is good.
+            BadInput: The checkpoint belongs to another config or data set.
+            StorageError: Checkpoints exist and none is good.
         """
-        checkpoint = store.latest_good()
+        checkpoint = self.checkpoints.latest_good(self.files)
         interruptions = run_log.unfinished_starts(self.events.records)
         if checkpoint is None:
             return Resumption(None, interruptions)
@@ -157,15 +166,49 @@ class RunDir:
             checkpoint, max(interruptions, meta.interruptions), next_batch(meta, config)
         )
 
-    def check_is_of(self, owner: str, deps: Dependencies) -> None:
-        """Refuse, in a process of a pod that does not write, another folder than the writer's.
+    # The lock.
 
-        Args:
-            owner: of the writer's lock.
-            deps: of the job.
+    @contextlib.contextmanager
+    def locked(self, deps: Dependencies) -> Iterator[None]:
+        """Create MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
+
+        On a local disk the scratch folder is inside MODEL_DIR, so that checkpoints are moved and
+        not copied.
 
         Raises:
-            BadInput: it is another folder, where that lock is not seen.
+            BadInput: A trainer is at work there, the run cannot be moved aside, or its events
+                cannot be read.
+        """
+        if self._overwrite and self.has_work:
+            with self._held(deps):
+                moved = self._move_aside()
+            deps.log(f"{self.path}: the run that was there is now {moved}")
+        parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
+        with outputs.new_folder(self.path):
+            is_new = self.manifest is None
+            self.manifest = self.manifest or Owned.create(self.path, _KIND)
+            with self._held(deps) as lease:
+                if not is_new and not self.manifest.is_current():  # another one has trained here
+                    self.files = storage.list_stats(self.path)
+                self.events.read()
+                self.manifest.note(dict.fromkeys(_LOGS))
+                with scratch_directory(*parent) as self.scratch:
+                    self.checkpoints = CheckpointStore(
+                        self.path, self.scratch, self._report(deps), deps.mark, self.manifest
+                    )
+                    self.lease = lease
+                    yield
+
+    @contextlib.contextmanager
+    def joined(self, owner: str, deps: Dependencies) -> Iterator[None]:
+        """Take part, in a process of a pod that does not write, in what the writer has locked.
+
+        Args:
+            owner: id of the lock's holder.
+            deps: clocks and log.
+
+        Raises:
+            BadInput: The writer's lock is not seen here: this is another folder.
         """
         end = deps.clock() + _VISIBLE_SECONDS
         while (holder := holder_of(self.join(LOCK))) is None or holder.id != owner:
@@ -175,50 +218,44 @@ class RunDir:
                     " --model_dir on gs://, or on a disk that all hosts share"
                 )
             time.sleep(_POLL_SECONDS)
+        with scratch_directory() as self.scratch:
+            self.checkpoints = CheckpointStore(self.path, self.scratch, mark=deps.mark)
+            yield
 
-    # Writing.
-
-    @contextlib.contextmanager
-    def locked(self, deps: Dependencies) -> Iterator[tuple[Lease, str]]:
-        """Make MODEL_DIR and hold its lock; with `overwrite` move the run in it aside first.
-
-        Yields:
-            The lock, and an empty scratch folder: on the disk of MODEL_DIR, where that is local, so
-            that checkpoints are moved and not copied.
+    def check_lock(self) -> None:
+        """Check that this process still holds the lock.
 
         Raises:
-            BadInput: a trainer is at work there, the run cannot be moved aside, or its events
-                cannot be read.
+            LeaseLost: MODEL_DIR belongs to another process.
         """
-        if self._overwrite and self.has_work:
-            with self._lease(deps):
-                moved = self._move_aside()
-            deps.log(f"{self.path}: the run that was there is now {moved}")
-        parent = () if storage.is_remote(self.path) else (self.path, ".scratch-")
-        with outputs.new_folder(self.path):
-            self._owned = self._owned or Owned.create(self.path, _KIND)
-            with self._lease(deps) as lease:
-                self.events.read()
-                self.owned.note(dict.fromkeys(_LOGS))
-                with scratch_directory(*parent) as scratch:
-                    yield lease, scratch
+        if self.lease is not None:
+            self.lease.check()
 
     @property
     def owned(self) -> Owned:
-        """Return the mark of MODEL_DIR, once it is locked."""
-        assert self._owned is not None
-        return self._owned
+        """The ownership manifest, once MODEL_DIR is locked."""
+        assert self.manifest is not None
+        return self.manifest
 
-    def _lease(self, deps: Dependencies) -> contextlib.AbstractContextManager[Lease]:
+    def _held(self, deps: Dependencies) -> contextlib.AbstractContextManager[Lease]:
         """Hold the lock."""
         busy = f"{self.path}: {{owner}} is training here: stop it first, or use another --model_dir"
         return held(Lease(self.join(LOCK), busy, deps.log, clock=deps.monotonic))
 
+    def _report(self, deps: Dependencies) -> Callable[[str, int, str], None]:
+        """Return a function that logs and records what becomes of unusable checkpoints."""
+
+        def report(event: str, step: int, text: str) -> None:
+            deps.log(text)
+            self.events.append(event, deps.clock, global_step=step, message=text)
+
+        return report
+
     def _move_aside(self) -> str:
-        """Rename MODEL_DIR, with the lock held; returns the new name.
+        """Rename MODEL_DIR, with the lock held, and return the new name.
 
         Raises:
-            BadInput: it cannot be renamed.
+            BadInput: It cannot be renamed.
         """
         if storage.is_remote(self.path):
             moved = storage.free_name(self.path)
@@ -229,10 +266,10 @@ class RunDir:
                     for name in names
                 ]
             )
-            self.files, self._owned = {}, None
+            self.files, self.manifest = {}, None
             return moved
         advice = "choose another --model_dir, or move it yourself"
-        path = os.path.realpath(self.path)  # of a link the target moves, and is made anew
+        path = os.path.realpath(self.path)  # the target of a link is renamed, and created again
         if os.path.ismount(path) or os.path.commonpath([path, os.getcwd()]) == path:
             raise BadInput(
                 f"{self.path}: it cannot be renamed while it is the working directory or holds it,"
@@ -241,18 +278,18 @@ class RunDir:
         moved = storage.free_name(path)
         os.rename(path, moved)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(moved, LOCK))  # ours: the old run is not trained any more
+            os.unlink(os.path.join(moved, LOCK))  # our own: nobody trains the old run
         os.mkdir(path)
-        self.files, self._owned = {}, None
+        self.files, self.manifest = {}, None
         return moved
 
     def write_settings(self, config: Config, data: Data, tokenizer: str) -> None:
-        """Write the resolved config, where it is another than before, and the tokenizer.
+        """Write the resolved config, if it has changed, and the tokenizer.
 
         Args:
-            config: of the run.
-            data: of the run.
-            tokenizer: the data set's file.
+            config: config of the run.
+            data: data of the run.
+            tokenizer: path of the data set's tokenizer.
         """
         before = flatten(*self.settings) if self.settings else {}
         if flatten(config, data) != before:
@@ -268,5 +305,5 @@ class RunDir:
 
 
 def next_batch(meta: Meta, config: Config) -> int:
-    """Compute the batch of the data's order with which a checkpoint continues."""
+    """Return the position in the data's order, in batches, at which a checkpoint continues."""
     return -(-meta.next_batch * meta.global_batch_size // config.training.global_batch_size)

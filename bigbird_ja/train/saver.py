@@ -15,9 +15,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bigbird_ja.run.checkpoints import SUFFIXES, CheckpointStore, Meta
-from bigbird_ja.run.model import write_variables
+from bigbird_ja.run.checkpoints import SUFFIXES, Meta
+from bigbird_ja.run.variables import write_variables
 from bigbird_ja.train.job import Job
+from bigbird_ja.train.record import Recorder
+from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.threads import in_thread
 
 if TYPE_CHECKING:
@@ -29,19 +31,17 @@ _NEVER = 1 << 62  # a step that is not reached
 
 @dataclass(eq=False)
 class CheckpointSaver:
-    """Save by minutes against preemption and by steps for keeps, one checkpoint at a time.
+    """Saves by minutes, against preemption, and by steps, for keeps; one checkpoint at a time.
+
+    In a process of a pod that does not write it only takes part in the snapshots.
 
     Attributes:
-        step: the last step that was saved, or where training starts.
+        step: the last step that was saved, or the first step of training.
     """
 
     job: Job
-    # Of MODEL_DIR; without its mark in a process of a pod that does not write and only takes part
-    # in the snapshot.
-    store: CheckpointStore
-    scratch: str  # local, on the disk of MODEL_DIR if that is local: files are moved, not copied
-    may_publish: Callable[[], None]  # raises where this process may no longer write (lost lock)
-    on_saved: Callable[[int, float], None]  # called with the step and the seconds in the background
+    run_dir: RunDir  # locked in the process that writes
+    recorder: Recorder
 
     def __post_init__(self) -> None:
         """Count from step 0 on."""
@@ -54,7 +54,7 @@ class CheckpointSaver:
         self.step, self._time = step, self._deps.monotonic()
 
     def is_due(self, step: int) -> bool:
-        """Tell whether to save now; the first step at or after a multiple meets the step policy."""
+        """Return whether to save now; the first step at or after a multiple is due."""
         if step <= self.step:
             return False
         if self.next_due(self.step) <= step:
@@ -72,14 +72,14 @@ class CheckpointSaver:
         """Take a snapshot now and save it in the background.
 
         Args:
-            meta: the sidecar; the files are added.
-            snapshot: copies the state, called before this returns; what it returns gives all
-                variables by name, and is called in the thread that saves.
+            meta: metadata of the checkpoint; its files are added.
+            snapshot: copies the state, before this returns. Its result is called in the thread
+                that saves, and returns all variables by name.
         """
         self.begin(meta.step)
         self.wait()
         fetch = snapshot()
-        if self.store.owned is not None:
+        if self.run_dir.lease is not None:
             self._saving = in_thread("checkpoint", lambda: self._run(meta, fetch))
 
     def give_time(self, seconds: float) -> None:
@@ -101,14 +101,15 @@ class CheckpointSaver:
                 self._saving = None
 
     def _run(self, meta: Meta, fetch: Snapshot) -> None:
-        start, config = self._deps.monotonic(), self._config
-        prefix = os.path.join(self.scratch, f"model.ckpt-{meta.step}")
+        start, config, run_dir = self._deps.monotonic(), self._config, self.run_dir
+        prefix = os.path.join(run_dir.scratch, f"model.ckpt-{meta.step}")
         try:
             self._deps.mark("save")
             write_variables(prefix, fetch())
-            self.may_publish()
-            self.store.publish(prefix, meta, config.keep_last, config.keep_every_steps)
-            self.on_saved(meta.step, self._deps.monotonic() - start)
+            run_dir.check_lock()
+            self.job.guard.check()
+            run_dir.checkpoints.publish(prefix, meta, config.keep_last, config.keep_every_steps)
+            self.recorder.saved(meta.step, self._deps.monotonic() - start)
         except BaseException:
             for suffix in SUFFIXES:
                 with contextlib.suppress(OSError):

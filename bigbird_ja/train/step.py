@@ -1,8 +1,9 @@
-"""Compute one optimizer step, as a pure function: what trains, `preflight` compiles and tests run.
+"""One optimizer step, as a pure function, for training, `preflight` and tests.
 
 It runs in TPUEstimator's graphs, eagerly, and under `tf.function(jit_compile=True)`.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -47,43 +48,46 @@ def train_step(
     prediction, that loss's mean over the sequences.
 
     Args:
-        config: of the run.
-        data: of its data set.
-        params: float32, as `parameter_specs` lists them.
-        slots: the optimiser's state, by name as `slot_parameters` lists it; zeros at first.
-        global_step: integer scalar, steps made so far; keys dropout and the learning rate.
+        config: config of the run.
+        data: data of the run.
+        params: parameters of `parameter_specs`, float32 by name.
+        slots: slots of `slot_parameters`, float32 by name; zeros at first.
+        global_step: integer scalar, steps made so far; determines dropout and the learning rate.
         batch: this replica's part: input_ids, segment_ids, (document_ids,) int32 [b, S];
             masked_lm_positions, _ids int32 and _weights float32 [b, P]; (next_sentence_labels
             int32 [b]); b divides into `gradient_accumulation_steps`.
-        replica_id: which of `num_replicas` this is; keys dropout.
-        num_replicas: how many there are.
+        replica_id: number of this replica; determines dropout.
+        num_replicas: number of replicas.
         cross_replica_sum: sums a tensor over the replicas.
 
     Returns:
         New params and slots, and scalars: loss, masked_lm_loss, masked_lm_accuracy,
         (next_sentence_loss, next_sentence_accuracy,) learning_rate, grad_norm (before clipping),
-        and finite, bool: where False params and slots are returned unchanged.
+        and finite, bool; if it is False, params and slots are returned unchanged.
 
     Raises:
-        ValueError: the batch does not divide, or the sequence length does not suit the attention.
+        ValueError: The batch does not divide, or the sequence length does not suit the attention.
     """
     weight = cross_replica_sum(prediction_weight(batch))
     how = (replica_id, num_replicas)
     gradients, sums = replica_gradients(config, data, params, batch, global_step, *how, weight)
     gradients = {name: cross_replica_sum(gradient) for name, gradient in gradients.items()}
-    stacks = None
-    if num_replicas > 1:
-        with tf.name_scope("optimizer"):
-            norm = global_norm(gradients)
-            about = config.training, muon_matrices(config, data), slots["m"], gradients
-            stacks = muon_directions(*about, norm, num_replicas)
-            stacks = [orthogonalize_together(s, *how, cross_replica_sum) for s in stacks]
     sums = cross_replica_sum(sums)
-    return apply_gradients(config, data, params, slots, gradients, sums, global_step, None, stacks)
+    share = orthogonalize
+    if num_replicas > 1:
+        share = functools.partial(
+            orthogonalize_together,
+            replica_id=replica_id,
+            num_replicas=num_replicas,
+            cross_replica_sum=cross_replica_sum,
+        )
+    return apply_gradients(
+        config, data, params, slots, gradients, sums, global_step, orthogonalize=share
+    )
 
 
 def prediction_weight(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Sum the weights of a batch's predictions, float32 scalar."""
+    """Return the sum of the weights of a batch's predictions, float32 scalar."""
     return tf.reduce_sum(tf.cast(batch["masked_lm_weights"], tf.float32))
 
 
@@ -110,7 +114,7 @@ def replica_gradients(
     variables = list(params.values())
     sequences = float(int(batch["input_ids"].shape[0]) * num_replicas)
     key = fold_in(make_key(config.training.seed, global_step), replica_id)
-    # With nothing to predict the loss is zero, not 0 / 0.
+    # Without predictions the loss is zero, not 0 / 0.
     divisor = tf.where(weight > 0, weight, 1.0)
 
     def compute(index: tf.Tensor | int, part: NamedTensors) -> tuple[list[tf.Tensor], tf.Tensor]:
@@ -120,7 +124,7 @@ def replica_gradients(
             tape.watch(variables)
             metrics = pretraining_metrics(params, config, data, part, dropout_key=part_key)
             weights = tf.cast(part["masked_lm_weights"], tf.float32) / divisor
-            # A prediction of no weight must not turn the sum into NaN, whatever its loss is.
+            # A prediction without weight must not turn the sum into NaN, whatever its loss.
             loss = tf.reduce_sum(tf.where(weights > 0, metrics["masked_lm_losses"] * weights, 0.0))
             correct = tf.reduce_sum(metrics["masked_lm_correct"] * weights)
             sums = [loss, correct, tf.zeros([]), tf.zeros([])]
@@ -130,7 +134,7 @@ def replica_gradients(
                 loss += sums[2]
             means = tf.stop_gradient(tf.stack(sums))
         gradients = tape.gradient(loss, variables)
-        # The word embeddings' comes as rows and indices, to be summed up.
+        # The gradient of word embeddings is a list of rows, which must be summed.
         return [tf.convert_to_tensor(gradient) for gradient in gradients], means
 
     steps = config.training.gradient_accumulation_steps
@@ -149,14 +153,16 @@ def apply_gradients(
     global_step: tf.Tensor,
     squares: tf.Tensor | None = None,
     orthogonalized: Sequence[tf.Tensor] | None = None,
-    priced_as_one_of: int = 1,
+    orthogonalize: Callable[[tf.Tensor], tf.Tensor] = orthogonalize,
 ) -> tuple[NamedTensors, Slots, NamedTensors]:
-    """Make the update of the whole batch's gradients; returns what `train_step` does.
+    """Apply the whole batch's gradients; return what `train_step` does.
 
-    Other arguments are those of `train_step`. `gradients` and `sums` are of `replica_gradients`,
-    summed over the replicas. Params, slots and gradients may be the same parts of all; then
-    `squares`, the sum of all gradients' squares, and `orthogonalized`, the stacks of
-    `muon_directions` after that, are needed. `priced_as_one_of`: see `program.Program`.
+    `gradients` and `sums` are the results of `replica_gradients`, summed over the replicas; other
+    arguments are those of `train_step`. `orthogonalize` orthogonalizes Muon's stacks.
+
+    Params, slots and gradients may also be one replica's parts of all. Then `squares`, the sum of
+    all gradients' squares (float32 scalar), and the `orthogonalized` stacks of `muon_directions`
+    are needed.
     """
     with tf.name_scope("optimizer"):
         norm = global_norm(gradients) if squares is None else tf.sqrt(squares)
@@ -174,7 +180,7 @@ def apply_gradients(
             metrics["next_sentence_loss"], metrics["next_sentence_accuracy"] = next_sentence
         if orthogonalized is None:
             stacks = muon_directions(config.training, matrices, slots["m"], gradients, norm)
-            orthogonalized = [orthogonalize(each, priced_as_one_of) for each in stacks]
+            orthogonalized = [orthogonalize(stack) for stack in stacks]
         metrics["finite"] = tf.math.is_finite(norm) & tf.math.is_finite(metrics["loss"])
         new_params, new_slots = update(
             config.training,
@@ -201,7 +207,7 @@ def _accumulate(
     batch: NamedTensors,
     like: Sequence[tf.Tensor],
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Sum what `compute` returns of each micro-batch and its number; gradients are as `like`."""
+    """Sum the results of `compute` over the micro-batches; gradients are shaped like `like`."""
     if steps == 1:
         return compute(0, batch)
     parts = {  # [steps, b / steps, ...]
@@ -215,7 +221,7 @@ def _accumulate(
         totals = [total + gradient for total, gradient in zip(totals, gradients, strict=True)]
         return index + 1, totals, sums + more
 
-    # A loop, not an unrolled sequence: the compiler may not keep two micro-batches alive at once.
+    # A loop, not an unrolled sequence, so that only one micro-batch is in memory.
     zeros = [tf.zeros_like(tensor) for tensor in like]
     _, totals, sums = tf.while_loop(
         lambda index, *_: index < steps,

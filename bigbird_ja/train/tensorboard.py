@@ -8,8 +8,7 @@ from typing import Any
 from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
 
-# Keys of metrics.jsonl that TensorBoard shows under `speed/`, and that it does not show; all others
-# are under `train/`.
+# Keys of metrics.jsonl that TensorBoard shows under `speed/`; others are under `train/`.
 _SPEED = ("tokens_per_second", "mfu")
 
 
@@ -17,15 +16,16 @@ _NOT_SHOWN = ("step", "time", "train_seconds")
 
 
 class EventWriter:
-    """Write TensorBoard's event file of one process: local, on a bucket uploaded at each save.
+    """TensorBoard's event file of one process; on a bucket it is uploaded at each save.
 
-    TensorFlow's own writer uploads the whole file at every flush when it is on gs://.
+    TensorFlow's own writer uploads the whole file to gs:// at every flush.
 
     Args:
-        model_dir: where TensorBoard looks.
-        scratch: where the file is written while `model_dir` is on a bucket.
-        start_step: the step continued from; TensorBoard drops what an earlier file has after it.
-        clock: UNIX seconds.
+        model_dir: folder in which TensorBoard looks.
+        scratch: local folder for the file while `model_dir` is on a bucket.
+        start_step: step from which training continues; TensorBoard drops later steps of earlier
+            files.
+        clock: clock, UNIX seconds.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class EventWriter:
         self._write(event)
 
     def sync(self) -> None:
-        """Bring a bucket's copy up to date."""
+        """Upload the file, if MODEL_DIR is on a bucket."""
         if self._local != self._target:
             storage.upload(self._local, self._target)
 

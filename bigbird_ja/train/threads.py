@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
-    """Make a call in a daemon thread, for which the process does not wait when it exits."""
+    """Run a call in a daemon thread, for which the process does not wait at its exit."""
     future: Future[T] = Future()
 
     def run() -> None:

@@ -5,176 +5,156 @@
 
     advance -> finite? -> log -> save -> evaluate -> stop?
 
-Saving, heartbeats and the watchdog have threads of their own. In a pod, process 0 writes; the
-others follow it. How each end of a run is recorded stands below the loop.
+Saving, heartbeats and the watchdog have threads of their own; the loop polls them. In a pod,
+process 0 writes; the others follow it. `outcome` records how the run ends.
 """
 
-import concurrent.futures
 import contextlib
-import faulthandler
-import shlex
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from bigbird_ja.data.check import named_damage
-from bigbird_ja.process import errors
-from bigbird_ja.process.classify import classify, mid_run
 from bigbird_ja.process.console import waiting
+from bigbird_ja.process.errors import Diverged
 from bigbird_ja.process.signals import StopRequest
-from bigbird_ja.process.streams import leave
-from bigbird_ja.run.checkpoints import CheckpointStore
 from bigbird_ja.run.model import TOKENIZER, check_tokenizer
-from bigbird_ja.storage.disk import scratch_directory
-from bigbird_ja.storage.lease import Lease
 from bigbird_ja.train.engine import check, make_engine
 from bigbird_ja.train.engines.protocol import Engine, StepResult
 from bigbird_ja.train.evaluations import Evaluations
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Job, Resumption
+from bigbird_ja.train.outcome import Outcome
 from bigbird_ja.train.periodic import Periodic
 from bigbird_ja.train.profile import Profile
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saver import CheckpointSaver
-from bigbird_ja.train.threads import in_thread
-from bigbird_ja.train.warm_start import FirstValues, load_warm_start
+from bigbird_ja.train.warm_start import InitialWeights, load_warm_start
 from bigbird_ja.train.watchdog import Watchdog
 
 HEARTBEAT_SECONDS = 15.0
 METRICS_SYNC_SECONDS = 60.0
-_RECORDING_SECONDS = 8.0  # for the record of an end, where storage may be what hangs
-_SAVING_SECONDS = 20.0  # for a save that is under way at a bad end
 
 
-def train(job: Job, run_dir: RunDir, stop: StopRequest) -> dict[str, Any]:
-    """Train or resume to the end; returns the `--json` results.
+def train(
+    job: Job, run_dir: RunDir, stop: StopRequest, exit_process: ProcessExit
+) -> dict[str, Any]:
+    """Train or resume to the last step; return the `--json` results.
 
     Args:
-        job: what to train.
+        job: the run.
         run_dir: MODEL_DIR, opened.
-        stop: tells whether a stop was requested.
+        stop: request to stop.
+        exit_process: ends the process if its main thread does not answer.
 
     Raises:
-        CommandError: every other end, recorded in MODEL_DIR once work has begun there; its
-            `results` carry `global_step` and `loss`.
+        CommandError: Every other outcome, recorded in MODEL_DIR once work has begun there; its
+            `results` have `global_step` and `loss`.
     """
-    config, pod, deps = job.config, job.pod, job.deps
-
-    def report(event: str, step: int, text: str) -> None:  # of checkpoints that are not used
-        deps.log(text)
-        run_dir.events.append(event, deps.clock, global_step=step, message=text)
-
+    pod, deps = job.pod, job.deps
     deps.mark("start-up")
-    check(job)
-    warm_start = load_warm_start(job, run_dir.is_continued)
+    check(job, is_new=not run_dir.is_continued)
+    warm_start = load_warm_start(job, run_dir)
     pod.barrier("checked")
-
     with contextlib.ExitStack() as stack:
         if pod.is_writer:
-            lease, scratch = stack.enter_context(run_dir.locked(deps))
-            store = CheckpointStore(job.model_dir, scratch, report, deps.mark, run_dir.owned)
-            resumption = run_dir.find_resumption(store, config, job.manifest)
+            stack.enter_context(run_dir.locked(deps))
+            resumption = run_dir.find_resumption(job.config, job.manifest)
             if resumption.checkpoint is not None:
-                deps.log(f"{job.model_dir}: checkpoint {resumption.step} verified")
-            start = lease.owner.id, resumption.interruptions, resumption.next_batch
-            pod.share("start", lambda: (*start, resumption.step))
+                deps.log(f"{run_dir.path}: checkpoint {resumption.step} verified")
+            assert run_dir.lease is not None
+            owner, interruptions = run_dir.lease.owner.id, resumption.interruptions
+            start = owner, interruptions, resumption.next_batch, resumption.step
+            pod.share("start", lambda: start)
         else:
             owner, interruptions, next_batch, step = pod.share("start", tuple)
-            lease, scratch = None, stack.enter_context(scratch_directory())
-            run_dir.check_is_of(owner, deps)
-            store = CheckpointStore(job.model_dir, scratch, mark=deps.mark)
-            checkpoint = store.fetch(step) if step else None  # verified here too
+            stack.enter_context(run_dir.joined(owner, deps))
+            checkpoint = run_dir.checkpoints.fetch(step) if step else None  # verified here too
             resumption = Resumption(checkpoint, interruptions, next_batch)
         if TOKENIZER in run_dir.files:
-            check_tokenizer(job.model_dir, job.manifest.tokenizer_sha256)
+            check_tokenizer(run_dir.path, job.manifest.tokenizer_sha256)
         pod.barrier("ready")
-        trainer = Trainer(job, run_dir, stop, store, scratch, resumption, lease, warm_start)
-        return trainer.run()
+        return Trainer(job, run_dir, stop, exit_process, resumption, warm_start).run()
 
 
-@dataclass
 class Trainer:
-    """One process's part of a run, once MODEL_DIR is locked; `job` to `stop` are as of `train`."""
+    """One process's part of a run, once MODEL_DIR is locked.
 
-    job: Job
-    run_dir: RunDir
-    stop: StopRequest
-    store: CheckpointStore  # of MODEL_DIR
-    scratch: str  # an empty local folder
-    resumption: Resumption  # the point at which training continues
-    lease: Lease | None  # the lock; None in a process that does not write
-    warm_start: FirstValues | None  # replaces the random parameters of a new run
+    Args:
+        job, run_dir, stop, exit_process: arguments of `train`.
+        resumption: the point at which training continues.
+        warm_start: parameters that replace the random ones of a new run, or None.
+    """
 
-    def __post_init__(self) -> None:
-        """Make what the loop needs; nothing is started."""
-        job = self.job
+    def __init__(
+        self,
+        job: Job,
+        run_dir: RunDir,
+        stop: StopRequest,
+        exit_process: ProcessExit,
+        resumption: Resumption,
+        warm_start: InitialWeights | None,
+    ) -> None:
+        """Construct what the loop needs; start nothing."""
+        self.job, self.run_dir, self.stop = job, run_dir, stop
+        self.resumption, self.warm_start = resumption, warm_start
         self.config, self.deps, self.pod = job.config, job.deps, job.pod
         self.total = self.config.training.num_train_steps
-        self.recorder = Recorder(job, self.run_dir, self.resumption, self.scratch)
-        self.saver = CheckpointSaver(
-            job, self.store, self.scratch, self._check_may_publish, self._on_saved
-        )
-        self.watchdog = Watchdog(self.config.training.stall_minutes * 60, self._stalled)
-        self.evaluations = Evaluations(job, self.stop, self.watchdog.tick)
-        self.periodic = Periodic(self._tasks(), self.deps.log, self.deps.monotonic)
-        self.profile = Profile(
-            job.profiled,
-            self.resumption.step,
-            job.engine.name,
-            job.model_dir,
-            self.scratch if self.pod.is_writer else None,
-            self.deps.log,
-            lambda **fields: self.recorder.event("profiled", **fields),
-        )
-        self.logged = self.resumption.step  # the last step that was
-        self.has_begun = False  # the engine has accepted the run: its files stay
+        self.logged = resumption.step  # the last logged step
+        self.recorder = Recorder(job, run_dir, resumption)
+        self.saver = CheckpointSaver(job, run_dir, self.recorder)
+        self.watchdog = Watchdog(self.config.training.stall_minutes * 60, exit_process)
+        self.evaluations = Evaluations(job, stop, self.watchdog)
+        self.periodic = Periodic(_tasks(run_dir, self.recorder), job.deps)
+        self.profile = Profile(job, run_dir, resumption.step, self.recorder)
+        self.outcome = Outcome(job, run_dir, stop, self.recorder, self.saver)
+        exit_process.before(self.outcome.record_exit)
 
     def run(self) -> dict[str, Any]:
-        """Train, and record the end, whichever it is."""
-        # Ends that come from other threads are recorded as this run's from here on.
-        self.stop.leave = lambda message: self._leave("interrupted", message)
-        self.pod.leave = lambda error: self._leave(error.reason, str(error))
-        self.evaluations.begin(self.resumption.step)
-        if self.resumption.step >= self.total:
-            is_past = self.resumption.step > self.total
+        """Train, and record the outcome."""
+        step = self.resumption.step
+        self.evaluations.begin(self.recorder.evaluations)
+        if step >= self.total:
+            is_past = step > self.total
             past = f", past training.num_train_steps={self.total:,}" if is_past else ""
             self.deps.log(
-                f"{self.job.model_dir}: already at step {self.resumption.step:,}{past}: nothing"
-                " left to do (a larger --num_train_steps continues)"
+                f"{self.run_dir.path}: already at step {step:,}{past}: nothing left to do (a larger"
+                " --num_train_steps continues)"
             )
             # A kill may have come before the last evaluation, which is made up for, or before the
-            # record of the end. A run of another length keeps its record.
+            # outcome was recorded. A run of another length keeps its record.
             if is_past or not self.evaluations.is_due(self.total):
                 is_new = not is_past and not self.run_dir.is_recorded_as_finished()
-                return self._ended("finished", is_new)
-        with self._recorded_failure(is_new=self.resumption.checkpoint is None):
+                return self.outcome.done("finished", is_new)
+        with self.outcome.failures_recorded(is_new=self.resumption.checkpoint is None):
             self.recorder.started(self.warm_start.record if self.warm_start else None)
             # Several processes stop at a step that they agree on, in the loop.
             stops_now = self.stop.is_set() and self.pod.count == 1
             reason = "interrupted" if stops_now else self._train()
         self.stop.answered()
-        return self._ended(reason)
+        return self.outcome.done(reason)
 
     def _train(self) -> str:
-        """Start the engine and run the loop; "finished" or "interrupted"."""
-        engine = make_engine(self.job, self.resumption, self.warm_start, self.scratch)
-        # The damage of a shard that cannot be read is named.
-        named = named_damage(self.job.manifest, self.job.data_dir)
+        """Start the engine and run the loop; return "finished" or "interrupted"."""
+        initial: Mapping[str, np.ndarray] = self.warm_start.values if self.warm_start else {}
+        engine = make_engine(self.job, self.run_dir, self.resumption, initial)
+        # Names the damage of a shard that cannot be read.
+        damage = named_damage(self.job.manifest, self.job.data_dir)
         with contextlib.closing(self.recorder):
             # Closed once: each time may wait half a minute for an input that does not end.
             with (
                 self.watchdog,
                 self.periodic,
-                named,
+                damage,
                 contextlib.closing(engine),
                 contextlib.closing(self.profile),
             ):
                 self.deps.mark("compile")
                 with waiting("compiling the step, or loading it where it is kept", self.deps.log):
                     engine.begin()
-                self.has_begun = True
-                self.recorder.open_board()
+                self.recorder.engine_begun()
                 self.deps.mark("session")
                 self.watchdog.tick()
                 reason = self._loop(engine)
@@ -186,11 +166,11 @@ class Trainer:
     # The loop.
 
     def _loop(self, engine: Engine) -> str:
-        """Train from the step that is restored to the last one; "finished" or "interrupted".
+        """Train from the restored step to the last one; return "finished" or "interrupted".
 
         Raises:
-            Diverged: a loss or gradient is not finite.
-            CommandError: input, device, saving or the lock failed.
+            Diverged: A loss or gradient is not finite.
+            CommandError: Input, device, saving or the lock failed.
         """
         step = start = self.resumption.step
         self.saver.begin(start)
@@ -225,17 +205,17 @@ class Trainer:
         return "interrupted"
 
     def _finish(self, result: StepResult) -> int:
-        """Check that finished steps are finite, and log those that are due; the last of them."""
+        """Check that finished steps are finite, log those that are due, and return the last one."""
         if (bad := result.first_nonfinite_step) is not None:
-            raise errors.Diverged(
+            raise Diverged(
                 f"step {bad}: loss or gradients are NaN or infinite: the last checkpoint is intact;"
                 " try a lower training.learning_rate, a longer warm-up, or other data"
             )
         last, every = result.step, self.config.training.log_every_steps
         self.recorder.stepped(last)
         self.watchdog.tick()
-        self.saver.poll()  # raises what a save in the background failed with
-        self.periodic.poll()  # raises where the lock was lost
+        self.saver.poll()  # raises the failure of a save in the background
+        self.periodic.poll()  # raises if the lock was lost
         self.deps.mark("step", last)
         is_end = last >= self.total or self._stops(last)
         for step in sorted(result.metrics):
@@ -245,7 +225,7 @@ class Trainer:
         return last
 
     def _stops(self, step: int) -> bool:
-        """Tell whether training stops at `step`, if that was requested."""
+        """Check whether training stops at `step`, if that was requested."""
         is_requested = self.stop.is_set()
         if is_requested:
             self.stop.answered()
@@ -254,7 +234,8 @@ class Trainer:
     def _evaluate_if_due(self, step: int, engine: Engine) -> None:
         """Evaluate on held-out records.
 
-        If a stop is requested meanwhile, it is left unfinished and made after the restart.
+        If a stop is requested meanwhile, the evaluation is left unfinished and made after the
+        restart.
         """
         if self.evaluations.is_due(step) and not self._stops(step):
             results = self.evaluations.evaluate(step, engine.forward())
@@ -266,118 +247,16 @@ class Trainer:
         if step == self.saver.step:
             return
         self.recorder.heartbeat(state="saving")
-        self.saver.save(self.recorder.sidecar(), engine.snapshot)
+        self.saver.save(self.recorder.checkpoint_metadata(), engine.snapshot)
         self.recorder.progress.leave_out()
         self.watchdog.tick()
 
-    def _check_may_publish(self) -> None:
-        """In the saver's thread: raise where a checkpoint must not become the latest."""
-        if self.lease is not None:
-            self.lease.check()
-        self.job.guard.check()
 
-    def _on_saved(self, step: int, seconds: float) -> None:
-        """In the saver's thread: record that a checkpoint is the latest."""
-        self.recorder.heartbeat(state="training")
-        self.recorder.event("saved", global_step=step, seconds=round(seconds, 3))
-        self.recorder.sync()
-
-    # Beside the loop.
-
-    def _tasks(self) -> dict[str, tuple[float, Callable[[], None]]]:
-        """List what the writer does every few seconds."""
-        if self.lease is None:
-            return {}
-        lease = self.lease
-
-        def beat() -> None:
-            lease.check()  # whoever lost the lock must not write for the process that has it
-            self.recorder.heartbeat(write=True)
-
-        return {
-            "heartbeat": (HEARTBEAT_SECONDS, beat),
-            "metrics": (METRICS_SYNC_SECONDS, self.recorder.sync_metrics),
-        }
-
-    # The ends of a run: each is recorded once, and becomes the command's results or its error.
-
-    def _ended(self, reason: str, is_new: bool = True) -> dict[str, Any]:
-        """Record that the run is finished or interrupted, unless it is recorded already.
-
-        In a pod the writer decides which of the two it is.
-
-        Raises:
-            Interrupted: a stop was requested.
-        """
-        reason = self.pod.share("end", lambda: reason)
-        if is_new:
-            self.recorder.ended(reason, None)
-        self.pod.finish()
-        if reason == "interrupted":
-            step, model_dir = self.recorder.step, self.job.model_dir
-            what = f"saved at step {step} in {model_dir}: run the same command again to continue"
-            if not step:
-                what = "no step was made, so there is nothing to continue"
-            stopped = errors.Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
-            stopped.results = self.recorder.results(reason)
-            raise stopped
-        self._log_next_command()
-        return self.recorder.results(reason)
-
-    @contextlib.contextmanager
-    def _recorded_failure(self, is_new: bool = False) -> Iterator[None]:
-        """Record an exception and re-raise it as CommandError.
-
-        If the engine refuses a new run before its first step, the run's files are removed instead.
-        """
-        try:
-            with mid_run():
-                yield
-        except BaseException as error:
-            known = classify(error) or self.pod.explain(error)
-            if isinstance(known, errors.Diverged):  # a save under way is of a step before
-                self.saver.give_time(_SAVING_SECONDS)
-            reason = known.reason if known else "bug"
-            self.pod.fail(reason, str(known or error))
-            is_untouched = is_new and not self.has_begun
-            if isinstance(known, (errors.BadInput, errors.OutOfMemory)) and is_untouched:
-                if self.pod.is_writer:
-                    self.run_dir.remove_new_files()
-                raise known from error
-            self.recorder.ended(reason, known or error)
-            if known is None:
-                raise
-            known.results = self.recorder.results(reason)
-            raise known from error
-
-    def _stalled(self, silence: float) -> None:
-        """In the watchdog's thread: print the stacks of all threads and end the process."""
-        sys.stderr.flush()
-        faulthandler.dump_traceback(sys.stderr, all_threads=True)
-        self._leave(
-            "stalled",
-            f"no step finished for {silence / 60:.1f} minutes (training.stall_minutes): stopped;"
-            " the stacks of all threads are above; run the same command again",
-        )
-
-    def _leave(self, reason: str, message: str) -> None:
-        """End the process at once, from any thread, with a bad end recorded."""
-        self.pod.fail(reason, message)
-        if self.pod.count > 1:  # another process has failed: a save may still be completed
-            self.saver.give_time(_SAVING_SECONDS)
-        error = errors.of_reason(reason, message)
-        recording = in_thread("record", lambda: self.recorder.ended(reason, error))
-        concurrent.futures.wait([recording], _RECORDING_SECONDS)
-        error.results = self.recorder.results(reason)
-        leave(error)
-
-    def _log_next_command(self) -> None:
-        """Log where the model is, its loss, and the command that comes next."""
-        job, loss = self.job, self.recorder.loss
-        at = f"step {self.recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
-        data, model = shlex.quote(job.data_dir), shlex.quote(job.model_dir)
-        if job.evaluates or not job.manifest.eval.sequences:
-            command = f"export --model_dir {model} --output_dir NEW_FOLDER"
-        else:
-            command = f"evaluate --model_dir {model} --data_dir {data}"
-        self.deps.log(f"finished: {at}, in {job.model_dir}; next: bigbird-ja {command}")
+def _tasks(run_dir: RunDir, recorder: Recorder) -> dict[str, tuple[float, Callable[[], None]]]:
+    """Return the tasks that the writer runs every few seconds."""
+    if run_dir.lease is None:
+        return {}
+    return {
+        "heartbeat": (HEARTBEAT_SECONDS, recorder.beat),
+        "metrics": (METRICS_SYNC_SECONDS, recorder.sync_metrics),
+    }

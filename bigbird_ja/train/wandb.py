@@ -1,20 +1,20 @@
-"""Logging to Weights & Biases (`pretrain --wandb`)."""
+"""Logs to Weights & Biases (`pretrain --wandb`)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 
 class WandbLog:
-    """Log a run to Weights & Biases (`pretrain --wandb`); continues it after a restart.
+    """Log of a run on Weights & Biases, which continues after a restart.
 
-    After a failure, which is logged, nothing more is sent: training does not end over a log.
+    After a failure, which is logged, nothing more is sent, as training must not end for it.
 
     Args:
         library: the wandb package.
-        run_id: of MODEL_DIR, in its place.
-        name: for people, the last part of MODEL_DIR.
-        settings: shown beside the curves; it holds no credentials.
-        log: for failures.
+        run_id: identity of MODEL_DIR in its place.
+        name: displayed name, the last part of MODEL_DIR.
+        settings: settings of the run, without credentials.
+        log: gets failures.
     """
 
     def __init__(
@@ -27,17 +27,17 @@ class WandbLog:
     ) -> None:
         self._log, self._failed = log, False
         about = {"project": "bigbird-ja", "id": run_id, "name": name, "resume": "allow"}
-        # Neither what the program prints nor its files and their remote address are sent.
+        # Neither the program's output nor its files and their remote address are sent.
         private = {"console": "off", "disable_git": True, "disable_code": True}
         self._run = self._try(lambda: library.init(**about, config=settings, settings=private))
 
     def write(self, step: int, values: Mapping[str, Any], prefix: str) -> None:
-        """Send the numbers among `values`, as `prefix/key`."""
+        """Send the numbers in `values`, as `prefix/key`."""
         numbers = {f"{prefix}/{k}": v for k, v in values.items() if isinstance(v, (int, float))}
         self._try(lambda: self._run.log(numbers, step=step))
 
     def close(self) -> None:
-        """End the run there."""
+        """Finish the run there."""
         self._try(lambda: self._run.finish())
 
     def _try(self, act: Callable[[], Any]) -> Any:

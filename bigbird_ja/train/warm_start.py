@@ -1,10 +1,10 @@
-"""Take the first values of a new run's parameters from another model.
+"""Initial weights of a new run from another model (`--init_from`, a warm start).
 
-`--init_from` (a warm start) takes parameters from three kinds of source: a Hugging Face folder of a
-ModernBERT, a BERT, a RoBERTa or a BigBird (`train.hf_folder`), a MODEL_DIR of ours, and a
-TensorFlow checkpoint with the names of Google's BigBird or BERT. A BERT's positions are repeated
-end to end; the other weights are the same. Optimiser state is never taken: that is what resuming
-does. What a source lacks keeps its random first value, and a warning lists that.
+There are three kinds of sources: a Hugging Face folder of a ModernBERT, a BERT, a RoBERTa or a
+BigBird (package `huggingface`), a MODEL_DIR of ours, and a TensorFlow checkpoint with the names of
+Google's BigBird or BERT. A BERT's positions are repeated end to end; the other weights are copied.
+Optimizer state is never taken, which only resuming does. Parameters that a source lacks keep their
+random initial weights, and a warning lists them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from typing import Any
 import numpy as np
 
 from bigbird_ja import storage
+from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface.description import describe
+from bigbird_ja.huggingface.weights import Source, read_folder
 from bigbird_ja.model import params as params_lib
-from bigbird_ja.model import state_dict
 from bigbird_ja.model.params import ParameterSpec, parameter_specs
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.run import log as run_log
-from bigbird_ja.run import model as run_model
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import CONFIG
+from bigbird_ja.run.model import CONFIG, load_parameters
+from bigbird_ja.run.variables import read_variables
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.storage import content, hub
 from bigbird_ja.storage.disk import crc32c_of_file, scratch_directory
-from bigbird_ja.train.hf_folder import Source, describe, read_folder
 from bigbird_ja.train.job import Job
+from bigbird_ja.train.run_dir import RunDir
 
-# Other names of our variables in checkpoints, by the beginnings of names: training with
-# Google's released BigBird code creates the first, BERT's the others; some of BigBird's checkpoints
-# have the first layer norm where BERT has it.
+# Other prefixes of our variables' names in checkpoints: training with Google's released BigBird
+# code creates the first, BERT's the others; some of BigBird's checkpoints have the first layer norm
+# under BERT's name.
 _OTHER_NAMES = (
     ("cls/predictions/transform/", "transform/"),
     ("cls/predictions/transform/", "cls/predictions/transform/dense/"),
@@ -42,48 +44,41 @@ _OTHER_NAMES = (
     ("bert/encoder/LayerNorm/", "bert/embeddings/LayerNorm/"),
 )
 _NAMES_IN_WARNING = 8
-# Without these a warm start is a mistake, whatever else matched.
+# Without these variables a warm start is a mistake, whatever else matched.
 _ESSENTIAL = "bert/encoder/"
 
 
 @dataclass(frozen=True)
-class FirstValues:
-    """Holds parameters of another model.
+class InitialWeights:
+    """Parameters of another model, for a new run."""
 
-    Beside them how many they are and warnings, for the log, and the source's record for
-    events.jsonl.
-    """
-
-    values: Mapping[str, np.ndarray]
-    summary: str
-    record: dict[str, Any]
+    values: Mapping[str, np.ndarray]  # float32 by our names
+    summary: str  # for the log, with warnings
+    record: dict[str, Any]  # of the source, for events.jsonl
 
 
-def load_warm_start(job: Job, is_continued: bool) -> FirstValues | None:
-    """Load the parameters of `--init_from`; None without the flag, and where a run is resumed."""
+def load_warm_start(job: Job, run_dir: RunDir) -> InitialWeights | None:
+    """Load the parameters of `--init_from`; None without the flag, and if a run is resumed."""
     if not job.init_from:
         return None
-    if is_continued:
-        job.deps.log(f"--init_from is ignored: {job.model_dir} is resumed")
+    if run_dir.is_continued:
+        job.deps.log(f"--init_from is ignored: {run_dir.path} is resumed")
         return None
     first = load_initial(job.init_from, job.config, job.manifest)
     job.deps.log(first.summary)
     return first
 
 
-def load_initial(source: str, config: Config, data: Data) -> FirstValues:
-    """Load first values from another model.
+def load_initial(source: str, config: Config, data: Data) -> InitialWeights:
+    """Load initial weights from another model.
 
     Args:
-        source: a folder or a checkpoint's prefix, on disk or gs://.
-        config: of the new run.
-        data: of the new run. Tokens that were added to a folder's tokenizer get random rows.
-
-    Returns:
-        The parameters that the source has, float32 by our names.
+        source: folder, or prefix of a checkpoint, on disk or gs://.
+        config: config of the new run.
+        data: data of the new run. Tokens that were added to a folder's tokenizer get random rows.
 
     Raises:
-        BadInput: missing, not readable, or of another architecture.
+        BadInput: The source is missing, not readable, or of another architecture.
     """
     specs = parameter_specs(config, data)
     model = _read(source, config, specs)
@@ -109,8 +104,8 @@ def load_initial(source: str, config: Config, data: Data) -> FirstValues:
             " settings"
         )
     counted = f"{len(taken)} of {len(specs)} variables"
-    text = "; ".join([f"first values from {source} ({model.kind}): {counted}", *adapted])
-    place = source if storage.is_remote(source) else os.path.abspath(source)  # `.` names nothing
+    text = "; ".join([f"initial weights from {source} ({model.kind}): {counted}", *adapted])
+    place = source if storage.is_remote(source) else os.path.abspath(source)
     record: dict[str, Any] = {"source": place, "kind": model.kind, "weights": dict(model.weights)}
     record |= {"adapted": adapted, "random": sorted(lacking)}
     if state_dict.has_weights(source):
@@ -119,18 +114,18 @@ def load_initial(source: str, config: Config, data: Data) -> FirstValues:
         record["hub"] = "@".join(on_hub)
     if model.origin:
         record["init_from"] = model.origin
-    return FirstValues(taken, text + _warnings(model, config, lacking, len(specs)), record)
+    return InitialWeights(taken, text + _warnings(model, config, lacking, len(specs)), record)
 
 
 def _warnings(model: Source, config: Config, lacking: dict[str, str], count: int) -> str:
-    """Warn of parameters that stay random, and of settings that no shape shows and that differ."""
+    """Return warnings: parameters that stay random, and settings that differ without a shape."""
     lines = []
     if lacking:
         reasons = [f"{name} ({why})" for name, why in lacking.items()]
         named = ", ".join(reasons[:_NAMES_IN_WARNING])
         more = len(lacking) - _NAMES_IN_WARNING
         named += f" and {more} more" if more > 0 else ""
-        lines.append(f"{len(lacking)} of {count} variables keep random first values: {named}")
+        lines.append(f"{len(lacking)} of {count} variables keep random initial weights: {named}")
     for name, theirs in model.settings.items():
         ours = getattr(config.model, name)
         if theirs not in (None, ours) and name != "max_position_embeddings":
@@ -140,7 +135,7 @@ def _warnings(model: Source, config: Config, lacking: dict[str, str], count: int
 
 
 def _take(name: str, spec: ParameterSpec, model: Source) -> tuple[np.ndarray | None, str]:
-    """Return the value for one parameter and its place in the source, or None and why."""
+    """Return the value of one parameter and its name in the source, or None and the reason."""
     value = model.values.get(name)
     if value is None:
         return None, "not in the source"
@@ -167,7 +162,7 @@ def _read(source: str, config: Config, specs: Mapping[str, ParameterSpec]) -> So
         return read_folder(source, config, specs)
     if storage.exists(storage.join(source, CONFIG)) and CheckpointStore(source).steps():
         content.verify(source)
-        _, _, params, meta = run_model.load_parameters(source)
+        _, _, params, meta = load_parameters(source)
         weights = {name: file.crc32c for name, file in meta.files.items()}
         origin = run_log.origin(run_log.read_events(source))
         kind = f"a run of ours, step {meta.step:,}"
@@ -191,7 +186,7 @@ def _read_google(prefix: str, specs: Mapping[str, ParameterSpec]) -> Source:
             for name in storage.list_files(directory)
             if name.startswith(f"{base}.")
         ]
-        variables = run_model.read_variables(os.path.join(os.path.dirname(files[0]), base))
+        variables = read_variables(os.path.join(os.path.dirname(files[0]), base))
         weights = {os.path.basename(file): crc32c_of_file(file)[0] for file in files}
     names = {}
     for name in specs:

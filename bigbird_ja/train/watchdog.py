@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bigbird_ja.process.errors import CommandError, Stalled
+
 
 @dataclass(eq=False)
 class Watchdog:
-    """Call `on_stall` when nothing was finished for `limit` seconds."""
+    """End the process if nothing was completed for `limit` seconds.
 
-    limit: float  # seconds without `tick`; 0 is off
-    on_stall: Callable[[float], None]  # gets the seconds of silence; expected not to return
+    The stacks of all threads go to standard error first.
+    """
+
+    limit: float  # seconds without `tick`; 0 disables the watchdog
+    exit_process: Callable[[CommandError], None]
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -22,7 +29,7 @@ class Watchdog:
         self._ended = threading.Event()
 
     def tick(self) -> None:
-        """Note that something was finished: a step, or a batch of an evaluation."""
+        """Note that something was completed: a step, or a batch of an evaluation."""
         self._last = self.clock()
 
     def __enter__(self) -> Watchdog:
@@ -38,5 +45,13 @@ class Watchdog:
         while not self._ended.wait(min(max(self.limit / 20, 0.05), 5.0)):
             silence = self.clock() - self._last
             if silence > self.limit:
-                self.on_stall(silence)
+                sys.stderr.flush()
+                faulthandler.dump_traceback(sys.stderr, all_threads=True)
+                self.exit_process(
+                    Stalled(
+                        f"no step finished for {silence / 60:.1f} minutes"
+                        " (training.stall_minutes): stopped; the stacks of all threads are above;"
+                        " run the same command again"
+                    )
+                )
                 return

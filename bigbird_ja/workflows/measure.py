@@ -29,7 +29,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
     """Measure, write measured.json and measured.html, and return the former's content.
 
     Args:
-        work_dir: for all that is made; the same again continues it.
+        work_dir: local folder for all files; a second call continues in it.
         names: presets, or YAML files of settings.
 
     Raises:
@@ -68,7 +68,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
 def _one(
     name: str, folder: str, corpus: str, count: int, chip: str | None, on_tpu: bool
 ) -> dict[str, Any]:
-    """Make data, train and predict for one config, with its sequences per device."""
+    """Make data, train and predict for one config, with its batch size per device."""
     config, _ = resolve_config(name)
     batch = max(config.training.global_batch_size // config.tpu.num_cores, 1) * count
     data, model = storage.join(folder, "data"), storage.join(folder, "run")
@@ -90,13 +90,13 @@ def _one(
     result["tokens_per_second"] = tokens / result["step_ms"] * 1e3
     if chip:
         cores = ["--set", f"tpu.num_cores={count}", "--batch_per_core", str(batch // count)]
-        result["predicted"] = _predicted([*here, *cores, "--chip", chip, "--profile", model])
+        result["predicted"] = _predicted([*here, *cores, "--chip", chip])
     Owned.create(model, "run").write(run_log.MEASURED, json.dumps(result, indent=1).encode())
     return result
 
 
 def _filled(model: bytes, config: Config) -> bytes:
-    """Fill a vocabulary up to the config's size, which costs time, with pieces of no text."""
+    """Fill a vocabulary up to the config's size with unused tokens, which cost time."""
     from bigbird_ja.text import model_proto
 
     pieces = model_proto.pieces(model)
@@ -107,8 +107,8 @@ def _filled(model: bytes, config: Config) -> bytes:
 
 
 def _measured(model_dir: str) -> dict[str, Any]:
-    """Return what a run has logged of its time and memory."""
-    from bigbird_ja.preflight import figures
+    """Return the time and memory that a run has logged."""
+    from bigbird_ja.train.profile import input_wait_seconds
 
     lines: list[Any] = [*run_log.read_metrics(model_dir)]
     steps = [
@@ -116,18 +116,18 @@ def _measured(model_dir: str) -> dict[str, Any]:
         for before, after in itertools.pairwise(lines)
     ]
     events: list[Any] = [*run_log.read_events(model_dir)]
-    seconds = figures.op_seconds(model_dir)
+    wait = input_wait_seconds(model_dir)
     return {
         "step_ms": statistics.median(steps) * 1e3,
         "memory_bytes": next(e["memory_bytes"] for e in events if e["event"] == "profiled"),
-        "input_wait_ms": 1e3 * seconds[figures.INPUT] if figures.INPUT in seconds else None,
+        "input_wait_ms": None if wait is None else 1e3 * wait,
         "save_seconds": next(e["seconds"] for e in events if e["event"] == "saved"),
         "profile_folder": next(e["folder"] for e in events if e["event"] == "profiled"),
     }
 
 
 def _predicted(arguments: list[str]) -> dict[str, Any]:
-    """Return what `preflight` says, or why it does not."""
+    """Return the prediction of `preflight`, or the error."""
     try:
         (result,) = run_command(["preflight", *arguments])["chips"]
     except CommandError as error:
@@ -135,7 +135,7 @@ def _predicted(arguments: list[str]) -> dict[str, Any]:
     by_code = result["code_cycles"]
     priced = result["priced_cycles"]
     share = by_code / priced if by_code and priced else 1.0
-    keys = ("tokens_per_second_per_core", "top_ops", "profile")
+    keys = ("tokens_per_second_per_core", "top_ops")
     return {
         "step_ms": result["step_ms"] and result["step_ms"] * share,
         "memory_bytes": result["hbm_peak_bytes"],

@@ -15,9 +15,9 @@ import pytest
 
 from bigbird_ja.data import build, pipeline
 from bigbird_ja.data import manifest as manifest_lib
+from bigbird_ja.huggingface import run_settings
 from bigbird_ja.process.errors import BadInput
 from bigbird_ja.text import articles
-from bigbird_ja.train import hf_folder
 from testkit import ROOT, command_line, runs
 from tests.data import making
 
@@ -108,12 +108,12 @@ def test_embeddings_that_are_too_few_are_refused(roberta_data, tmp_path):
     config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": manifest.vocab_size - 1}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(BadInput, match=r"config.json without weights .*: copy the whole folder"):
-        hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
+        run_settings.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     (folder / "model.safetensors").touch()
     with pytest.raises(BadInput, match=r"embeddings of .* tokens .* ids up to "):
-        hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
+        run_settings.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 9000}))
-    adopted = hf_folder.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
+    adopted = run_settings.adopted_settings(str(folder), None, manifest, str(roberta_data[1]))
     assert ("model.vocab_size", 9000) in [(o.key, o.value) for o in adopted]
 
 
@@ -124,8 +124,8 @@ def test_data_of_another_tokenizer_is_refused(roberta_data, small_run, tmp_path)
     config = {"model_type": "modernbert", "hidden_size": 32, "vocab_size": 9000}
     (folder / "config.json").write_text(json.dumps(config))
     other = small_run.data_dir
-    with pytest.raises(BadInput, match=f"other words: .* make-data --tokenizer {folder}"):
-        hf_folder.adopted_settings(str(folder), None, manifest_lib.load(other), other)
+    with pytest.raises(BadInput, match=f"other tokens: .* make-data --tokenizer {folder}"):
+        run_settings.adopted_settings(str(folder), None, manifest_lib.load(other), other)
 
 
 @pytest.mark.timeout(900)

@@ -10,7 +10,7 @@ from bigbird_ja.accelerators import environment
 from bigbird_ja.model.params import count_parameters
 from bigbird_ja.plan.estimate import load_results
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight import costs, figures, hlo
+from bigbird_ja.preflight import figures
 from bigbird_ja.storage.ownership import MARK
 from testkit.configs import fitted, with_data
 from tests.preflight import SHORTAGES, small_steps
@@ -60,37 +60,6 @@ def test_figures_and_files(preflight, tmp_path):
     ]
     for messages in ("fits", "MFU", "nothing was timed on a TPU", "layer_*"):
         assert messages in ended.stderr
-
-
-def test_a_profile_is_set_beside_by_the_names_of_its_ops(preflight, tmp_path):
-    from tensorflow.tsl.profiler.protobuf import xplane_pb2
-
-    dump, kept = tmp_path / "hlo", tmp_path / "run/plugins/profile/1"
-    preflight("--chip=v3", f"--dump_hlo={dump}")
-    module = hlo.parse((dump / "step-batch1.v3.optimized.hlo").read_text())
-    priced = {c.instruction.name: c for c in costs.costs(module)}
-    op = max(priced.values(), key=lambda cost: cost.cycles)
-    kept.mkdir(parents=True)
-    (kept / "host.xplane.pb").write_bytes(b"\xff\xff")
-    ended = preflight("--chip=v3", f"--profile={tmp_path}")
-    assert ended.status == 2 and "host.xplane.pb: not a profile" in ended.stderr
-    space = xplane_pb2.XSpace()
-    plane = space.planes.add(name="/device:TPU:0")
-    names = f"%{op.instruction.name} = f32[8]{{0}} fusion(%a)", "not-of-this-step"
-    for number, name in enumerate(names, start=1):
-        plane.event_metadata[number].name = name
-    line = plane.lines.add(name="XLA Ops")
-    for picoseconds in (4_000_000_000, 2_000_000_000):
-        for number in (1, 2):
-            line.events.add(metadata_id=number, duration_ps=picoseconds)
-    (kept / "host.xplane.pb").write_bytes(space.SerializeToString())
-    ended = preflight("--chip=v3", f"--profile={tmp_path / 'run'}")
-    assert ended.status == 0, ended.stderr
-    found = ended.json["chips"][0]["profile"]
-    assert (found["matched"], found["ops"]) == (1, len(priced))
-    assert found["measured_ms"] == pytest.approx(3.0 * op.trips)
-    assert found["predicted_ms"] == pytest.approx(op.cycles / 940e6 * 1e3)
-    assert "measured ms" in ended.stderr
 
 
 def test_a_slice_is_compiled_with_its_sums(preflight):

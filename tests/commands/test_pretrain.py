@@ -1,6 +1,12 @@
 """`pretrain` under each engine: files, exact resume, evaluation, divergence, profiles."""
 
+import collections
+import os
+import re
+import shutil
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +14,8 @@ from bigbird_ja import cli, storage
 from bigbird_ja.data import manifest as manifest_lib
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
-from bigbird_ja.run.model import load_parameters, read_variables
+from bigbird_ja.run.model import load_parameters
+from bigbird_ja.run.variables import read_variables
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.storage.ownership import MARK
 from testkit import killing, pods
@@ -210,3 +217,52 @@ def test_a_profile_of_some_steps_is_found_by_the_profilers_and_has_their_ops(
     report = tmp_path / "report.html"
     assert cli.run_command_line(["report", f"--model_dir={model}", f"--output={report}"]) == 0
     assert f'href="model/{event["folder"]}"' in report.read_text()
+
+
+def test_a_resume_on_a_bucket_lists_its_folder_once_and_reads_each_file_once(
+    runs, bucket, fake_gcs, inputs
+):
+    for folder, name in ((Path(inputs[1]), "data"), (runs.finished, "model")):
+        for path in filter(Path.is_file, folder.rglob("*")):
+            fake_gcs.put(f"{bucket}/{name}/{path.relative_to(folder)}", path.read_bytes())
+    fake_gcs.log(clear=True)
+    places = [f"--data_dir={bucket}/data", f"--model_dir={bucket}/model"]
+    # The lease is renewed once an hour: a slow machine makes no more requests.
+    hour = {"BIGBIRD_JA_LEASE_SECONDS": "14400"}
+    more = ["--set=checkpoints.save_every_steps=100", f"--num_train_steps={STEPS + 2}"]
+    ended = runs.zygote.run(*runs.flags, *places, *more, environ=hour)
+    assert ended.status == 0, ended.err
+    asked = [entry["request"] for entry in fake_gcs.log()]
+    assert not [one for one in asked if "googleapis" in one and "upload" in one], "TensorFlow"
+    names = [re.sub(r".*/o/|.*/b-[^/]*/", "", one.split("?")[0]) for one in asked]
+    data = collections.Counter(name for name in names if name.startswith("data/"))
+    print(f"{len(asked)} requests of a resume: {data}")
+    assert len(data) >= 4 and max(data.values()) == 1, "each shard that is needed, by one request"
+    assert len(asked) <= 70  # this test's own count: 62 at the time of writing
+    start = asked[: next(i for i, one in enumerate(asked) if "data/train-" in one)]
+    assert len([one for one in start if "prefix=model/&" in one]) == 1, "MODEL_DIR is listed once"
+    read = collections.Counter(
+        re.sub(r".*/o/", "", one.split("?")[0]) for one in start if "alt=media" in one
+    )
+    del read["model/lock.json"]  # taken and renewed
+    assert read["model/.bigbird-ja.json"] == 1 and max(read.values()) == 1, read
+
+
+def test_a_start_opens_no_file_twice(runs, inputs, tmp_path, capsys):
+    data = shutil.copytree(inputs[1], tmp_path / "data")
+    flags = [*runs.copied(tmp_path), "--data_dir", str(data)]
+    opened = collections.Counter()
+    is_counted = True
+
+    def note(event, arguments):
+        if event == "open" and is_counted and isinstance(arguments[0], str):
+            path, mode = os.path.abspath(arguments[0]), arguments[1]
+            if path.startswith(str(tmp_path)) and (mode is None or "r" in str(mode)):
+                opened[os.path.relpath(path, tmp_path)] += 1
+
+    sys.addaudithook(note)
+    assert cli.run_command_line(flags) == 0, capsys.readouterr().err
+    is_counted = False
+    assert opened["data/manifest.json"] == 1 and opened["model/config.yaml"] == 1
+    del opened["model"], opened["model/lock.json"]  # the folder for fsync; the lease is taken
+    assert not {name: count for name, count in opened.items() if count > 1}

@@ -6,10 +6,12 @@ Links within docs/ are `make site`'s to check, here are those of the pages outsi
 import ast
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from bigbird_ja import cli
+from bigbird_ja.settings.schema import OPTIONS
 from scripts import make_docs
 from testkit import ROOT
 
@@ -58,6 +60,23 @@ def test_modules_that_pages_name_are_there():
             assert any(path.endswith(f"/{name}") for path in there), f"{page}: {name}"
         for path, name in re.findall(r"`([\w/]+\.py)::(\w+)", text_of(page)):  # a test
             assert f"def {name}(" in text_of(f"tests/{path}"), f"{page}: {path}::{name}"
+
+
+def test_names_of_modules_that_pages_quote_are_there():
+    code = {}
+    for path in (ROOT / "bigbird_ja").rglob("*.py"):
+        code[path.stem] = code.get(path.stem, "") + path.read_text("utf-8")
+    for page in set(PAGES) - {Path("CHANGELOG.md")}:
+        for module, name in re.findall(r"`(\w+)\.(\w+)(?:\(\))?`", text_of(page)):
+            known = f"{module}.{name}" in OPTIONS or name in (
+                "json",
+                "md",
+                "model",
+                "py",
+                "sh",
+                "yaml",
+            )
+            assert module not in code or known or name in code[module], f"{page}: {module}.{name}"
 
 
 def test_functions_and_classes_of_the_four_paths_are_in_the_files_that_are_linked():

@@ -10,7 +10,7 @@ import yaml
 
 from bigbird_ja.export import model_card
 from bigbird_ja.export.folder import fill_huggingface
-from bigbird_ja.train import hf_folder
+from bigbird_ja.huggingface import description
 
 pytest.importorskip("safetensors", reason="needs the huggingface extra")
 
@@ -112,7 +112,7 @@ def sentence_encoder(folder, positions=512, card=SOURCE):
     for name, content in files.items():
         (folder / name).write_text(json.dumps(content))
     (folder / "README.md").write_text(card, "utf-8")
-    return hf_folder.describe(str(folder))
+    return description.describe(str(folder))
 
 
 def begun_from(monkeypatch, **record):

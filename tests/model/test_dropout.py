@@ -24,12 +24,12 @@ def test_the_rate_of_elements_rows_and_columns(masks):
             assert mask.mean(axis).std() == pytest.approx(expected, rel=0.2)
 
 
-def test_neighbours_rectangles_and_steps_are_independent(masks):
-    centred = [mask - mask.mean() for mask in masks]
-    f = centred[0]
+def test_neighbors_rectangles_and_steps_are_independent(masks):
+    centered = [mask - mask.mean() for mask in masks]
+    f = centered[0]
     products = [f[1:] * f[:-1], f[:, 1:] * f[:, :-1], f[64:] * f[:-64]]
     products += [f[1:, 1:] * f[:-1, 1:] * f[1:, :-1] * f[:-1, :-1]]  # four corners
-    products += [centred[i] * centred[j] for i in range(4) for j in range(i)]
+    products += [centered[i] * centered[j] for i in range(4) for j in range(i)]
     for product in products:
         assert abs(product.mean()) / product.std() * np.sqrt(product.size) < 5
 

@@ -5,21 +5,21 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model import forward
+from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.layers import activate, recompute
 from bigbird_ja.model.modernbert import gated
-from bigbird_ja.model.params import initial_parameters
 from testkit.configs import with_data
 from tests.model.tiny import tiny_config
 
 
-@pytest.mark.parametrize("keeps_slope", [False, True])
+@pytest.mark.parametrize("save_derivative", [False, True])
 @pytest.mark.parametrize("name", ["gelu_new", "gelu"])
-def test_gelu_and_its_gradient(name, keeps_slope):
+def test_gelu_and_its_gradient(name, save_derivative):
     @tf.function(jit_compile=True)
     def computed(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
-            values = activate(name, x, keeps_slope=keeps_slope)
+            values = activate(name, x, save_derivative=save_derivative)
         return values, tape.gradient(values, x)
 
     x = tf.constant(np.linspace(-12, 12, 2001, dtype=np.float32))
@@ -41,10 +41,10 @@ def test_a_gated_product_that_is_kept_is_the_same_with_the_same_gradient(name, d
     given = tf.cast(both, dtype)
 
     @tf.function(jit_compile=True)
-    def run(both, upstream, kept):
+    def run(both, upstream, saved):
         with tf.GradientTape() as tape:
             tape.watch(both)
-            product = gated(name, both, keeps_product=kept)
+            product = gated(name, both, save_product=saved)
         return product, tape.gradient(product, both, upstream)
 
     kept = run(given, tf.cast(upstream, dtype), True)

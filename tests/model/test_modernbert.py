@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bigbird_ja.huggingface.state_dict import hugging_face_name, is_transposed, to_hugging_face
 from bigbird_ja.model.forward import encode, masked_lm_logits
-from bigbird_ja.model.params import initial_parameters, parameter_specs
-from bigbird_ja.model.state_dict import hugging_face_name, is_transposed, to_hugging_face
+from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.params import parameter_specs
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 
@@ -77,29 +78,6 @@ def test_logits_are_those_of_transformers(length, sets):
     logits = masked_lm_logits(params, config, hidden).numpy()
     np.testing.assert_allclose(logits[ids != 0], expected[ids != 0], atol=1e-4, rtol=1e-4)
     assert np.abs(expected).max() > 1  # there is something to agree on
-
-
-def test_in_subspaces_every_head_sees_the_neighbour_at_its_distance():
-    sets = {"tokenize.vocab_size": 500, "model.hidden_size": 128}
-    config = modernbert(64, **sets, **{"model.initializer": "subspaces"})
-    params = initial_parameters(*with_data(config), seed=3)
-    shapes = {name: spec.shape for name, spec in parameter_specs(*with_data(config)).items()}
-    assert shapes == {name: value.shape for name, value in params.items()}
-    ids = np.random.default_rng(0).integers(11, 500, (2, 64))
-    theirs = reference(config, params)
-    theirs.set_attn_implementation("eager")
-    with torch.no_grad():
-        output = theirs(input_ids=torch.from_numpy(ids), output_attentions=True)
-    weights = np.stack([layer.numpy() for layer in output.attentions])  # [layers, b, 2, S, S]
-    shares = [
-        np.diagonal(weights[number // 2, :, number % 2], [-1, 1, -2, 2][number % 4], 1, 2).mean()
-        for number in range(8)
-    ]
-    # The constant's share of a normalised token varies more with depth, and the weight with it.
-    assert np.mean(shares) > 0.9 and min(shares) > 0.85, shares
-    hidden_states = encode(params, *with_data(config), tf.constant(ids.astype(np.int32)))
-    logits = masked_lm_logits(params, config, hidden_states).numpy()
-    np.testing.assert_allclose(logits, output.logits.numpy(), atol=1e-4, rtol=1e-4)
 
 
 def test_gradients_are_those_of_transformers():

@@ -36,7 +36,7 @@ def tiny_config(seq_length=96, **sets):
 
 
 def initial_slots(config, params):
-    """The optimiser's state before the first step."""
+    """The optimizer's state before the first step."""
     return {
         slot: {name: tf.zeros_like(params[name]) for name in names}
         for slot, names in slot_parameters(*with_data(config)).items()

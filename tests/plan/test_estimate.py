@@ -10,7 +10,7 @@ from bigbird_ja.accelerators.prices import load_prices
 from bigbird_ja.launch.record import LaunchedRun
 from bigbird_ja.launch.state import Ending
 from bigbird_ja.launch.supervise import supervise
-from bigbird_ja.model.params import model_flops
+from bigbird_ja.model.flops import model_flops
 from bigbird_ja.plan import estimate
 from bigbird_ja.plan.estimate import MachineRate, Plan, Results
 from bigbird_ja.settings.values import varied

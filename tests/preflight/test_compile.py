@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.preflight import compile as compile_lib
-from bigbird_ja.preflight.compile import of_chip, of_topology, optimised
+from bigbird_ja.preflight.compile import of_chip, of_topology, optimized
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.process.errors import BadInput, CommandError
 from bigbird_ja.train.engines.lowering import program as program_lib
@@ -65,7 +65,7 @@ def test_a_slice_that_the_real_compiler_does_not_know():
     target = of_topology("v5e:2x4")
     prefix = target.topology.partition(":")[0]
     unknown = dataclasses.replace(target, name="v5e:3x5", topology=f"{prefix}:3x5")
-    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) knows no v5e:3x5"):
+    with pytest.raises(BadInput, match=r"installed libtpu \(.+\) does not know v5e:3x5"):
         compile_lib.compile_for(STEP, unknown)
 
 
@@ -146,6 +146,6 @@ def test_a_program_that_jaxlib_cannot_read_is_taken_from_the_listing(tmp_path):
     words = "async-update instruction should have 1 operands but sees 3"
     program = mock.Mock(as_text=mock.Mock(side_effect=RuntimeError(words)))
     with pytest.raises(RuntimeError, match="async-update"):
-        optimised(program, tmp_path)
+        optimized(program, tmp_path)
     (tmp_path / "17-TLP-hlo.txt").write_text("HloModule listed")
-    assert optimised(program, tmp_path) == "HloModule listed"
+    assert optimized(program, tmp_path) == "HloModule listed"

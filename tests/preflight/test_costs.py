@@ -60,7 +60,7 @@ def test_a_collective_beside_computations_counts_once_and_these_keep_their_kind(
     assert (start.collective, start.moved_bytes) == ("all-gather", WHOLE)
     assert start.priced == costs.price(WHOLE)
     assert (beside.instruction.name, beside.collective, beside.cycles) == ("fusion.9", None, 90)
-    assert [figures.kind_of(cost) for cost in (start, beside)] == ["between devices", "optimiser"]
+    assert [figures.kind_of(cost) for cost in (start, beside)] == ["between devices", "optimizer"]
 
 
 def test_bytes_on_links():

@@ -1,6 +1,8 @@
 """The search for the largest batch, batches by config, and slices by name."""
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from bigbird_ja.accelerators import CHIPS, MEGACORE
 from bigbird_ja.preflight import compile as compile_lib
@@ -8,6 +10,7 @@ from bigbird_ja.preflight import estimate, figures
 from bigbird_ja.preflight.compile import Program
 from bigbird_ja.preflight.machine_code import Code
 from bigbird_ja.process.errors import BadInput
+from bigbird_ja.train import optimizer
 from testkit.configs import fitted, with_data
 from tests.preflight.test_costs import NESTED
 
@@ -43,6 +46,14 @@ def test_few_compilations_where_memory_is_linear_and_an_end_where_everything_fit
     assert len(memory.tried) <= 4
     memory = Memory(1e12, 1, 1)
     assert estimate.largest_batch(memory, memory(2)) == 1024
+
+
+def test_one_device_orthogonalizes_its_share_of_muons_matrices():
+    matrix = np.random.default_rng(2).standard_normal((16, 40), np.float32)
+    share = estimate.orthogonalize_share(tf.stack([matrix] * 3), devices=2).numpy()
+    expected = optimizer.orthogonalize(matrix[None])[0]
+    np.testing.assert_allclose(share[:2], [expected, expected], atol=1e-6)
+    np.testing.assert_array_equal(share[2], matrix)
 
 
 def test_batch_per_core():

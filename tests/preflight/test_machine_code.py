@@ -4,7 +4,7 @@ import pytest
 
 from bigbird_ja.preflight import machine_code
 
-UTILISATION = """== CAPACTIY:
+UTILIZATION = """== CAPACTIY:
 MATMUL, VALU, VLOAD
     4     4     3
 == UTILIZATION:
@@ -14,9 +14,9 @@ MATMUL, VALU, VLOAD
 
 
 def test_fullness_goes_by_how_often_bundles_run():
-    result = machine_code.fullness(UTILISATION, [3.0, 1.0])
+    result = machine_code.fullness(UTILIZATION, [3.0, 1.0])
     assert result == {"MATMUL": 0.75, "VALU": pytest.approx(0.125), "VLOAD": 0.75}
-    assert machine_code.fullness(UTILISATION, [1.0]) == {}  # of another listing
+    assert machine_code.fullness(UTILIZATION, [1.0]) == {}  # of another listing
     assert machine_code.fullness("", []) == {}
 
 

@@ -177,7 +177,7 @@ def _cost(op_name, opcode="fusion", cycles=1.0, name="f.1"):
         ("gradient_tape/layer_3/attention/context/Einsum", "attention context"),
         ("layer_3/attention/output/dropout/SelectV2", "dropout"),
         ("mlm_head/layer_norm/Mean", "layer norm"),
-        ("optimizer/SelectV2_3", "optimiser"),
+        ("optimizer/SelectV2_3", "optimizer"),
         ("", "other"),
     ],
 )

@@ -12,18 +12,23 @@ import numpy as np
 import pytest
 
 from bigbird_ja.process.errors import BadInput, Diverged, Stalled, StorageError
-from bigbird_ja.run import log as run_log
+from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.schema import Config, TrainingConfig
 from bigbird_ja.train import pod as pod_lib
 from bigbird_ja.train.evaluations import Evaluations
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.pod import Pod
+from bigbird_ja.train.watchdog import Watchdog
 from testkit import pods
 
 ENDING = """
 import sys, time
+from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.pod import Pod
-pod = Pod(int(sys.argv[1]), 2, "host", print)
+exit_process = ProcessExit()
+pod = Pod(int(sys.argv[1]), 2, "host", StopRequest(print, print), exit_process)
 pod.connect(sys.argv[2], "cpu", 60, lambda: None)
 pod.finish()
 pod.detach()
@@ -67,15 +72,10 @@ class Member:
     """One process."""
 
     def __init__(self, index, count, store):
-        self.asked = []
+        self.stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
         self.left = []
-        self.pod = Pod(index, count, "host", self.asked.append)
-        self.pod.leave = self._leave  # type: ignore[method-assign]
+        self.pod = Pod(index, count, "host", self.stop, ProcessExit(self.left.append))
         self.pod._client = store
-
-    def _leave(self, error):
-        self.left.append(error)
-        self.pod.fail(error.reason, str(error))
 
     def listen(self):
         thread = threading.Thread(target=self.pod._listen, daemon=True)
@@ -95,30 +95,24 @@ def until(condition):
         time.sleep(0.01)
 
 
-def test_every_process_knows_which_evaluation_was_the_last(tmp_path, monkeypatch):
+def test_every_process_knows_which_evaluation_was_the_last(monkeypatch):
     """Only the writer sees MODEL_DIR's disk; who does not know evaluates, and waits for nobody."""
     monkeypatch.setattr("bigbird_ja.evaluation.evaluate_model", lambda *_, **__: None)
     evaluations = []
     for member in members(2):
-        folder = tmp_path / str(member.pod.index)
-        folder.mkdir()
         here = SimpleNamespace(
             config=Config(training=TrainingConfig(eval_every_steps=10, num_train_steps=50)),
             manifest=SimpleNamespace(fingerprint="data"),
             data_dir="",
-            model_dir=str(folder),
             pod=member.pod,
             evaluates=True,
             init_from=None,
             deps=Dependencies(),
         )
-        if member.pod.is_writer:
-            scores = {"masked_lm_loss": 1.0, "masked_lm_accuracy": 0.5}
-            about = {"step": 20, "time": 0.0, "data_fingerprint": "data"}
-            run_log.append_eval(str(folder), about | scores)
-        evaluations.append(Evaluations(here, threading.Event(), lambda: None))
-    for each in evaluations:
-        each.begin(25)
+        evaluations.append(Evaluations(here, threading.Event(), Watchdog(0, print)))
+    earlier = {"step": 20, "time": 0.0, "data_fingerprint": "data"}
+    for each, known in zip(evaluations, ([earlier], []), strict=True):
+        each.begin(known)
         assert not each.is_due(25) and each.is_due(30)
     assert evaluations[1].evaluate(30, None) is None
     assert not evaluations[1].is_due(33) and evaluations[1].is_due(40)
@@ -187,7 +181,7 @@ def test_a_failure_ends_the_others_with_its_reason(reason, kind, words):
 
 
 def test_a_failure_that_the_lost_store_holds_up_ends_the_process(monkeypatch):
-    monkeypatch.setattr(pod_lib, "_FAREWELL_SECONDS", 0.1)
+    monkeypatch.setattr(pod_lib, "_FINAL_STATUS_SECONDS", 0.1)
     one = members(1)[0]
     one.pod._client.key_value_set = lambda *_: threading.Event().wait()  # type: ignore[attr-defined]
     threading.Thread(target=one.pod.fail, args=("stalled", "Gloo"), daemon=True).start()

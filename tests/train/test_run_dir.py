@@ -78,7 +78,9 @@ def test_scratch_of_a_killed_run_goes_at_the_next_start(base, tmp_path, monkeypa
         RunDir(base).events.append("started")
     for name in (".scratch-thesis", "bigbird-ja-thesis"):
         (place / name).mkdir()
-    with RunDir(base).locked(DEPS) as (_, scratch):
+    run = RunDir(base)
+    with run.locked(DEPS):
+        scratch = run.scratch
         assert Path(scratch).parent == place and storage.list_files(scratch) == []
         left = shutil.copytree(scratch, f"{scratch}-left")  # as of a process that was killed
         with scratch_directory(*((str(place), ".scratch-") if place == Path(base) else ())):

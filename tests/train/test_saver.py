@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bigbird_ja.process.errors import StorageError
-from bigbird_ja.run.checkpoints import CheckpointStore, Meta
+from bigbird_ja import storage
+from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.schema import CheckpointsConfig, Config
-from bigbird_ja.storage.ownership import Owned
+from bigbird_ja.storage.lease import LeaseLost
 from bigbird_ja.train.job import Dependencies
 from bigbird_ja.train.processes import SingleProcess
+from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.saver import CheckpointSaver
 
 VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
@@ -19,13 +20,15 @@ VALUES = {"w": np.ones([3], np.float32), "global_step": np.int64(1)}
 
 def job(checkpoints, **deps):
     config = Config(checkpoints=checkpoints)
-    return SimpleNamespace(config=config, deps=Dependencies(**deps), pod=SingleProcess())
+    guard = SimpleNamespace(check=lambda: None)
+    deps, pod = Dependencies(**deps), SingleProcess()
+    return SimpleNamespace(config=config, guard=guard, deps=deps, pod=pod)
 
 
 def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off():
     def schedule(minutes, steps):
         config = CheckpointsConfig(save_every_minutes=minutes, save_every_steps=steps)
-        return CheckpointSaver(job(config, monotonic=lambda: now[0]), *[None] * 4)
+        return CheckpointSaver(job(config, monotonic=lambda: now[0]), None, None)
 
     now = [0.0]
     saver = schedule(10, 100)
@@ -41,24 +44,26 @@ def test_saves_are_due_by_minutes_and_by_steps_and_zero_is_off():
     assert not saver.is_due(10**9) and saver.next_due(10**9) > 10**12
 
 
-def make(tmp_path, may_publish=lambda: None, **deps):
-    scratch = tmp_path / ".scratch"
-    scratch.mkdir()
-    store = CheckpointStore(str(tmp_path), owned=Owned.create(str(tmp_path), "run"))
-    here, saved = job(CheckpointsConfig(), **deps), []
-    saver = CheckpointSaver(
-        here, store, str(scratch), may_publish, lambda step, seconds: saved.append(step)
-    )
-    return saver, store, saved
+@pytest.fixture
+def run_dir(tmp_path):
+    run_dir = RunDir(str(tmp_path))
+    with run_dir.locked(Dependencies()):
+        yield run_dir
+
+
+def make(run_dir, **deps):
+    saved = []
+    recorder = SimpleNamespace(saved=lambda step, seconds: saved.append(step))
+    return CheckpointSaver(job(CheckpointsConfig(), **deps), run_dir, recorder), saved
 
 
 def meta(step):
     return Meta(step, "config", "data", 0.0, 0, 0, 0.0, next_batch=step, global_batch_size=1)
 
 
-def test_steps_continue_while_a_checkpoint_is_written(tmp_path):
-    gate = threading.Event()
-    saver, store, saved = make(tmp_path, mark=lambda phase: gate.wait(10))
+def test_steps_continue_while_a_checkpoint_is_written(run_dir):
+    gate, store = threading.Event(), run_dir.checkpoints
+    saver, saved = make(run_dir, mark=lambda phase: gate.wait(10))
     saver.save(meta(1), lambda: lambda: VALUES)
     assert store.steps() == []
     gate.set()
@@ -67,14 +72,15 @@ def test_steps_continue_while_a_checkpoint_is_written(tmp_path):
     assert store.steps() == saved == [1, 2]
 
 
-def test_a_failure_in_the_background_comes_to_the_main_thread_once(tmp_path):
+def test_a_failure_in_the_background_comes_to_the_main_thread_once(run_dir, monkeypatch):
     def lost():
-        raise StorageError("another trainer has taken over")
+        raise LeaseLost("another trainer has taken over")
 
-    saver, store, saved = make(tmp_path, may_publish=lost)
+    saver, saved = make(run_dir)
+    monkeypatch.setattr(run_dir.lease, "check", lost)
     saver.save(meta(1), lambda: lambda: VALUES)
-    with pytest.raises(StorageError, match="taken over"):
+    with pytest.raises(LeaseLost, match="taken over"):
         saver.wait()
     saver.poll()
-    assert store.steps() == saved == []
-    assert list((tmp_path / ".scratch").iterdir()) == []
+    assert run_dir.checkpoints.steps() == saved == []
+    assert storage.list_files(run_dir.scratch) == []

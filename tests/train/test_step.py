@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.forward import Forward
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.settings.values import varied
 from bigbird_ja.train.engines.lowering.lowered import Division, Spec, division_of
 from bigbird_ja.train.step import train_step

@@ -18,6 +18,7 @@ from bigbird_ja.settings.values import varied
 from bigbird_ja.train import train as train_lib
 from bigbird_ja.train.engines.choose import Choice
 from bigbird_ja.train.engines.protocol import StepResult
+from bigbird_ja.train.exit import ProcessExit
 from bigbird_ja.train.job import Dependencies, Job
 from bigbird_ja.train.run_dir import RunDir
 from bigbird_ja.train.train import train
@@ -99,7 +100,7 @@ class Training:
         self.scores["data_fingerprint"] = self.manifest.fingerprint
 
     def run(self, *, ahead=0, loop=1, bad=None, evaluates=False, stop_at=None, instead=None):
-        stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
+        stop = StopRequest(lambda text: None, lambda text: None, timeout=1e9)
         steps = CheckpointStore(self.model_dir).steps()
         engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad)
 
@@ -118,10 +119,10 @@ class Training:
         self._monkeypatch.setattr(evaluation, "write_tensorboard", lambda *args: None)
         self._monkeypatch.setattr(train_lib, "make_engine", lambda *args: engine)
         guard, choice = check.fast_check(self.data)[1], Choice("numbers", "test", False, 1, "none")
-        run = (self.config, self.manifest, guard, self.data, self.model_dir, choice)
+        run = (self.config, self.manifest, guard, self.data, choice)
         job = Job(*run, evaluates=evaluates, deps=Dependencies(mark=mark))
         try:
-            train(job, RunDir(self.model_dir), stop)
+            train(job, RunDir(self.model_dir), stop, ProcessExit())
         finally:
             # An input that does not end is waited for each time, and a spot machine has 30 seconds.
             assert engine.closed == engine.begun, "closed once, however the run ends"

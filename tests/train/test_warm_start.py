@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bigbird_ja.model.params import POSITIONS, initial_parameters
-from bigbird_ja.model.state_dict import to_hugging_face
+from bigbird_ja.huggingface.state_dict import to_hugging_face
+from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.model.params import POSITIONS
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run import model
+from bigbird_ja.run.model import load_parameters
+from bigbird_ja.run.variables import write_variables
 from bigbird_ja.settings.config_file import read_config
 from bigbird_ja.settings.values import varied
 from bigbird_ja.text.load import read_tokenizer
@@ -21,7 +23,7 @@ from tests.text.test_model_proto import train
 
 
 def _google(params, config, code="BigBird"):
-    """The same variables as Google's checkpoints name and shape them, with optimiser state.
+    """The same variables as Google's checkpoints name and shape them, with optimizer state.
 
     Its BigBird creates the prediction head's layers outside of the scope `cls/predictions`.
     """
@@ -45,7 +47,7 @@ def _google(params, config, code="BigBird"):
 def google(tmp_path):
     config = tiny_config(96)
     params = initial_parameters(*with_data(config), seed=3)
-    model.write_variables(str(tmp_path / "bigbr.ckpt-0"), _google(params, config))
+    write_variables(str(tmp_path / "bigbr.ckpt-0"), _google(params, config))
     return str(tmp_path / "bigbr.ckpt-0"), params
 
 
@@ -54,7 +56,7 @@ def test_google_s_checkpoint(google, code):
     prefix, params = google
     config = tiny_config(96)
     params = {name: value + number for number, (name, value) in enumerate(params.items())}
-    model.write_variables(prefix, _google(params, config, code))
+    write_variables(prefix, _google(params, config, code))
     for given in (prefix, f"{prefix}.index"):
         first = load_initial(given, *with_data(config))
         values, table = first.values, first.summary
@@ -83,10 +85,11 @@ def test_the_record_names_the_source_wherever_the_command_ran_and_a_commit_of_th
 def test_what_stays_random_is_a_warning(google):
     (prefix, params), config = google, tiny_config(96)
     some = {name: value for name, value in params.items() if "transform" not in name}
-    model.write_variables(prefix, _google(some, config))
+    write_variables(prefix, _google(some, config))
     text = load_initial(prefix, *with_data(config)).summary
     warning = text.splitlines()[-1]
-    assert warning.startswith(f"warning: 4 of {len(params)} variables keep random first values: ")
+    start = f"warning: 4 of {len(params)} variables keep random initial weights: "
+    assert warning.startswith(start)
     assert all(f"cls/predictions/transform/{part}" in warning for part in ("kernel", "beta"))
 
 
@@ -97,7 +100,7 @@ def test_another_vocabulary_and_more_positions_are_reported(google):
     values, table = first.values, first.summary
     words = "bert/embeddings/word_embeddings"
     positions = "bert/embeddings/position_embeddings"
-    assert words not in values and f"random first values: {words} ({words} has shape" in table
+    assert words not in values and f"random initial weights: {words} ({words} has shape" in table
     np.testing.assert_array_equal(values[positions][96:], params[positions])
     assert "96 positions repeated" in table
     assert "bert/pooler/dense/kernel" not in values and "not in the source" in table
@@ -112,7 +115,7 @@ def test_a_run_of_ours_starts_one_of_longer_sequences_with_its_positions_repeate
     longer = dataclasses.replace(data, seq_length=2 * data.seq_length)
     config = varied(config, {"model.max_position_embeddings": longer.seq_length})
     first = load_initial(small_run.model_dir, config, longer)
-    before, positions = model.load_parameters(small_run.model_dir)[2], POSITIONS
+    before, positions = load_parameters(small_run.model_dir)[2], POSITIONS
     assert f"{data.seq_length} positions repeated" in first.summary
     assert "a run of ours, step 6" in first.summary and first.values.keys() == before.keys()
     before[positions] = np.tile(before[positions], (2, 1))
@@ -197,7 +200,7 @@ def test_a_source_with_text_or_nan_in_a_variable_or_cut_data_is_refused(google):
     values = _google(params, config)
     nan = np.full_like(values[name], np.nan)
     for wrong, message in ((np.array(["text"], object), "no numbers"), (nan, "NaN or infinite")):
-        model.write_variables(prefix, values | {name: wrong})
+        write_variables(prefix, values | {name: wrong})
         with pytest.raises(BadInput, match=f"{name} holds {message}"):
             load_initial(prefix, *with_data(config))
     data = Path(f"{prefix}.data-00000-of-00001")

@@ -8,18 +8,19 @@ from bigbird_ja.train.watchdog import Watchdog
 
 
 @pytest.mark.parametrize(
-    ("limit", "at", "silences"), [(1.0, 0.9, []), (1.0, 1.5, [1.5]), (0.0, 1e9, [])]
+    ("limit", "at", "ends"), [(1.0, 0.9, False), (1.0, 90.0, True), (0.0, 1e9, False)]
 )
-def test_the_watchdog_acts_after_its_limit_and_zero_is_off(limit, at, silences):
+def test_the_watchdog_ends_the_process_after_its_limit_and_zero_disables_it(limit, at, ends, capfd):
     now, called = [0.0], threading.Event()
     seen = []
 
-    def on_stall(silence):
-        seen.append(silence)
+    def exit_process(error):
+        seen.append(str(error))
         called.set()
 
-    with Watchdog(limit, on_stall, clock=lambda: now[0]) as watchdog:
+    with Watchdog(limit, exit_process, clock=lambda: now[0]) as watchdog:
         now[0] = at
-        called.wait(10 if silences else 0.1)
+        called.wait(10 if ends else 0.1)
         watchdog.tick()
-    assert seen == silences
+    assert [error[:32] for error in seen] == ["no step finished for 1.5 minutes"] * ends
+    assert ("most recent call first" in capfd.readouterr().err) == ends

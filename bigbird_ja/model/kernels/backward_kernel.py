@@ -1,4 +1,4 @@
-"""Computes the gradients of query, key and value in one kernel."""
+"""Kernel for the gradients of query, key and value."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def backward(shape: LayerShape, interpret: Any = False) -> Any:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Holds the arrays of one step of the grid."""
+    """Arrays of one step of the grid."""
 
     shape: LayerShape
     seen: t.Masks
@@ -49,19 +49,19 @@ class _Tiles:
     context: Any
     upstream: Any
     statistics: Any
-    keys: Any  # transposed, with the tile of nothing
+    keys: Any  # transposed, with the zero tile
     values: Any
     d_keys: Any  # float32, not transposed
     d_values: Any
 
     def queries(self, j: Any, head: int) -> _Queries:
-        """Collect what one head's tile of queries brings to every piece."""
+        """Return the arrays of one head's tile of queries that all parts need."""
         shape, own = self.shape, t.rows_of(self.shape, head)
         upstream = self.upstream[j]
         product = upstream[own].astype(jnp.float32) * self.context[j, own].astype(jnp.float32)
         return _Queries(
-            t.alone(shape, self.query[j], head),
-            t.alone(shape, upstream, head),
+            t.masked_to_head(shape, self.query[j], head),
+            t.masked_to_head(shape, upstream, head),
             self.query[j, own],
             upstream[own],
             self.statistics[j, :, t.lanes_of(shape, head)],
@@ -76,7 +76,7 @@ class _Tiles:
 
 @dataclass(frozen=True)
 class _Queries:
-    queries: jax.Array  # of `alone`
+    queries: jax.Array  # masked to the head
     upstream: jax.Array
     own_queries: jax.Array  # [size, rows]
     own_upstream: jax.Array
@@ -129,18 +129,18 @@ def _kernel(shape: LayerShape, *refs: Any) -> None:
 
 
 def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
-    """Take the queries of tile j through every tile, or through those of its documents."""
+    """Process the queries of tile j with every tile, or with those of its documents."""
     shape, heads = tiles.shape, range(tiles.shape.group)
     queries = [tiles.queries(j, head) for head in heads]
 
     def step(these: list[Any], sums: list[jax.Array]) -> list[jax.Array]:
         added = [[summed] for summed in sums]
-        pieces = [
+        tasks = [
             _products(tiles, queries[head], j, [k], head, None, added[head])
             for k in these
             for head in heads
         ]
-        t.staggered(pieces, shape.order.lag)
+        t.software_pipelined(tasks, shape.order.lag)
         return [functools.reduce(jnp.add, parts) for parts in added]
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
@@ -150,9 +150,10 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
 
 def _sparse(tiles: _Tiles) -> None:
-    """Take each tile through those that it sees.
+    """Process each tile with those that it sees.
 
-    The queries of tile 0, where it is global, meet the keys of tile j in the step of query tile j.
+    The queries of tile 0, if it is global, are multiplied by the keys of tile j in the step of
+    query tile j.
     """
     shape, heads, shifts = tiles.shape, range(tiles.shape.group), t.shifts_here(tiles.shape)
     is_rolled = shape.shifts is not None
@@ -161,19 +162,19 @@ def _sparse(tiles: _Tiles) -> None:
 
     def step(these: list[Any], d_first: list[jax.Array]) -> list[jax.Array]:
         added: list[list[jax.Array]] = [[summed] for summed in d_first]
-        pieces: list[Iterator[None]] = []
+        tasks: list[Iterator[None]] = []
         parts: list[list[list[jax.Array]]] = []
         for j in these:
             parts.append([[] for _ in heads])
-            near = t.Neighbours(shape, shifts, j)
+            near = t.Neighbors(shape, shifts, j)
             for head in heads:
                 chosen = [j, *global_, *(there[head] for there in near.random)]
                 queries = tiles.queries(j, head)
-                pieces.append(_products(tiles, queries, j, chosen, head, near, parts[-1][head]))
-            pieces += [
+                tasks.append(_products(tiles, queries, j, chosen, head, near, parts[-1][head]))
+            tasks += [
                 _products(tiles, q, 0, [j], head, None, added[head]) for head, q in enumerate(first)
             ]
-        t.staggered(pieces, shape.order.lag)
+        t.software_pipelined(tasks, shape.order.lag)
         for j, of_heads in zip(these, parts, strict=True):
             for head in heads:
                 tiles.write(j, head, of_heads[head])
@@ -181,7 +182,7 @@ def _sparse(tiles: _Tiles) -> None:
 
     nothing = jnp.zeros((shape.size, shape.rows), jnp.float32)
     added: list[list[jax.Array]] = [[nothing] for _ in first]
-    t.staggered(
+    t.software_pipelined(
         _products(tiles, q, 0, [0], head, None, added[head]) for head, q in enumerate(first)
     )
     d_first = [functools.reduce(jnp.add, summed) for summed in added]
@@ -196,13 +197,12 @@ def _products(
     query: Any,
     chosen: list[Any],
     head: int,
-    near: t.Neighbours | None,
+    near: t.Neighbors | None,
     d_queries: list[jax.Array],
 ) -> Iterator[None]:
-    """Take one head's queries of a tile through tiles of keys, side by side in one product.
+    """Process one head's queries of a tile with tiles of keys, joined in one product.
 
-    And through the blocks on both sides, where `near` names them. `d_queries` gets the queries'
-    part.
+    Blocks on both sides are included if `near` names them. `d_queries` gets the queries' part.
     """
     shape, seen, own = tiles.shape, tiles.seen, t.rows_of(tiles.shape, head)
     sides = [] if near is None else [(near.after, near.before)]
@@ -224,7 +224,7 @@ def _products(
         there = tiles.key[near.after_there, own], tiles.key[near.before_there, own]
         key.append(t.joined_lanes(*there))
     d_queries.append(t.matmul(jnp.concatenate(key, axis=1), slopes))
-    if shape.is_full:  # elsewhere a stage more costs more
+    if shape.is_full:  # otherwise one more stage costs more
         yield
     sums = ours.to_keys(exact, slopes)
     yield

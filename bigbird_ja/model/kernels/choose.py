@@ -21,8 +21,8 @@ from bigbird_ja.settings.values import varied
 _VMEM_MIB = {"v4": 16, "v5e": 128, "v5p": 64, "v6e": 128, "v7x": 64}
 
 
-# Chips on which `auto` takes the kernels: as part of a whole step they are cheaper there, by
-# machine code (docs/design/kernel.md).
+# Chips on which `auto` takes the kernels: as part of a whole step they are cheaper there by the
+# count of machine code (docs/design/kernel.md).
 _CHEAPER_ON: tuple[str, ...] = ("v5e", "v6e")
 
 
@@ -32,25 +32,25 @@ _OLDEST_JAX = (0, 7)
 _KEY = "model.attention_implementation"
 
 
-# Words of a compiler that cannot take a kernel: it reads no such Mosaic, or has too little vector
-# memory for it.
+# In messages of a compiler that cannot compile a kernel: it cannot read this version of Mosaic, or
+# the vector memory is too small.
 _REFUSAL = re.compile(r"mosaic|tpu_custom_call|memory space vmem", re.IGNORECASE)
 
 
-_OTHER_MEMORY = "memory space hbm"  # of a list that names buffers, of kernels too
+_OTHER_MEMORY = "memory space hbm"  # in a message that lists all buffers, those of kernels too
 
 
 def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Config:
-    """Return the config with `xla` or `kernel` in the place of `auto`.
+    """Return the config with `xla` or `kernel` instead of `auto`.
 
     Args:
-        config: of the run.
-        data: of the run.
+        config: config of the run.
+        data: data of the run.
         platform: "cpu", "cuda" or "tpu".
-        chip: of a TPU, where it is known.
+        chip: name of a TPU's chip, or None.
 
     Raises:
-        BadInput: `kernel` is requested and cannot be had; says why.
+        BadInput: `kernel` is requested and not possible.
     """
     wanted = config.model.attention_implementation
     if wanted == "xla" or (wanted == "auto" and chip not in _CHEAPER_ON):
@@ -62,12 +62,12 @@ def resolved(config: Config, data: Data, platform: str, chip: str | None) -> Con
 
 
 def without_kernels(requested: Config, taken: Config, error: Exception) -> Config:
-    """Fall back to XLA after a kernel failed to compile; log it.
+    """Return the config with XLA's attention after a kernel failed to compile, and log it.
 
     Args:
-        requested: of which `taken` was resolved.
-        taken: what the compiler refused.
-        error: what it said.
+        requested: config before `resolved`.
+        taken: config that failed to compile.
+        error: error of the compiler.
 
     Raises:
         Exception: `error` itself, if it is not about kernels, or they were requested by name.
@@ -81,17 +81,17 @@ def without_kernels(requested: Config, taken: Config, error: Exception) -> Confi
     return varied(taken, {_KEY: "xla"})
 
 
-def keeps_slope(config: Config) -> bool:
-    """Return whether the activation keeps its derivatives, or its product (`layers`).
+def saves_derivatives(config: Config) -> bool:
+    """Return whether activations save their derivatives, or their products (`layers`).
 
-    It does with the kernels: that is shown cheaper on the same chips (docs/design/kernel.md), and
-    on others the memory is needed.
+    They do with the kernels: that is cheaper on the same chips (docs/design/kernel.md), and on
+    others the memory is needed.
     """
     return config.model.attention_implementation == "kernel"
 
 
 def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManager[None]:
-    """Trace what is within, of a resolved config, for that platform."""
+    """Return the context in which to trace a resolved config for a platform."""
     if platform != "cpu" or config.model.attention_implementation != "kernel":
         return contextlib.nullcontext()
     from bigbird_ja.model.kernels.kernel_attention import interpreted
@@ -100,7 +100,7 @@ def traced_for(config: Config, platform: str) -> contextlib.AbstractContextManag
 
 
 def _why_not(config: Config, length: int, platform: str, chip: str | None) -> str | None:
-    """Explain why kernels cannot compute this; None where they can."""
+    """Return the reason why kernels cannot compute this; None if they can."""
     model = config.model
     if model.architecture == "modernbert":
         reach = model.local_attention // 2

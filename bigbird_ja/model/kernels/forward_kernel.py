@@ -1,4 +1,4 @@
-"""Computes context, and the logarithm of each row's sum of exponentials, in one kernel."""
+"""Kernel for the context, and the logarithm of each row's sum of exponentials."""
 
 import functools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from bigbird_ja.model.kernels.layer_shape import LayerShape
 
 
 def forward(shape: LayerShape, interpret: Any = False) -> Any:
-    """Return the kernel of context and statistics, of the shapes that `LayerShape` names.
+    """Return the kernel of context and statistics, in the shapes of `LayerShape`.
 
     Its arguments are query (scaled), key, value, and marks of `mark_specs`.
     """
@@ -41,22 +41,22 @@ _State = tuple[jax.Array, jax.Array, jax.Array]
 
 @dataclass
 class _SeesAll:
-    """Sums one head's queries of a tile that sees every tile, one after the other."""
+    """Sums for one head's queries of a tile that sees all tiles, one after the other."""
 
-    queries: jax.Array  # of `alone`
-    maximum: jax.Array  # [1, rows]: of the scores so far
-    total: jax.Array  # [1, rows]: of their exponentials
-    summed: jax.Array  # [size, rows]: of the values
+    queries: jax.Array  # masked to the head
+    maximum: jax.Array  # [1, rows], maximum of the scores so far
+    total: jax.Array  # [1, rows], sum of their exponentials
+    summed: jax.Array  # [size, rows], weighted sum of the values
     # Factors by which the sum is still to be multiplied: the values' part of it comes later.
     shrunk: list[jax.Array] = field(default_factory=list)
 
     @property
     def state(self) -> _State:
-        """Return maximum, total and sum so far, to be carried through a loop."""
+        """Return maximum, total and sum so far, the state of a loop."""
         return self.maximum, self.total, self.summed
 
     def weights(self, scores: list[jax.Array], dtype: Any) -> list[jax.Array]:
-        """Return exponentials of scores, by tile; what was summed below another maximum shrinks."""
+        """Return the exponentials of each tile's scores; rescale sums to a new maximum."""
         highest = jnp.max(functools.reduce(jnp.maximum, scores), axis=0, keepdims=True)
         higher = jnp.maximum(self.maximum, highest)
         total, weights = jnp.zeros_like(scores[0]), []
@@ -78,7 +78,7 @@ class _SeesAll:
 
 @dataclass(frozen=True)
 class _Tiles:
-    """Holds the arrays of one step of the grid."""
+    """Arrays of one step of the grid."""
 
     shape: LayerShape
     seen: t.Masks
@@ -87,7 +87,7 @@ class _Tiles:
     value: Any
     context: Any
     statistics: Any
-    keys: Any  # transposed, with the tile of nothing
+    keys: Any  # transposed, with the zero tile
 
     def write(self, j: Any, head: int, maximum: Any, total: Any, summed: Any) -> None:
         """Write context and statistics of one head's tile."""
@@ -117,16 +117,16 @@ def _kernel(
 
 
 def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
-    """Take the queries of tile j through every tile, or through those of its documents."""
+    """Process the queries of tile j with every tile, or with those of its documents."""
     heads = range(tiles.shape.group)
-    queries = [t.alone(tiles.shape, tiles.query[j], head) for head in heads]
+    queries = [t.masked_to_head(tiles.shape, tiles.query[j], head) for head in heads]
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:
         all_ = [_SeesAll(queries[head], *states[head]) for head in heads]
-        # Below one maximum: a sum is shrunk once for two tiles.
+        # With one maximum, so that a sum is rescaled once for two tiles.
         pairs = [these[place : place + 2] for place in range(0, len(these), 2)]
-        pieces = [_key_tiles(tiles, all_[head], j, pair, head) for pair in pairs for head in heads]
-        t.staggered(pieces, tiles.shape.order.lag)
+        tasks = [_key_tiles(tiles, all_[head], j, pair, head) for pair in pairs for head in heads]
+        t.software_pipelined(tasks, tiles.shape.order.lag)
         return [one.state for one in all_]
 
     states = t.over_keys(tiles.shape, step, _nothing(tiles.shape), bounds, j)
@@ -135,20 +135,20 @@ def _full(tiles: _Tiles, bounds: Any, j: Any, _: None) -> None:
 
 
 def _sparse(tiles: _Tiles) -> None:
-    """Take each tile through those that it sees; tile 0, where it is global, through every tile."""
+    """Process each tile with those that it sees; tile 0, if it is global, with every tile."""
     shape, shifts = tiles.shape, t.shifts_here(tiles.shape)
     heads, is_rolled = range(shape.group), shape.shifts is not None
-    queries = [t.alone(shape, tiles.query[0], head) for head in heads]
+    queries = [t.masked_to_head(shape, tiles.query[0], head) for head in heads]
 
     def step(these: list[Any], states: list[_State]) -> list[_State]:
         firsts = [_SeesAll(queries[head], *state) for head, state in enumerate(states)]
-        nears = [t.Neighbours(shape, shifts, j) for j in these]
-        pieces = [
+        nears = [t.Neighbors(shape, shifts, j) for j in these]
+        tasks = [
             _one_head(tiles, near, j, head, firsts[head] if is_rolled else None)
             for j, near in zip(these, nears, strict=True)
             for head in heads
         ]
-        t.staggered(pieces, shape.order.lag)
+        t.software_pipelined(tasks, shape.order.lag)
         return [first.state for first in firsts]
 
     states = []
@@ -174,7 +174,7 @@ def _nothing(shape: LayerShape) -> list[_State]:
 def _key_tiles(
     tiles: _Tiles, queries: _SeesAll, j: Any, these: list[Any], head: int
 ) -> Iterator[None]:
-    """Take one head's queries of tile j through the keys of some tiles."""
+    """Process one head's queries of tile j with the keys of some tiles."""
     scores = [t.matmul(tiles.keys[tile], queries.queries) for tile in these]
     scores = [tiles.seen.tile(part, j, tile) for part, tile in zip(scores, these, strict=True)]
     yield
@@ -185,16 +185,16 @@ def _key_tiles(
 
 
 def _one_head(
-    tiles: _Tiles, near: t.Neighbours, j: Any, head: int, first: _SeesAll | None
+    tiles: _Tiles, near: t.Neighbors, j: Any, head: int, first: _SeesAll | None
 ) -> Iterator[None]:
-    """Take one head of tile j through all that it sees.
+    """Process one head of tile j with all that it sees.
 
-    That is its own tile, the global one, the random ones and the blocks beside it; and the same
-    head of tile 0 meets the keys of tile j, which depends on nothing here.
+    That is its own tile, the global one, the random ones and the adjacent blocks. The same head of
+    tile 0 is processed with the keys of tile j, independently.
     """
     shape, seen, keys, value = tiles.shape, tiles.seen, tiles.keys, tiles.value
     own = t.rows_of(shape, head)
-    queries = t.alone(shape, tiles.query[j], head)
+    queries = t.masked_to_head(shape, tiles.query[j], head)
     whole = (j,) if first is None else (j, 0, *(chosen[head] for chosen in near.random))
     scores = []
     for tile in whole:

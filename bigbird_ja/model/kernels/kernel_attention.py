@@ -1,11 +1,11 @@
-"""Calls the attention kernels from TensorFlow's graph: one call forward, one backward.
+"""Attention by kernels in TensorFlow's graph: one call forward, one backward.
 
 Scores and probabilities stay in the chip's vector memory. Only the context and one number per query
-and head are kept between forward and backward.
+and head are saved between forward and backward.
 
-For a TPU, JAX lowers a Pallas kernel to one custom call, whose text TensorFlow's graph can hold: it
-passes through TensorFlow's lowering untouched, and libtpu compiles it. On a CPU Pallas' interpreter
-is lowered instead, to ordinary operations: slow, the same numbers, for tests and comparisons.
+For a TPU, JAX lowers a Pallas kernel to one custom call, whose text TensorFlow's graph can hold:
+TensorFlow's lowering does not change it, and libtpu compiles it. On a CPU Pallas' interpreter is
+lowered instead, to ordinary operations: slow, with the same results, for tests and comparisons.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from bigbird_ja.model.kernels.tiles import UNSEEN
 from bigbird_ja.model.layers import Tokens
 
 _TARGET = "tpu_custom_call"
-# The version of Mosaic in which kernels are written. jax writes what the libtpu of its own month
-# reads; images pair it with older ones (Kaggle's jax 0.7.2 with libtpu 0.0.17, which reads up to
-# 4), and newer compilers read old versions: 0.0.52 makes the same code of 4 as of its own.
+# Version of Mosaic in which kernels are written. jax writes the version that the libtpu of its own
+# month reads; images pair it with older ones (Kaggle's jax 0.7.2 with libtpu 0.0.17, which reads up
+# to 4), and newer compilers read old versions: 0.0.52 makes the same code of 4 as of its own.
 _FORMAT = 4
 _interpreted: contextvars.ContextVar[bool] = contextvars.ContextVar("interpreted", default=False)
 
@@ -47,12 +47,13 @@ def kernel_attention(
 
     Args:
         query: [b, T, heads, size, rows] in the compute dtype, scaled by log2(e) * size^-0.5.
-        key: the same shape; not scaled.
-        value: the same shape.
-        tokens: in tiles, [b, T, rows].
-        shifts: int [heads, m], of the layer (`pattern.random_plan`), for sequences rotated by one
-            block; None: not rolled.
-        reach: if not rolled, how many tokens away a key may be, at most half a tile; None: any.
+        key: in the same shape, not scaled.
+        value: in the same shape.
+        tokens: tokens in tiles, [b, T, rows].
+        shifts: int [heads, m], shifts of the layer (`pattern.random_plan`), for sequences rotated
+            by one block; None if attention is not rolled.
+        reach: if not rolled, maximum distance of a key in tokens, up to half a tile; None if
+            unlimited.
 
     Returns:
         Context of the same shape; zero for a query that sees no key.
@@ -70,7 +71,7 @@ def kernel_attention(
             context, statistics = call_jax(make, [query, key, value, *marks])
 
             def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-                with tf.name_scope(f"{scope}gradient/"):  # a whole name: the layer's, once more
+                with tf.name_scope(f"{scope}gradient/"):  # an absolute name, within the layer's
                     given = [query, key, value, context, upstream, statistics, *marks]
                     return call_jax(functools.partial(backward, shape), given)
 
@@ -81,9 +82,9 @@ def kernel_attention(
 
 
 def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
-    """Return marks of keys, and of queries where documents limit what they see (`tiles.Masks`).
+    """Return marks of keys, and of queries if documents limit their keys (`tiles.Masks`).
 
-    A key's mark fills all lanes of its row: beside transposed scores it is a column.
+    A key's mark fills all lanes of its row: for transposed scores it is a column.
     """
     if tokens.documents is None:
         keys, nothing = (1.0 - tokens.mask) * UNSEEN, UNSEEN
@@ -101,10 +102,10 @@ def marks_of(shape: LayerShape, tokens: Tokens) -> list[tf.Tensor]:
 
 
 def bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
-    """Find the key tiles of each query tile's documents: the first, and how many: int32 [b, T, 2].
+    """Return the key tiles of each query tile's documents, the first and their number: [b, T, 2].
 
-    Numbers of documents grow along a sequence, and padding has none: tiles of which the ranges of
-    numbers meet share a document, or lie between two that do.
+    Document numbers grow along a sequence, and padding has none. So tiles whose ranges of numbers
+    overlap share a document, or are between two tiles that do.
     """
     least = tf.reduce_min(tf.where(is_text, documents, documents.dtype.max), axis=2)
     most = tf.reduce_max(tf.where(is_text, documents, -1), axis=2)
@@ -117,7 +118,7 @@ def bounds(documents: tf.Tensor, is_text: tf.Tensor) -> tf.Tensor:
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Make kernels traced within run on this machine's CPU, by Pallas' interpreter."""
+    """Let kernels that are traced inside run on this machine's CPU, by Pallas' interpreter."""
     token = _interpreted.set(True)
     try:
         yield
@@ -131,8 +132,8 @@ def call_jax(
     """Call a kernel on tensors.
 
     Args:
-        make: gives the kernel, for a value of `pallas_call`'s `interpret`.
-        operands: of static shape.
+        make: returns the kernel for a value of `pallas_call`'s `interpret`.
+        operands: tensors of static shape.
     """
     shapes = [
         jax.ShapeDtypeStruct(tuple(tensor.shape), tensor.dtype.as_numpy_dtype)
@@ -164,7 +165,7 @@ def call_jax(
 
 @contextlib.contextmanager
 def _in_format(version: int) -> Iterator[None]:
-    """Make kernels lowered within use this version of Mosaic.
+    """Let kernels that are lowered inside use a version of Mosaic.
 
     jax has no setting for it; a jax without the replaced function writes its own version.
     """
@@ -183,7 +184,7 @@ def _in_format(version: int) -> Iterator[None]:
 
 
 def _text(kernel: Callable[..., Any], shapes: Sequence[Any]) -> str:
-    """Return the text that JAX hands to libtpu for a kernel."""
+    """Return the text of a kernel that JAX passes to libtpu."""
     with _in_format(_FORMAT):
         lowered = jax.jit(kernel).trace(*shapes).lower(lowering_platforms=("tpu",))
     module = lowered.compiler_ir("stablehlo")

@@ -1,13 +1,13 @@
-"""Defines what both kernels share: matmuls, masks, and the tiles that are read.
+"""Matmuls, masks and access to tiles, which both kernels share.
 
-Both see one sequence of one group of heads at a time: all of its tiles lie in the chip's vector
-memory, so that a random tile is an index and not a copy. Scores are held transposed, [keys,
-queries]: then the softmax reduces over sublanes, which is elementwise work for all but the last
+A kernel processes one sequence of one group of heads at a time: all of its tiles are in the chip's
+vector memory, so that a random tile is an index and not a copy. Scores are transposed, [keys,
+queries]: so the softmax reduces over sublanes, which is elementwise work for all but the last
 eight, its statistics are rows like the queries, and values times probabilities is a plain matmul.
 
-The heads of a group lie side by side in the lanes of transposed keys, [rows, heads * size]. The
-queries of one head have zeros in the place of the others, which selects its own lanes: the matrix
-unit would fill the missing contraction with zeros anyway.
+The heads of a group are adjacent in the lanes of transposed keys, [rows, heads * size]. Queries are
+masked to one head, with zeros for the others, which selects its own lanes: the matrix unit would
+fill the missing contraction with zeros anyway.
 """
 
 import functools
@@ -23,9 +23,9 @@ from jax.experimental.pallas import tpu as pltpu
 
 from bigbird_ja.model.kernels.layer_shape import LayerShape
 
-# As in `model.tiled`: the score of a key that must not be seen. Half of it is the least maximum.
+# Score of a hidden key, as in `model.tiled`. Half of it is the minimum of row maxima.
 UNSEEN = -1e9
-# Exponentials are powers of 2, which is what chips compute: queries come scaled by log2(e).
+# Exponentials are powers of 2, which chips compute: queries are scaled by log2(e).
 LN_2 = math.log(2.0)
 
 
@@ -42,7 +42,7 @@ def statistics_spec(shape: LayerShape) -> Any:
 
 
 def mark_specs(shape: LayerShape) -> list[Any]:
-    """Return the parts of key marks; where documents limit what is seen, of query marks, bounds."""
+    """Return the parts of key marks and, if documents limit attention, of query marks, bounds."""
     marks = (shape.tiles + 1, *shape.key_marks[1:])
     keys = pl.BlockSpec(marks, lambda i, g: (i, 0, 0))
     queries = pl.BlockSpec((shape.tiles, 1, shape.rows), lambda i, g: (i, 0, 0))
@@ -51,10 +51,10 @@ def mark_specs(shape: LayerShape) -> list[Any]:
 
 
 class Bounds:
-    """Names the key tiles that hold documents of a query tile."""
+    """Key tiles that have documents of a query tile."""
 
     def __init__(self, shape: LayerShape, bounds: Any) -> None:
-        """Take bounds of the shape `LayerShape.bounds`; outside of loops, as grid ids are."""
+        """Store bounds of the shape `LayerShape.bounds`; to be called outside of loops."""
         self._bounds, self._first = bounds, pl.program_id(0) * shape.tiles
 
     def of(self, query: Any) -> tuple[Any, Any]:
@@ -64,13 +64,13 @@ class Bounds:
 
 
 def optional(shape: LayerShape, refs: Sequence[Any]) -> tuple[Any, Bounds | None]:
-    """Return query marks and bounds, of a kernel's arguments behind its key marks; None: none."""
+    """Return query marks and bounds from a kernel's arguments after its key marks, or None."""
     bounds = Bounds(shape, refs[1]) if shape.runs else None
     return refs[0] if shape.has_documents else None, bounds
 
 
 def call(kernel: Callable[..., None], shape: LayerShape, interpret: Any, **specs: Any) -> Any:
-    """Make a `pl.pallas_call` over all sequences and groups of heads."""
+    """Return a `pl.pallas_call` over all sequences and groups of heads."""
     parameters = getattr(pltpu, "CompilerParams", None) or pltpu.TPUCompilerParams
     megabyte = 1 << 20
     return pl.pallas_call(
@@ -100,7 +100,7 @@ def matmul_transposed(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def transposed(tile: jax.Array) -> jax.Array:
-    """Transpose through float32: a matrix of bfloat16 would be transposed in pairs of rows."""
+    """Transpose by way of float32, as bfloat16 would be transposed in pairs of rows."""
     return tile.astype(jnp.float32).T.astype(tile.dtype)
 
 
@@ -109,8 +109,7 @@ def over_tiles(
 ) -> Any:
     """Run `step([j, ...], state) -> state` over the tiles from the first one to T - 1.
 
-    It takes `Order.at_once` at a time: the first and the last stages of a step have nothing
-    beside them.
+    Each step takes `Order.at_once` tiles, as its first and last stages overlap with nothing.
     """
     many = min(shape.order.at_once, shape.tiles)
     trips, left = divmod(shape.tiles - first, many)
@@ -129,9 +128,9 @@ def over_keys(
     bounds: Bounds | None,
     query: Any,
 ) -> Any:
-    """Run `step`, as `over_tiles`, over the key tiles that hold documents of a query tile.
+    """Run `step`, as `over_tiles`, over the key tiles that have documents of a query tile.
 
-    Others would add exact zeros; without bounds it takes them all.
+    Others would add exact zeros; without bounds all are taken.
     """
     if bounds is None:
         return over_tiles(shape, step, state)
@@ -144,36 +143,36 @@ def over_keys(
     return state
 
 
-def staggered(pieces: Iterable[Iterator[None]], lag: int = 1) -> None:
-    """Emit pieces of work stage by stage, each piece `lag` stages behind the one before.
+def software_pipelined(tasks: Iterable[Iterator[None]], lag: int = 1) -> None:
+    """Emit tasks stage by stage, each task `lag` stages behind the one before.
 
-    Matrix units take products in the order of the code, and a piece's later products wait for the
+    Matrix units take products in the order of the code, and a task's later products wait for the
     vector units.
 
     Args:
-        pieces: that yield between their stages.
-        lag: stages.
+        tasks: generators that yield between their stages.
+        lag: number of stages.
     """
     under_way: list[Iterator[None]] = []
-    for piece in pieces:
-        under_way = [piece, *under_way]
+    for task in tasks:
+        under_way = [task, *under_way]
         for _ in range(lag):
             under_way = [one for one in under_way if _advance(one)]
     while under_way:
         under_way = [one for one in under_way if _advance(one)]
 
 
-def _advance(piece: Iterator[None]) -> bool:
+def _advance(task: Iterator[None]) -> bool:
     """Emit the next stage; return whether there are more."""
     try:
-        next(piece)
+        next(task)
     except StopIteration:
         return False
     return True
 
 
-def alone(shape: LayerShape, tile: jax.Array, head: int) -> jax.Array:
-    """Return a tile [group * size, rows] with zeros in the place of all other heads."""
+def masked_to_head(shape: LayerShape, tile: jax.Array, head: int) -> jax.Array:
+    """Return a tile [group * size, rows] with zeros for all other heads."""
     zero = jnp.zeros((shape.size, shape.rows), tile.dtype)
     own = tile[rows_of(shape, head)]
     return jnp.concatenate([own if h == head else zero for h in range(shape.group)], axis=0)
@@ -192,7 +191,7 @@ def rows_of(shape: LayerShape, head: int) -> slice:
 def joined_lanes(low: jax.Array, high: jax.Array) -> jax.Array:
     """Join the first half of the lanes of one tile and the second of another.
 
-    By selection of 32 bits: not every chip selects, or moves, 16.
+    By selection of 32 bits, as not every chip selects, or moves, 16.
     """
     if low.dtype == jnp.bfloat16 and low.shape[0] % 16 == 0:
         words = [pltpu.bitcast(tile, jnp.int32) for tile in (low, high)]
@@ -207,14 +206,14 @@ def joined_rows(shape: LayerShape, array: Any, low: Any, high: Any) -> jax.Array
 
 
 class Masks:
-    """Hides scores of keys that a query must not see, by marks beside keys and queries.
+    """Masks of scores, by marks of keys and queries.
 
     Without documents a key's mark is float32: 0, or `UNSEEN` for padding. With them it is the int32
     number of its document, negative for padding; a query sees its own number.
     """
 
     def __init__(self, shape: LayerShape, key_marks: Any, query_marks: Any) -> None:
-        """Take the marks in the kernel's memory."""
+        """Store the marks in the kernel's memory."""
         self._shape, self._keys, self._queries = shape, key_marks, query_marks
         square = (shape.rows, shape.rows)
         row, column = (lax.broadcasted_iota(jnp.int32, square, axis) for axis in (0, 1))
@@ -225,14 +224,14 @@ class Masks:
             self._too_far = jnp.abs(row - column) < shape.rows - reach
 
     def tile(self, scores: jax.Array, query: Any, key: Any) -> jax.Array:
-        """Limit the scores of a whole key tile: where reach is limited, the queries' own."""
+        """Mask the scores of a whole key tile; if reach is limited, of the queries' own."""
         limited = self._limited(scores, query, self._keys[key])
         return limited if self._near is None else jnp.where(self._near, limited, UNSEEN)
 
     def outer(self, scores: jax.Array, query: Any, after: Any, before: Any) -> jax.Array:
-        """Limit the scores of the blocks on both sides.
+        """Mask the scores of the blocks on both sides.
 
-        Each block of the queries sees the one beside it, or what is near enough of both.
+        Each block of the queries sees the adjacent one, or the keys of both within reach.
         """
         marks = joined_rows(self._shape, self._keys, after, before)
         return jnp.where(self._too_far, UNSEEN, self._limited(scores, query, marks))
@@ -240,23 +239,25 @@ class Masks:
     def _limited(self, scores: jax.Array, query: Any, marks: jax.Array) -> jax.Array:
         marks = jnp.concatenate([marks] * (self._shape.rows // marks.shape[1]), axis=1)
         if self._queries is None:
-            return jnp.where(marks < 0.0, UNSEEN, scores)  # cheaper than to add them
+            return jnp.where(marks < 0.0, UNSEEN, scores)  # cheaper than an addition
         return jnp.where(marks == self._queries[query], scores, UNSEEN)
 
 
-class Neighbours:
-    """Names the tiles that queries of tile j see beside their own and the global one.
+class Neighbors:
+    """Tiles that queries of tile j see, besides their own and the global one.
 
     Args:
-        shifts: of `shifts_here`.
+        shape: shape of the layer.
+        shifts: result of `shifts_here`.
+        j: number of the tile.
     """
 
     def __init__(self, shape: LayerShape, shifts: list[list[Any]], j: Any) -> None:
-        """Find the tiles beside tile j."""
-        # Beyond the ends, and in place of tile 0 where it is global, stands the tile of nothing, T.
+        """Find the tiles of tile j."""
+        # Beyond the ends, and in place of tile 0 if it is global, is the zero tile, T.
         first = 0 if shape.shifts is None else 1
         self.after, self.before = j + 1, jnp.where(j == first, shape.tiles, j - 1)
-        # The same for arrays that have no such tile: what is read there gets no weight.
+        # Arrays without such a tile are read anywhere there, as the values get no weight.
         self.after_there = jnp.where(j == shape.tiles - 1, 0, j + 1)
         self.before_there = jnp.maximum(j - 1, 0)
         self.random = [  # [shift][head of the group]
@@ -265,17 +266,14 @@ class Neighbours:
 
 
 def _wrapped(tile: Any, tiles: int) -> Any:
-    """Count on from the first where a number is beyond the last of tiles 1..T-1, a ring.
-
-    Without a division, which takes many scalar steps.
-    """
+    """Wrap a number around the ring of tiles 1..T-1, without a division, which costs more."""
     return jnp.where(tile >= tiles, tile - (tiles - 1), tile)
 
 
 def shifts_here(shape: LayerShape) -> list[list[Any]]:
     """Return the shifts of this step's heads, as [shift][head of the group].
 
-    The kernel holds those of all groups, and selects.
+    The kernel has the shifts of all groups, and selects.
     """
     if shape.shifts is None:
         return []

@@ -16,23 +16,23 @@ from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import devices
 from bigbird_ja.train.engines.devices import Devices
 
-# The kinds of TPU that TensorFlow 2.15 is proven on.
+# TPUs on which TensorFlow 2.15 is known to work.
 _ESTIMATOR_TPUS = ("v2", "v3")
 _KERNEL = "model.attention_implementation=kernel"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine, and what it will run on."""
+    """An engine, and the devices it will run on."""
 
     name: str  # estimator | pjrt
     why: str
     use_tpu: bool
-    replicas: int  # of the step: the global batch divides over them
-    device: str  # for people and events
-    peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, where known
-    devices: Devices | None = None  # pjrt only
-    processes: int = 1  # that train together
+    replicas: int  # replicas of the step, which divide the global batch
+    device: str  # description, for messages and events
+    peak_flops: float | None = None  # bfloat16 FLOP/s of one replica, if known
+    devices: Devices | None = None  # only for pjrt
+    processes: int = 1  # number of processes that train together
 
     def __str__(self) -> str:
         together = f" in {self.processes} processes" if self.processes > 1 else ""
@@ -40,16 +40,16 @@ class Choice:
 
 
 def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Choice:
-    """Choose the engine for this machine, or for all machines of a pod; reads only.
+    """Choose the engine for this machine, or for all machines of a pod; write nothing.
 
     Args:
         wanted: auto, estimator or pjrt.
-        use_tpu: as the flag.
-        config: of the run.
-        processes: that train together.
+        use_tpu: whether to train on a TPU.
+        config: config of the run.
+        processes: number of processes that train together.
 
     Raises:
-        BadInput: the engine's packages are missing, or what it should run on is.
+        BadInput: The engine's packages or its devices are missing.
     """
     # The machine's name for its TPU ("v3-8", "v5litepod-8"), if it has one.
     accelerator = os.environ.get("TPU_ACCELERATOR_TYPE") or os.environ.get("ACCELERATOR_TYPE")
@@ -67,7 +67,7 @@ def choose(wanted: str, use_tpu: bool, config: Config, processes: int = 1) -> Ch
 
 
 def has_estimator() -> bool:
-    """Tell whether TensorFlow is 2.15, the last with TPUEstimator, and the estimator installed."""
+    """Return whether TensorFlow is 2.15, the last with TPUEstimator, and that is installed."""
     if importlib.util.find_spec("tensorflow_estimator") is None:
         return False
     for package in ("tensorflow", "tensorflow-cpu"):
@@ -77,7 +77,7 @@ def has_estimator() -> bool:
 
 
 def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[str, str]:
-    """Choose the engine that suits this machine, and say why."""
+    """Return the engine that suits this machine, and the reason."""
     if not has_estimator():
         return "pjrt", "auto: TPUEstimator needs TensorFlow 2.15, which is not installed"
     if use_tpu and config.tpu.name != "local":
@@ -97,7 +97,7 @@ def _automatic(use_tpu: bool, config: Config, accelerator: str | None) -> tuple[
 
 
 def _chip(accelerator: str) -> str:
-    """Name the chip, such as "v5e" of "v5litepod-8"; "" where it is not known."""
+    """Return the chip's name, such as "v5e" for "v5litepod-8"; "" if it is not known."""
     match = re.match(r"v\d+[a-z]*", accelerator)
     return {"v5litepod": "v5e", "v5lite": "v5e"}.get(match[0], match[0]) if match else ""
 
@@ -112,7 +112,7 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
         raise BadInput(f"{_KERNEL} needs --engine pjrt: TPUEstimator does not have it")
     if not use_tpu:
         return Choice("estimator", why, False, 1, "CPU or GPU")
-    cores = config.tpu.num_cores  # as configured, so that a wrong batch is known on any machine
+    cores = config.tpu.num_cores  # as configured, so that a wrong batch is refused anywhere
     accumulation = config.training.gradient_accumulation_steps
     check_divides(config.training.global_batch_size, cores, accumulation)
     check_estimator_tpu(config)
@@ -122,10 +122,10 @@ def _estimator(why: str, use_tpu: bool, config: Config, accelerator: str | None)
 
 
 def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
-    """Return the sequences per core and micro-batch.
+    """Return the number of sequences per core and micro-batch.
 
     Raises:
-        BadInput: the batch does not divide; the nearest ones that do are named.
+        BadInput: The batch does not divide; the message names the nearest ones that do.
     """
     unit = cores * micro_batches
     if global_batch % unit:
@@ -139,11 +139,11 @@ def check_divides(global_batch: int, cores: int, micro_batches: int) -> int:
 
 
 def check_estimator_tpu(config: Config, files: Sequence[str] = devices.TPU_FILES) -> None:
-    """Refuse `--use_tpu` under TPUEstimator where TensorFlow has no TPU.
+    """Check that TensorFlow can use a TPU for `--use_tpu` under TPUEstimator.
 
     Raises:
-        BadInput: no chip on this machine, a TensorFlow without TPU support, or a TPU of another
-            name that does not answer.
+        BadInput: This machine has no TPU, TensorFlow has no TPU support, or a TPU of another name
+            does not answer.
     """
     advice = "run on a TPU VM with --tpu_name local, or leave --use_tpu out"
     if config.tpu.name != "local":

@@ -1,4 +1,4 @@
-"""Find the devices of this machine and their memory, or say in one line why they cannot be used."""
+"""Devices of this machine, or the reason why they cannot be used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bigbird_ja.process.errors import BadInput
 from bigbird_ja.process.extras import require
 from bigbird_ja.settings.schema import Config
 
-# A TPU VM shows its chips here: v2 to v4, and v5 and later.
+# Device files of a TPU VM: v2 to v4, and v5 and later.
 TPU_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 GPU_FILES = ("/dev/nvidia[0-9]*",)
 _GPU_PLUGINS = ("jax_cuda12_plugin", "jax_cuda13_plugin")
@@ -33,11 +33,11 @@ _DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 class Devices:
     """The devices of a run, all of one kind."""
 
-    platform: str  # "cpu", "cuda" or "tpu": as `jax.export` names them
-    devices: tuple[Any, ...]  # of all processes, in the order of the replicas
+    platform: str  # "cpu", "cuda" or "tpu", the names of `jax.export`
+    devices: tuple[Any, ...]  # JAX's devices of all processes, in the order of the replicas
 
     def of_process(self) -> Devices:
-        """Select those of this process."""
+        """Return the devices of this process."""
         import jax
 
         here = jax.process_index()
@@ -45,49 +45,48 @@ class Devices:
 
     @property
     def description(self) -> str:
-        """Describe them for people and events."""
+        """Description for messages and events."""
         kind = getattr(self.devices[0], "device_kind", self.platform)
         return f"{len(self.devices)} x {kind}"
 
     @property
     def chip(self) -> str | None:
-        """Name a TPU's chip; None for what is no TPU, or one that is not known."""
+        """Name of a TPU's chip; None for other devices, or an unknown TPU."""
         return CHIP_OF_KIND.get(getattr(self.devices[0], "device_kind", ""))
 
     @property
     def peak_flops(self) -> float | None:
-        """bfloat16 FLOP/s of one device, where it is known."""
+        """Peak bfloat16 FLOP/s of one device, or None if unknown."""
         return MEGACORE.get(self.chip, CHIPS[self.chip]).peak_flops if self.chip else None
 
     @property
     def memory_bytes(self) -> int | None:
-        """Memory in bytes of one device for a program; None where not known, as on a CPU."""
+        """Memory of one device in bytes, or None if unknown, as on a CPU."""
         stats = None if self.platform == "cpu" else self.devices[0].memory_stats()
         return (stats or {}).get("bytes_limit")
 
 
 def is_there(files: Sequence[str]) -> bool:
-    """Tell whether this machine shows a device under one of these names."""
+    """Return whether this machine has a device file with one of these names."""
     return any(glob.glob(pattern) for pattern in files)
 
 
 def is_installed() -> bool:
-    """Tell whether JAX is installed."""
+    """Return whether JAX is installed."""
     return importlib.util.find_spec("jax") is not None
 
 
 def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
-    """Choose the platform ("cpu", "cuda" or "tpu") and tell JAX to use that alone.
+    """Choose the platform ("cpu", "cuda" or "tpu"), and make it the only one for JAX.
 
-    Left to itself JAX tries every one that is installed, and libtpu takes eight minutes to find no
-    TPU.
+    By default JAX tries all installed platforms, and libtpu takes eight minutes to find no TPU.
 
     Args:
-        use_tpu: take a TPU; else a GPU if there is one, or the CPU.
-        tpu_files: where a TPU shows.
+        use_tpu: whether to use a TPU; else a GPU is used if there is one, or the CPU.
+        tpu_files: names of TPUs' device files.
 
     Raises:
-        BadInput: a package is missing, or there is no TPU.
+        BadInput: A package is missing, or there is no TPU.
     """
     platform = "tpu" if use_tpu else "cuda" if has_gpu() else "cpu"
     if use_tpu and not is_there(tpu_files):
@@ -95,9 +94,9 @@ def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
             "--use_tpu: this machine has no TPU: run on a TPU VM, or leave --use_tpu out"
         )
     require("jax", *(["libtpu"] if use_tpu else []))
-    # Before jax is imported, so that it also holds where something else has imported it by then.
+    # Also in the environment, for jax that is imported later, or in other processes.
     os.environ["JAX_PLATFORMS"] = "cpu" if platform == "cpu" else f"{platform},cpu"
-    if platform == "cuda":  # else sums come in any order, and a resumed run differs by rounding
+    if platform == "cuda":  # else sums have any order, and a resumed run differs by rounding
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_DETERMINISTIC}".strip()
     import jax
 
@@ -106,14 +105,14 @@ def prepare(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> str:
 
 
 def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
-    """Find the devices of this machine, or of all machines of a pod that is joined.
+    """Return the devices of this machine, or of all machines of a pod that it has joined.
 
     Args:
-        use_tpu: as `prepare` takes it.
-        tpu_files: as `prepare` takes them.
+        use_tpu: argument of `prepare`.
+        tpu_files: argument of `prepare`.
 
     Raises:
-        BadInput: as `prepare`, or the devices cannot be used.
+        BadInput: See `prepare`; or the devices cannot be used.
     """
     platform = prepare(use_tpu, tpu_files)
     import jax
@@ -131,12 +130,12 @@ def find(use_tpu: bool, tpu_files: Sequence[str] = TPU_FILES) -> Devices:
 
 
 def has_gpu() -> bool:
-    """Tell whether there is a GPU, and a package with which JAX can use it."""
+    """Return whether there is a GPU, and a package with which JAX can use it."""
     return is_there(GPU_FILES) and any(importlib.util.find_spec(name) for name in _GPU_PLUGINS)
 
 
 def _why_not(platform: str, text: str) -> str:
-    """Compose one line from the runtime's error."""
+    """Return a one-line message for an error of the runtime."""
     name = {"tpu": "the TPU", "cpu": "the CPU"}.get(platform, "the GPU")
     words = shortened(text, 240)
     if re.search("already in use|lockfile|Device or resource busy", words):
@@ -148,17 +147,17 @@ def _why_not(platform: str, text: str) -> str:
 
 
 def tensorflow_has_tpu() -> bool:
-    """Tell whether TensorFlow is built with support for the TPU of this machine."""
+    """Return whether TensorFlow is built with support for the TPU of this machine."""
     from tensorflow.python.framework import kernels
 
     return bool(kernels.get_registered_kernels_for_op("ConfigureDistributedTPU").kernel)
 
 
 def resolve_tpu(config: Config) -> Any:
-    """Make TensorFlow's resolver of the configured TPU.
+    """Return TensorFlow's cluster resolver for the configured TPU.
 
     Raises:
-        BadInput: it cannot be reached.
+        BadInput: The TPU cannot be reached.
     """
     import tensorflow as tf
 

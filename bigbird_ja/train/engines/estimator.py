@@ -1,12 +1,12 @@
-"""Run TensorFlow's TPUEstimator as an engine, in a way that avoids its faults.
+"""TensorFlow's TPUEstimator as an engine, with workarounds for its faults.
 
 - Its `model_dir` is a local scratch directory without checkpoints: it neither saves nor restores
   (TensorFlow's gs:// client turns an unreadable `checkpoint` file into a restart at step 0).
 - MonitoredSession takes AbortedError and UnavailableError (which exhausted retries on a bucket
-  raise) for a preemption and builds sessions for ever. Here they end the run, as other errors do.
-- Its graceful-shutdown mode may freeze for good after a lame worker: off.
-- It calls back where others are called. So it runs in a thread of its own, which waits in a hook
-  between two device loops until the next `advance`; errors of ours never pass through it.
+  raise) for a preemption and builds sessions forever. Here they end the run, as other errors do.
+- Its graceful-shutdown mode may hang after a lame worker: disabled.
+- It calls our code instead of being called. So it runs in a thread of its own, which waits in a
+  hook between two device loops until the next `advance`; our errors never pass through it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tensorflow as tf
 from bigbird_ja.model.forward import Forward
 from bigbird_ja.process import workers
 from bigbird_ja.process.errors import BadInput, StorageError
-from bigbird_ja.run.model import parameters_of
+from bigbird_ja.run.variables import parameters_of
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines.devices import resolve_tpu
@@ -33,20 +33,20 @@ from bigbird_ja.train.engines.protocol import MakeBatches, Snapshot, StepResult
 os.environ.setdefault("TF_TPU_GRACEFUL_SHUTDOWN_MODE", "")
 
 _CLOSE_SECONDS = 60.0
-_LOOP_SECONDS = 15  # of a device loop; SIGTERM is answered between loops
+_LOOP_SECONDS = 15  # length of a device loop; SIGTERM is handled between loops
 
 
 @dataclass(eq=False)
 class EstimatorEngine:
-    """Run the step in TPUEstimator's session, on CPU, GPU or TPU v2 and v3."""
+    """Engine by TPUEstimator's session, on CPU, GPU or TPU v2 and v3."""
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # gives each variable's first value, by name; once
-    batches: MakeBatches  # the input
+    first_state: Callable[[], Mapping[str, Any]]  # returns the first state by name; called once
+    batches: MakeBatches  # makes the input
     replicas: int  # TPU cores; 1 on CPU and GPU
     scratch: str  # local directory for TPUEstimator's own files
-    use_tpu: bool  # trains on the configured TPU
+    use_tpu: bool  # whether to train on the configured TPU
 
     ahead = 0  # nothing is dispatched beyond a device loop
 
@@ -63,14 +63,14 @@ class EstimatorEngine:
 
     def begin(self) -> None:
         """Build the graph and the session, and give the variables their values."""
-        if not self.use_tpu:  # a TPU gives the same bits every time anyway
+        if not self.use_tpu:  # a TPU is deterministic anyway
             tf.config.experimental.enable_op_determinism()
         self._thread.start()
         self._wait()
         self._step, _ = self._graph.read_notes(self._hook.session)
 
     def advance(self, limit: int) -> StepResult:
-        """Run one device loop, on a CPU one step. How long a loop is, TPUEstimator decides."""
+        """Run one device loop, of a length that TPUEstimator chooses; on a CPU one step."""
         before = self._step
         self._hook.go()
         self._wait()
@@ -92,7 +92,7 @@ class EstimatorEngine:
         return lambda: values
 
     def forward(self) -> Forward:
-        """Make the model outside the session, on this machine's CPU or GPU."""
+        """Return the model outside the session, on this machine's CPU or GPU."""
         parameters = parameters_of(self._graph.snapshot(self._hook.session))
         return Forward(self.config, self.data, parameters)
 
@@ -103,12 +103,12 @@ class EstimatorEngine:
             self._thread.join(_CLOSE_SECONDS)
 
     def _wait(self) -> None:
-        """Wait until a loop has ended; raise what TPUEstimator ended with, if it did."""
+        """Wait until a loop has ended; raise the error with which TPUEstimator has, if any."""
         self._hook.wait()
         if self._hook.has_ended:
             if self._error is not None:
                 raise self._error
-            raise StorageError(  # a session ends silently when its input does
+            raise StorageError(  # a session ends without an error when its input does
                 f"the input ended at step {self._step}, before {self._last}: check the data with"
                 " `bigbird-ja check-data`"
             )
@@ -125,7 +125,7 @@ class EstimatorEngine:
         """Run the steps up to the last one.
 
         Raises:
-            BadInput: the TPU cannot be reached.
+            BadInput: The TPU cannot be reached.
         """
         from tensorflow.python.training import monitored_session
         from tensorflow_estimator.python.estimator.tpu import (
@@ -154,7 +154,7 @@ class EstimatorEngine:
                 session_config=_session_config(),
                 tpu_config=tpu_config.TPUConfig(
                     num_shards=config.tpu.num_cores if use_tpu else None,
-                    # In seconds: the loop grows to this length.
+                    # In seconds; the loop grows to this length.
                     iterations_per_loop=f"{_LOOP_SECONDS}s",
                     per_host_input_for_training=tpu_config.InputPipelineConfig.PER_HOST_V2,
                 ),
@@ -169,7 +169,7 @@ class EstimatorEngine:
 
 
 class _Handover(tf.estimator.SessionRunHook):
-    """Hold TPUEstimator's thread between two loops until the other thread calls `go` or `stop`."""
+    """Hook that holds TPUEstimator's thread between two loops, until `go` or `stop` is called."""
 
     def __init__(self) -> None:
         self.session: Any = None
@@ -195,7 +195,7 @@ class _Handover(tf.estimator.SessionRunHook):
         self._has_run.release()
 
     def _hand_over(self) -> bool:
-        """Wait for the other thread; False where it has called `stop`."""
+        """Wait for the other thread; False if it has called `stop`."""
         self._has_run.release()
         self._may_run.acquire()
         return not self._is_stopped
@@ -218,28 +218,25 @@ class _Handover(tf.estimator.SessionRunHook):
 
 
 class _Closed(Exception):
-    """Ends TPUEstimator before its first loop."""
+    """The engine is closed before TPUEstimator's first loop."""
 
 
 def _quiet_logging() -> None:
-    """Keep TensorFlow's chatter out of the log."""
+    """Keep TensorFlow's messages out of the log."""
     logger = tf.get_logger()
     logger.propagate = False
     logger.setLevel(logging.ERROR)
 
 
 class _LeaveSignals(tf.estimator.SessionRunHook):
-    """Leave signals alone, in place of TPUEstimator's InstallSignalHandlerHook.
+    """Replacement for TPUEstimator's InstallSignalHandlerHook that does nothing.
 
-    That one lets Ctrl-C kill the process, and only the main thread may run it.
+    The original lets Ctrl-C kill the process, and only the main thread may run it.
     """
 
 
 def _session_config() -> tf.compat.v1.ConfigProto:
-    """Configure threads for this machine's cores, and GPU memory as needed.
-
-    None of the graph rewrites run that could change results between two versions of a graph.
-    """
+    """Return options: threads for this machine's cores, GPU memory as needed."""
     cores = workers.available_cores()
     return tf.compat.v1.ConfigProto(
         allow_soft_placement=True,

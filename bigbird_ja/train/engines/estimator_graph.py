@@ -1,8 +1,8 @@
-"""Build the model function and the input function of TPUEstimator: the same on CPU, GPU and TPU.
+"""Model function and input function of TPUEstimator, the same on CPU, GPU and TPU.
 
-Everything that must survive a device loop of many steps lives in variables: the loop itself only
-returns when it ends. So the metrics of logged steps go into a small ring, and the first step whose
-loss or gradients were not finite is noted by its number.
+Everything that must survive a device loop of many steps is in variables, as the loop returns only
+at its end. So the metrics of logged steps go into a small ring, and a variable has the first step
+whose loss or gradients were not finite.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,28 +12,28 @@ from typing import Any
 import tensorflow as tf
 
 from bigbird_ja.model.params import parameter_specs
-from bigbird_ja.run.model import STEP, slot_name
+from bigbird_ja.run.variables import STEP, slot_name
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.optimizer import slot_parameters
 from bigbird_ja.train.step import train_step
 
-# Logged steps that one device loop may cover before the host reads them.
+# Maximum of logged steps in one device loop, before the host reads them.
 RING_ROWS = 256
-_NOTES = "bigbird_ja"  # scope of variables that are not part of a checkpoint
-REPLICA_ID = "replica_id"  # feature: which core a row of the batch went to
+_NOTES = "bigbird_ja"  # scope of variables that are not in checkpoints
+REPLICA_ID = "replica_id"  # feature: the core of each row of the batch
 
 
 @dataclass(eq=False)
 class TrainGraph:
-    """Hold one run's graph: built by `model_fn`, read and written between two loops."""
+    """Graph of one run: built by `model_fn`, read and written between two loops."""
 
     config: Config
     data: Data
-    init: Callable[[], Mapping[str, Any]]  # gives each variable of a checkpoint its value, by name
+    init: Callable[[], Mapping[str, Any]]  # returns the first values of a checkpoint's variables
 
     def model_fn(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
-        """Build the graph of a training step, for TPUEstimator."""
+        """Return the graph of a training step, for TPUEstimator."""
         from tensorflow_estimator.python.estimator.tpu.tpu_estimator import TPUEstimatorSpec
 
         features = dict(features)
@@ -71,12 +71,12 @@ class TrainGraph:
         )
 
     def read_notes(self, session: Any) -> tuple[int, int]:
-        """Read the global step, and the first step that was not finite or -1."""
+        """Return the global step, and the first step that was not finite, or -1."""
         step, bad = session.run([self.global_step, self._first_bad])
         return int(step), int(bad)
 
     def read_metrics(self, session: Any) -> dict[int, dict[str, float]]:
-        """Read metrics by step: of the logged steps in the ring, and of the last step."""
+        """Return metrics by step: of the logged steps in the ring, and of the last step."""
         steps, rows = session.run([self._ring_steps, self._ring])
         return {
             int(step): dict(zip(self.metric_names, map(float, row), strict=True))
@@ -85,11 +85,11 @@ class TrainGraph:
         }
 
     def snapshot(self, session: Any) -> dict[str, Any]:
-        """Copy every variable of a checkpoint."""
+        """Return a copy of every variable of a checkpoint."""
         return dict(session.run({**self.variables, STEP: self.global_step}))
 
     def _note(self, step: tf.Tensor, metrics: dict[str, tf.Tensor], finite: tf.Tensor) -> list[Any]:
-        """Write this step's metrics and finiteness down; the ring's last row is the last step."""
+        """Store this step's metrics and finiteness; the ring's last row is the last step."""
         self.metric_names = sorted(metrics)
         row = tf.stack([tf.cast(metrics[name], tf.float32) for name in self.metric_names])
         done = step + 1
@@ -113,11 +113,11 @@ class TrainGraph:
     def _scaffold(self) -> tf.compat.v1.train.Scaffold:
         values = self.init()
         variables = {**self.variables, STEP: self.global_step}
-        # Fed to the initialisers in one run: zeros are never allocated, and the graph is optimised
-        # once (each run of another set of ops does it anew).
+        # Fed to the initializers in one run: zeros are never allocated, and the graph is optimized
+        # once (each run of another set of ops optimizes it again).
         feeds = {v.initializer.inputs[1]: values[name] for name, v in variables.items()}
         return tf.compat.v1.train.Scaffold(
-            # TensorFlow would otherwise add a saver of its own over all variables.
+            # Otherwise TensorFlow adds a saver of its own for all variables.
             saver=tf.compat.v1.train.Saver([self.global_step], max_to_keep=1),
             init_feed_dict=feeds,
             # The state is three times the model: one copy is enough.
@@ -128,12 +128,13 @@ class TrainGraph:
 def make_input_fn(
     make_batches: Callable[[int, int], tf.data.Dataset], cores: int, on_tpu: bool
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
-    """Make the input function that TPUEstimator calls: once, or on a TPU once per host.
+    """Return the input function that TPUEstimator calls once, or on a TPU once per host.
 
     Args:
-        make_batches: (host, hosts) to a dataset of that host's part of each global batch.
-        cores: of all hosts.
-        on_tpu: each element is one core's part (PER_HOST_V2), dealt in the order of the cores.
+        make_batches: returns a dataset of a host's part of each global batch, given its number and
+            the number of hosts.
+        cores: number of cores of all hosts.
+        on_tpu: whether each element is one core's part (PER_HOST_V2), in the order of the cores.
     """
 
     def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
@@ -141,7 +142,7 @@ def make_input_fn(
         if on_tpu:
             context = params["context"]
             host, count = context.current_host, context.num_hosts
-        # The pipeline is TensorFlow throughout: converting its functions would only take seconds.
+        # The pipeline is only TensorFlow: converting its functions would only take seconds.
         batches = tf.autograph.experimental.do_not_convert(make_batches)(host, count)
         each = (cores if on_tpu else 1) // count
         ids = range(host * each, (host + 1) * each)
@@ -151,7 +152,7 @@ def make_input_fn(
 
 
 def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
-    """Cut each batch into equal parts, one per core, and add which core each is for."""
+    """Cut each batch into equal parts, one per core, and add the number of the core."""
     cores = len(replica_ids)
     ids = tf.constant(list(replica_ids), tf.int32)[:, None]
 
@@ -166,7 +167,7 @@ def deal(batches: tf.data.Dataset, replica_ids: range) -> tf.data.Dataset:
 
 
 def _variable(name: str, shape: Any, dtype: tf.DType = tf.float32, value: int = 0) -> tf.Variable:
-    initializer = (  # a large constant would be a part of the graph
+    initializer = (  # a large constant would be stored in the graph
         tf.compat.v1.constant_initializer(value) if value else tf.compat.v1.zeros_initializer()
     )
     return tf.compat.v1.get_variable(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bigbird_ja.model.params import initial_parameters
-from bigbird_ja.run.model import STEP, read_variables, slot_name
+from bigbird_ja.model.initialization import initial_parameters
+from bigbird_ja.run.variables import STEP, read_variables, slot_name
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 def first_state(
     config: Config, data: Data, checkpoint: Checkpoint | None, initial: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Return every variable where training begins, by the names of a checkpoint.
+    """Return all variables at the first step, by the names of a checkpoint.
 
     Args:
-        config: of the run.
-        data: of the run.
-        checkpoint: where training continues, or None.
+        config: config of the run.
+        data: data of the run.
+        checkpoint: checkpoint from which training continues, or None.
         initial: parameters that replace the random ones of a new run, float32 by name.
     """
     if checkpoint is not None:
         return read_variables(checkpoint.prefix)
-    from bigbird_ja.train.optimizer import slot_parameters  # TensorFlow's
+    from bigbird_ja.train.optimizer import slot_parameters  # imports TensorFlow
 
     state: dict[str, Any] = dict(initial_parameters(config, data, config.training.seed))
     state.update(initial)

@@ -1,4 +1,4 @@
-"""Memory of this machine that a step may use."""
+"""Memory that a step may use on this machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def refuse_if_too_large(needed: int) -> None:
-    """Refuse a step that needs so many bytes, where this process cannot get them.
+    """Check that this process can get the bytes that a step needs.
 
     Raises:
-        OutOfMemory: with the figures and what to lower.
+        OutOfMemory: It cannot.
     """
     available = available_bytes()
     if available is not None and needed > available:
@@ -25,7 +25,7 @@ def refuse_if_too_large(needed: int) -> None:
 
 
 def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
-    """Compose the error that a step does not fit, with what to lower."""
+    """Return the error for a step that does not fit, with the settings to change."""
     return OutOfMemory(
         f"a step of this model needs about {human_bytes(needed)} of memory and {where} has"
         f" {human_bytes(available)} left: use a smaller training.global_batch_size or more"
@@ -35,7 +35,10 @@ def out_of_memory(needed: int, available: int, where: str) -> OutOfMemory:
 
 
 def available_bytes() -> int | None:
-    """Find the bytes this process can still get, of the machine and of its container."""
+    """Return the bytes that this process can still get, or None if unknown.
+
+    Limits of its container count too.
+    """
     return min(_memory_limits(), default=None)
 
 
@@ -48,5 +51,5 @@ def _memory_limits() -> Iterator[int]:
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        with contextlib.suppress(OSError, ValueError):  # "max" if unlimited
             yield int((_CGROUP / limit).read_text()) - int((_CGROUP / used).read_text())

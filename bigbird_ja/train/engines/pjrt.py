@@ -1,9 +1,9 @@
-"""Run the step on JAX's runtime: any TPU, GPU or CPU that JAX knows, with any newer TensorFlow.
+"""JAX's runtime as an engine: any TPU, GPU or CPU that JAX supports, with any newer TensorFlow.
 
 TensorFlow traces the step's two functions (`lowering.program`) and reads the input; JAX compiles
 them, with the sums over the replicas between them, into one program per device, and runs it. Steps
-are dispatched ahead of the one that is finished, so that nothing which happens between two steps on
-this side leaves the devices idle; of logged steps alone the metrics are fetched.
+are dispatched ahead, so that work of the host between two steps never leaves the devices idle; only
+the metrics of logged steps are fetched.
 """
 
 from collections import deque
@@ -22,11 +22,11 @@ from bigbird_ja.model.forward import Forward, inference_config
 from bigbird_ja.model.kernels import choose as kernels
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import StorageError
-from bigbird_ja.run.model import STEP
+from bigbird_ja.run.variables import STEP
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.train.engines import host_memory
-from bigbird_ja.train.engines.compile_cache import CompiledPrograms
+from bigbird_ja.train.engines.compile_cache import CompileCache
 from bigbird_ja.train.engines.devices import Devices
 from bigbird_ja.train.engines.lowering import program
 from bigbird_ja.train.engines.lowering.device_step import (
@@ -48,19 +48,19 @@ Step = Callable[[DeviceState, Mapping[str, jax.Array]], tuple[DeviceState, Notes
 
 @dataclass(eq=False)
 class PjrtEngine:
-    """Run the step on JAX's devices; see the module."""
+    """Engine by JAX's runtime; see the module."""
 
     config: Config
     data: Data
-    first_state: Callable[[], Mapping[str, Any]]  # gives each variable's first value, by name; once
-    batches: MakeBatches  # the input
-    devices: Devices  # to train on; the global batch divides over them
-    programs: CompiledPrograms | None = None  # keeps compiled programs
+    first_state: Callable[[], Mapping[str, Any]]  # returns the first state by name; called once
+    batches: MakeBatches  # makes the input
+    devices: Devices  # divide the global batch
+    cache: CompileCache | None = None
 
     ahead = _AHEAD + 1
 
     def __post_init__(self) -> None:
-        """Choose the step's attention; nothing is compiled."""
+        """Choose the step's attention; compile nothing."""
         platform, chip = self.devices.platform, self.devices.chip
         self._take(kernels.resolved(self.config, self.data, platform, chip))
         self._mesh = Mesh(np.asarray(self.devices.devices), (AXIS,))
@@ -74,21 +74,21 @@ class PjrtEngine:
 
     def begin(self) -> None:
         """Trace and compile the step, and bring the state to the devices."""
-        # TensorFlow reads the input on the CPU: it must not take the memory of a GPU.
+        # TensorFlow reads the input on the CPU, and must not take a GPU's memory.
         tf.config.set_visible_devices([], "GPU")
-        if self.programs is not None:
-            self.programs.begin()
+        if self.cache is not None:
+            self.cache.begin()
         self._step = self._compile_with_fallback()
         self._copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))
         self._state = place(self.first_state(), self._lowered, self._mesh)
         self._dispatched = int(self._state.step)
         batches = self.batches(jax.process_index(), jax.process_count())
         self._input = batches.as_numpy_iterator()
-        if self.programs is not None:  # last: a run that is refused leaves nothing
-            self.programs.keep()
+        if self.cache is not None:  # last, as a run that is refused leaves nothing
+            self.cache.keep()
 
     def advance(self, limit: int) -> StepResult:
-        """Dispatch what may be under way, and wait for the oldest step of it."""
+        """Dispatch as many steps as may be under way, and wait for the oldest."""
         while self._dispatched < limit and len(self._under_way) <= _AHEAD:
             self._dispatch()
         metrics: dict[int, Mapping[str, float]] = {}
@@ -114,16 +114,16 @@ class PjrtEngine:
         return StepResult(self._dispatched, metrics, bad)
 
     def snapshot(self) -> Snapshot:
-        """Copy the state on the devices; it comes to the host while the next steps run.
+        """Copy the state on the devices, to be fetched while the next steps run.
 
-        Parts that lie with other processes are gathered at once: there all take part.
+        Parts of other processes are gathered at once, in which all processes take part.
         """
         if self._lowered.shards and jax.process_count() > 1:
             values = to_host(self._state, self._lowered)
             return lambda: values
         try:
             copied = jax.block_until_ready(self._copy(self._state))
-        except Exception as error:  # no room for a copy: the devices wait for the host
+        except Exception as error:  # without memory for a copy, the devices wait for the host
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             values = to_host(self._state, self._lowered)
@@ -131,25 +131,25 @@ class PjrtEngine:
         return lambda: to_host(copied, self._lowered)
 
     def forward(self) -> Any:
-        """Return the model on the devices of this process, for its own part of the records."""
+        """Return the model on the devices of this process, for its part of the records."""
         if self._forward is None:
             self._forward = PjrtForward(self.config, self.data, self.devices.of_process())
         self._forward.take(self._state.parameters)
         return self._forward
 
     def close(self) -> None:
-        """End the input; the devices are given back with the process."""
+        """Close the input; the devices are released with the process."""
         self._input = iter(())
 
     def _take(self, config: Config) -> None:
-        """Make the program of a resolved config."""
+        """Construct the program of a resolved config."""
         count = len(self.devices.devices)
         self._step_config = config
         sequences = config.training.global_batch_size // count
         self._program = program.Program(config, self.data, sequences, count)
 
     def _compile_with_fallback(self) -> Step:
-        """Compile, without kernels where the compiler refuses those that `auto` had chosen."""
+        """Compile; without kernels if the compiler refuses those that `auto` had chosen."""
         try:
             return self._compile()
         except Exception as error:
@@ -157,10 +157,10 @@ class PjrtEngine:
             return self._compile()
 
     def _compile(self) -> Step:
-        """Trace the step and compile it before the first one, so that what cannot run is known.
+        """Trace and compile the step.
 
         Raises:
-            OutOfMemory: the program does not fit.
+            OutOfMemory: The program does not fit.
         """
         with kernels.traced_for(self._step_config, self.devices.platform):
             self._lowered = self._program.lower()
@@ -170,7 +170,7 @@ class PjrtEngine:
         return compiled
 
     def _check_memory(self, compiled: Any) -> None:
-        """Refuse a program that needs more memory than there is, by the compiler's own figures."""
+        """Check that the program fits the memory, by the compiler's figures."""
         sizes = compiled.memory_analysis()
         if sizes is None:
             return
@@ -205,7 +205,7 @@ class PjrtEngine:
         self._under_way.append((self._dispatched, notes))
 
     def _note(self, step: int, notes: Notes, metrics: dict[int, Mapping[str, float]]) -> int | None:
-        """Fetch a step's metrics into `metrics`; returns the first bad step so far."""
+        """Fetch a step's metrics into `metrics`; return the first bad step so far, or None."""
         row = np.asarray(notes.metrics)
         metrics[step] = dict(zip(self._program.metric_names, map(float, row), strict=True))
         bad = int(notes.first_bad)
@@ -213,15 +213,15 @@ class PjrtEngine:
 
 
 def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceState:
-    """Bring a state from the host to the devices.
+    """Place a state on the devices.
 
-    A checkpoint does not know of devices: divided slots are gathered when they are saved, and
-    divided anew, over as many devices as there are then, when they are restored.
+    Checkpoints don't depend on devices: divided slots are gathered when they are saved, and divided
+    over the devices of the time when they are restored.
 
     Args:
-        values: every variable's value by name, whole.
-        step: the program that will take it.
-        mesh: of its devices.
+        values: whole variables by name.
+        step: program that will take the state.
+        mesh: mesh of its devices.
     """
     state, _ = shapes(step, mesh)
 
@@ -238,7 +238,7 @@ def place(values: Mapping[str, Any], step: LoweredStep, mesh: Mesh) -> DeviceSta
 
 
 def to_devices(value: np.ndarray, sharding: Any) -> jax.Array:
-    """Place an array; unlike `device_put` without comparing the values of all processes."""
+    """Place an array, unlike `device_put` without comparing the values of all processes."""
     return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
 
 
@@ -249,11 +249,12 @@ def _filled(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class PjrtForward:
-    """Compute `model.forward.Model` on JAX's devices; one program per shape.
+    """A `model.forward.Model` on JAX's devices, with one program per shape.
 
     Args:
-        config, data: of the run.
-        devices: of this process; a batch is divided over them.
+        config: config of the run.
+        data: data of the run.
+        devices: devices of this process, which divide a batch.
     """
 
     def __init__(self, config: Config, data: Data, devices: Devices) -> None:
@@ -264,9 +265,9 @@ class PjrtForward:
         self._metrics: dict[int, tuple[Any, list[str]]] = {}
 
     def take(self, parameters: Sequence[jax.Array]) -> None:
-        """Use parameters as they lie on these devices and perhaps on others'.
+        """Use parameters that are on these devices, and perhaps on others too.
 
-        Nothing is copied, so they are good until they are donated.
+        Nothing is copied, so they are valid until they are donated.
         """
         everywhere = NamedSharding(self._mesh, P())
         self.parameters = [
@@ -279,7 +280,7 @@ class PjrtForward:
     def metrics(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Compute `Model.metrics`.
 
-        Rows that fill a batch up to a multiple of the devices are cut off again.
+        A batch is padded to a multiple of the devices, and the padding's results are removed.
         """
         arrays = {name: np.asarray(value) for name, value in batch.items()}
         rows, count = len(arrays["input_ids"]), len(self._devices.devices)
@@ -297,7 +298,7 @@ class PjrtForward:
         return {name: np.asarray(v)[:rows] for name, v in zip(names, outputs, strict=True)}
 
     def log_probabilities(self, input_ids: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Compute `Forward.log_probabilities`, of a few texts, on this machine's CPU."""
+        """Compute `Forward.log_probabilities` for a few texts, on this machine's CPU."""
         names = parameter_specs(self.config, self.data)
         values = (np.asarray(array.addressable_data(0)) for array in self.parameters)
         params = dict(zip(names, values, strict=True))

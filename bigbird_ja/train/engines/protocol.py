@@ -18,64 +18,62 @@ if TYPE_CHECKING:
     from bigbird_ja.model.forward import Model
 
 
-# (host, hosts) -> that host's part of each global batch, from the first step on.
+# (host, number of hosts) -> the host's part of each global batch, from the first step on.
 MakeBatches = Callable[[int, int], "tf.data.Dataset"]
 
 
-# A copy of the state at one step: called in any thread, at most once, it gives the arrays.
+# A copy of the state at one step. It may be called once, in any thread, and returns the arrays.
 Snapshot = Callable[[], "dict[str, np.ndarray]"]
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The steps that an engine has finished since the last call."""
+    """Steps that an engine has finished since the last call."""
 
-    step: int  # all steps up to this one
-    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # of logged ones
+    step: int  # last finished step
+    metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)  # by logged step
     first_nonfinite_step: int | None = None  # with a loss or gradients of NaN or infinity
 
     def then(self, later: StepResult) -> StepResult:
-        """Join two results, the later one last."""
+        """Return this result joined with a later one."""
         first = self.first_nonfinite_step
         first = later.first_nonfinite_step if first is None else first
         return StepResult(later.step, {**self.metrics, **later.metrics}, first)
 
 
 class Engine(Protocol):
-    """The calls that the loop makes; see the module."""
+    """Interface of an engine; see the module."""
 
-    ahead: int  # steps that one `advance` dispatches beyond the last finished one, at most
+    ahead: int  # maximum of steps that `advance` dispatches beyond the last finished one
 
     def begin(self) -> None:
-        """Build the program and bring the state to the device.
+        """Build the program and place the state on the device.
 
         Raises:
-            BadInput: the device cannot be used.
-            OutOfMemory: the program does not fit.
+            BadInput: The device cannot be used.
+            OutOfMemory: The program does not fit.
         """
 
     def advance(self, limit: int) -> StepResult:
-        """Run until at least one more step is finished.
+        """Run until at least one more step is finished, for at most one device loop.
 
-        That is at most one device loop, and not beyond step `limit` where the engine can stop
-        there.
+        The engine stops at step `limit`, if it can stop there.
 
         Raises:
-            StorageError: the input ended.
+            StorageError: The input ended.
         """
 
     def settle(self) -> StepResult:
-        """Wait until all dispatched steps are finished.
+        """Wait until all dispatched steps are finished; return the last one's metrics too.
 
-        Adds the last one's metrics, whether or not it is logged. The next `snapshot` and `forward`
-        are of that step.
+        The next `snapshot` and `forward` are of that step.
         """
 
     def snapshot(self) -> Snapshot:
-        """Take the state as it is now; it may be copied while the next steps run."""
+        """Take a snapshot of the state, which may be fetched while the next steps run."""
 
     def forward(self) -> Model:
-        """Return the model as it is now, for evaluation; valid until the next `advance`."""
+        """Return the current model for evaluation, valid until the next `advance`."""
 
     def close(self) -> None:
         """End all threads and release the device. Never raises."""

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bigbird_ja.model.forward import encode
+from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.model.layers import Tokens, dense_attention
-from bigbird_ja.model.params import initial_parameters
 from testkit.configs import with_data
 from tests.model.tiny import tiny_batch, tiny_config
 

@@ -1,4 +1,4 @@
-"""The cache of compiled programs, which are native code."""
+"""The cache of compiled cache, which are native code."""
 
 import os
 
@@ -6,7 +6,7 @@ import pytest
 
 from bigbird_ja import storage
 from bigbird_ja.storage.ownership import Owned
-from bigbird_ja.train.engines.compile_cache import CompiledPrograms
+from bigbird_ja.train.engines.compile_cache import CompileCache
 
 jax = pytest.importorskip("jax")
 
@@ -14,31 +14,31 @@ jax = pytest.importorskip("jax")
 @pytest.mark.parametrize("place", ["disk", "bucket"])
 def test_a_program_that_the_mark_does_not_state_is_not_loaded(tmp_path, bucket, place):
     if jax.__version_info__ < (0, 7):
-        pytest.skip("keeps no programs of a CPU")
+        pytest.skip("keeps no cache of a CPU")
     model = str(tmp_path / "model") if place == "disk" else f"{bucket}/model"
     storage.make_directory(model)
-    Owned.create(model, "run")
+    owned = Owned.create(model, "run")
     logged = []
 
     def begun(name):
-        programs = CompiledPrograms(model, str(tmp_path / name), "cpu", logged.append)
-        programs.begin()
-        return programs, jax.config.jax_compilation_cache_dir
+        cache = CompileCache(owned, str(tmp_path / name), "cpu", logged.append)
+        cache.begin()
+        return cache, jax.config.jax_compilation_cache_dir
 
     before = jax.config.jax_compilation_cache_dir
     try:
-        programs, local = begun("first")
+        cache, local = begun("first")
         for name in ("kept-cache", "changed-cache"):
             storage.write_bytes(f"{local}/{name}", b"native code")
-        programs.keep()
+        cache.keep()
         kept = storage.list_tree(f"{model}/compiled")[0]
         folder = f"{model}/compiled/{os.path.dirname(kept)}"
         storage.write_bytes(f"{folder}/changed-cache", b"another code")
         storage.write_bytes(f"{folder}/brought-cache", b"native code")
-        programs, local = begun("second")
+        cache, local = begun("second")
         assert os.listdir(local) == ["kept-cache"] and not logged
         storage.write_bytes(f"{local}/brought-cache", b"compiled here")
-        programs.keep()  # it replaces nothing of somebody else's
+        cache.keep()  # it replaces nothing of somebody else's
         assert "are not kept" in logged[0]
         assert storage.read_bytes(f"{folder}/brought-cache") == b"native code"
     finally:

@@ -62,7 +62,7 @@ def features(rows):
 
 
 def initial(config):
-    from bigbird_ja.model.params import initial_parameters
+    from bigbird_ja.model.initialization import initial_parameters
 
     params = initial_parameters(*with_data(config), 1)
     slots = {f"{n}/adam_{s}": np.zeros_like(v) for s in "mv" for n, v in params.items()}

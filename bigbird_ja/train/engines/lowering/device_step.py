@@ -1,12 +1,12 @@
-"""Put the whole step into one JAX program per device, for `engines.pjrt` and `preflight`.
+"""The whole step as one JAX program per device, for `engines.pjrt` and `preflight`.
 
     gradients -> sum over the devices -> update
 
 With Muon on several devices the optimizer's state is divided (ZeRO-1: Rajbhandari et al. 2020,
 arXiv:1910.02054, section 5.1): each device gets one part of the sums (reduce-scatter), updates that
-part, and all parts are brought together again (all-gather). Muon needs whole matrices: each device
-gives its rows of all matrices for all rows of its share of them (all-to-all), orthogonalises these,
-and gives them back in the same way. Importing this starts no device.
+part, and all parts are joined again (all-gather). Muon needs whole matrices: each device exchanges
+its rows of all matrices for all rows of its share of them (all-to-all), orthogonalizes these, and
+exchanges them back. Importing this module starts no device.
 """
 
 import functools
@@ -20,7 +20,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from bigbird_ja.run.model import STEP
+from bigbird_ja.run.variables import STEP
 from bigbird_ja.train.engines.lowering.lowered import Division, LoweredStep, Spec, gradient_name
 from bigbird_ja.train.engines.lowering.stablehlo import as_jax_function, shard_map
 
@@ -28,7 +28,7 @@ AXIS = "replica"
 
 
 class DeviceState(NamedTuple):
-    """A state on the devices: the same on every device, but for slots that are divided."""
+    """State on the devices: equal on every device, except for divided slots."""
 
     parameters: list[jax.Array]  # in the program's order
     slots: list[jax.Array]
@@ -37,22 +37,22 @@ class DeviceState(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """Values of a step that the host may read after its state is gone."""
+    """Values of a step that the host may read after the state is donated."""
 
     metrics: jax.Array  # float32, in the order of `Program.metric_names`
     first_bad: jax.Array
 
 
 def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
-    """Make the step over a mesh of devices, to be called or lowered.
+    """Return the jitted step on a mesh of devices.
 
-    It takes (state, batch) to (state, notes). The state is donated; the batch is divided over the
+    It maps (state, batch) to (state, notes). The state is donated; the batch is divided over the
     devices in their order.
 
     Args:
-        step: for as many replicas as the mesh has devices.
+        step: lowered step, with as many replicas as the mesh has devices.
         platform: "cpu", "cuda" or "tpu".
-        mesh: one axis, `AXIS`.
+        mesh: mesh with the axis `AXIS`.
     """
     gradients = as_jax_function(step.gradients, platform)
     update = as_jax_function(step.update, platform)
@@ -79,14 +79,14 @@ def make_step(step: LoweredStep, platform: str, mesh: Mesh) -> Any:
         bad = jnp.where(finite | (state.first_bad >= 0), state.first_bad, count)
         return DeviceState(new, slots, count, bad), Notes(metrics, bad)
 
-    # The parts of the state over the devices.
+    # Partition of the state over the devices.
     placed = DeviceState([P()] * len(step.parameters), [part for _, part in _slots(step)], P(), P())
     over_devices = shard_map(replica_step, mesh, (placed, P(AXIS)), (placed, P()))
     return jax.jit(over_devices, donate_argnums=(0,))
 
 
 def shapes(step: LoweredStep, mesh: Mesh) -> tuple[DeviceState, dict[str, jax.ShapeDtypeStruct]]:
-    """Describe the arguments of `make_step`'s function: shapes, types and places."""
+    """Return shapes, types and shardings of the arguments of `make_step`'s function."""
 
     def shape(spec: Spec, part: Any) -> Any:
         return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=NamedSharding(mesh, part))
@@ -106,7 +106,7 @@ def shapes(step: LoweredStep, mesh: Mesh) -> tuple[DeviceState, dict[str, jax.Sh
 
 
 def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
-    """List each slot as it lies on the devices, filled up where divided, with its partition."""
+    """Return each slot as it is on the devices, padded if divided, with its partition."""
     if not step.shards:
         return [(spec, P()) for spec in step.slots.values()]
     shards = [(spec, step.shards[name]) for name, spec in step.slots.items()]
@@ -117,7 +117,7 @@ def _slots(step: LoweredStep) -> list[tuple[Spec, Any]]:
 
 
 class _Divided:
-    """The update of a state that is divided over the devices; runs on each of them."""
+    """Update of a state that is divided over the devices, on each of them."""
 
     def __init__(self, step: LoweredStep, platform: str) -> None:
         self._step, self._count = step, len(step.parameters)
@@ -142,7 +142,7 @@ class _Divided:
     def _orthogonalized(
         self, state: DeviceState, summed: Sequence[jax.Array], squares: jax.Array
     ) -> list[jax.Array]:
-        """Return this device's rows of Muon's stacks, orthogonalised."""
+        """Return this device's rows of Muon's stacks, orthogonalized."""
         assert self._step.muon is not None
         directions, orthogonalize = self._muon
         known = dict(zip(self._step.slots, state.slots, strict=True))
@@ -175,15 +175,15 @@ class _Divided:
 
 
 def _exchange(array: jax.Array, split: int, joined: int) -> jax.Array:
-    """Exchange all to all: each device gets its part along `split`, of all parts along `joined`."""
+    """Exchange all to all: each device gets its part along `split`, joined along `joined`."""
     return lax.all_to_all(array, AXIS, split, joined, tiled=True)
 
 
 def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
-    """Return the values of a state by name, whole.
+    """Return the whole variables of a state by name.
 
-    If slots are divided over several processes, all of them have to call this together: the
-    parts travel between them, one slot at a time.
+    If slots are divided over several processes, all of these must call this together, as they
+    exchange the parts, one slot at a time.
     """
     specs = {**step.parameters, **step.slots}
     arrays = [
@@ -200,7 +200,7 @@ def to_host(state: DeviceState, step: LoweredStep) -> dict[str, np.ndarray]:
 
 
 def _read(array: jax.Array) -> np.ndarray:
-    """Read the whole array; what it takes on the devices to bring it together is given back."""
+    """Return the whole array; memory of the devices for gathering it is freed again."""
     if not array.is_fully_addressable:
         array = _gathering(array.sharding.mesh)(array).addressable_data(0)
     return np.asarray(array)
@@ -208,5 +208,5 @@ def _read(array: jax.Array) -> np.ndarray:
 
 @functools.lru_cache(maxsize=1)
 def _gathering(mesh: Mesh) -> Any:
-    """Bring a divided array to every device; one function, so that each shape is compiled once."""
+    """Return a function that gathers an array on every device, one to compile each shape once."""
     return jax.jit(lambda array: array, out_shardings=NamedSharding(mesh, P()))

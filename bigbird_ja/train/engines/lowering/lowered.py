@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Spec:
-    """One tensor: shape and the name of its numpy type."""
+    """Shape of a tensor, and the name of its NumPy type."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -14,7 +14,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class Traced:
-    """A lowered function: a serialized HLO module, and its flat inputs and outputs by name."""
+    """Lowered function: a serialized HLO module, and its flat inputs and outputs by name."""
 
     hlo: bytes
     inputs: Mapping[str, Spec]
@@ -23,20 +23,20 @@ class Traced:
 
 @dataclass(frozen=True)
 class Division:
-    """A division of a tensor over the replicas: along one dimension, into parts of equal size.
+    """Division of a tensor over the replicas, along one dimension into parts of equal size.
 
-    A dimension that does not divide is filled up with zeros, which the update leaves zero.
+    A dimension that does not divide is padded with zeros, which the update leaves zero.
     """
 
     dimension: int
-    size: int  # of one part, along the dimension
+    size: int  # size of one part along the dimension
 
     def part(self, spec: Spec) -> Spec:
         """Return the part of one replica."""
         return self._with(spec, self.size)
 
     def whole(self, spec: Spec, replicas: int) -> Spec:
-        """Return all parts side by side."""
+        """Return all parts joined."""
         return self._with(spec, self.size * replicas)
 
     def _with(self, spec: Spec, size: int) -> Spec:
@@ -45,9 +45,9 @@ class Division:
 
 
 def division_of(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
-    """Divide a tensor along the first dimension that divides, else along its longest.
+    """Return the division along the first dimension that divides, else along the longest one.
 
-    With `by_rows` along the first anyway.
+    With `by_rows` it is along the first dimension in any case.
     """
     sizes = list(enumerate(spec.shape))
     divides = [place for place, size in sizes if by_rows or size % replicas == 0]
@@ -56,25 +56,27 @@ def division_of(spec: Spec, replicas: int, by_rows: bool = False) -> Division:
 
 
 def gradient_name(parameter: str) -> str:
-    """Name a parameter's gradient among the arguments of the step's functions."""
+    """Return the name of a parameter's gradient among the arguments of the step's functions."""
     return f"{parameter}/gradient"
 
 
 @dataclass(frozen=True)
 class LoweredStep:
-    """The step of one config on some replicas; see `program` for the two functions.
+    """Lowered step of one config; see `program` for the two functions.
 
     Args:
-        gradients, update: of one replica. Where the state is divided (`shards`), `update` is of
-            one replica's part of everything, and takes `squares` as its last argument.
-        parameters, slots: whole, in the order in which the functions take them.
-        batch: one replica's part.
-        replicas: over which the gradients are summed.
-        shards: of each parameter, its gradient and its slots, and of each slot by its name; empty
-            if they are not divided.
-        muon: if the state is divided, two functions whose results go to `update`: from one
-            replica's rows of all matrices to stacks that are to be orthogonalised, and from its
-            share of the stacks, with all their rows, to the same orthogonalised.
+        gradients: function of one replica.
+        update: function of one replica. If the state is divided (`shards`), it is for one replica's
+            part of everything, and takes `squares` as its last argument.
+        parameters: whole parameters, in the order in which the functions take them.
+        slots: whole slots, in the order in which the functions take them.
+        batch: one replica's part of a batch.
+        replicas: number of replicas, over which the gradients are summed.
+        shards: divisions of parameters (and their gradients) and slots, by name; empty if they are
+            not divided.
+        muon: if the state is divided, two functions whose results go to `update`: the first maps
+            one replica's rows of all matrices to stacks, the second orthogonalizes its share of the
+            stacks, with all their rows.
     """
 
     gradients: Traced

@@ -1,22 +1,21 @@
-"""Trace the step as functions of one replica with TensorFlow, and lower them to HLO.
+"""The train step as functions of one replica, traced with TensorFlow and lowered to HLO.
 
-`engines.pjrt` compiles and runs these functions, and `preflight` compiles and prices the same.
-Between the two functions the gradients are summed over the replicas, by whoever runs them:
+`engines.pjrt` compiles and runs these functions, and `preflight` compiles and prices the same. The
+caller sums the gradients over the replicas between the two functions:
 
     gradients(parameters, batch, step, replica, weight) -> gradients, sums
     update(parameters, slots, gradients, sums, step)    -> parameters, slots, metrics, finite
 
-Each takes and returns a flat list of tensors, in the order of `inputs` and `outputs`. All are
-arguments, none are variables: so the module is a function of its inputs, and whoever compiles it
-says what is donated (parameters and slots of `update`).
+Each takes and returns a flat list of tensors, in the order of `inputs` and `outputs`. There are no
+variables: so the module is a function of its inputs, and the caller that compiles it states the
+donated ones (parameters and slots of `update`).
 
-With Muon the update on several replicas is of one replica's part of parameters, slots and
-gradients, and takes two arguments more: the sum of all gradients' squares, `squares`, and its
-orthogonalised stacks (`LoweredStep.muon`).
+With Muon the update on several replicas is for one replica's part of parameters, slots and
+gradients, and has two more arguments: the sum of all gradients' squares, `squares`, and its
+orthogonalized stacks (`LoweredStep.muon`).
 
-It is lowered for the CPU, as TensorFlow offers no TPU lowering without a TPU: the graph is the
-same, but a few ops (TensorFlow's stateless random numbers, of which the step has none) expand
-differently.
+Functions are lowered for the CPU, as TensorFlow has no TPU lowering without a TPU: the graph is the
+same, except for a few ops (TensorFlow's stateless random numbers, which the step does not use).
 """
 
 import inspect
@@ -29,7 +28,7 @@ from tensorflow.compiler.xla.service import hlo_pb2
 from bigbird_ja.model import forward
 from bigbird_ja.model.params import parameter_specs
 from bigbird_ja.process.errors import BadInput
-from bigbird_ja.run.model import slot_name
+from bigbird_ja.run.variables import slot_name
 from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.schema import Config
 from bigbird_ja.settings.values import train_predictions
@@ -54,40 +53,39 @@ class Program:
     """The step of a config on some replicas.
 
     Args:
-        config: of the run.
-        data: of the run.
-        sequences: of one replica and step, over all micro-batches.
-        num_replicas: over which the global batch is divided.
-        priced_as_one_of: devices of the run of which this is one device's program without what
-            goes between them: it does its share of Muon's work. For its price alone.
+        config: config of the run.
+        data: data of the run.
+        sequences: number of sequences per replica and step, over all micro-batches.
+        num_replicas: number of replicas that divide the global batch.
+        orthogonalize: orthogonalizes a stack of Muon's matrices, if the state is not divided.
     """
 
     config: Config
     data: Data
     sequences: int
     num_replicas: int
-    priced_as_one_of: int = 1
+    orthogonalize: Callable[[tf.Tensor], tf.Tensor] = optimizer.orthogonalize
 
     @property
     def parameters(self) -> dict[str, Spec]:
-        """Describe the parameters by name, float32."""
+        """Parameters by name, float32."""
         specs = parameter_specs(self.config, self.data)
         return {name: Spec(spec.shape, "float32") for name, spec in specs.items()}
 
     @property
     def slots(self) -> dict[str, Spec]:
-        """Describe the optimizer's state by name, all of the first slot before the second."""
+        """Slots of the optimizer by name, all of the first slot before the second."""
         parameters, slots = self.parameters, slot_parameters(self.config, self.data)
         return {slot_name(n, slot): parameters[n] for slot in slots for n in slots[slot]}
 
     @property
     def batch(self) -> dict[str, Spec]:
-        """Describe what one replica gets per step, as `data.pipeline.batches` yields it."""
+        """One replica's part of a batch, as `data.pipeline.batches` yields it."""
         return batch_specs(self.data, self.sequences, train_predictions(self.config, self.data))
 
     @property
     def metric_names(self) -> list[str]:
-        """Name the places of `metrics`."""
+        """Names of the elements of `metrics`."""
         names = ["loss", "masked_lm_loss", "masked_lm_accuracy", "learning_rate", "grad_norm"]
         if self.data.nsp:
             names += ["next_sentence_loss", "next_sentence_accuracy"]
@@ -95,7 +93,7 @@ class Program:
 
     @property
     def shards(self) -> dict[str, Division]:
-        """Divide each parameter and each slot over the replicas; empty: not at all.
+        """Division of each parameter and slot over the replicas; empty if not divided.
 
         Muon's matrices are divided by rows.
         """
@@ -110,10 +108,10 @@ class Program:
         return shards | {slot_name(n, slot): shards[n] for slot in slots for n in slots[slot]}
 
     def lower(self) -> LoweredStep:
-        """Lower all functions, with all that is needed to put them together.
+        """Lower all functions.
 
         Raises:
-            BadInput: shapes that the model refuses.
+            BadInput: Shapes that the model refuses.
         """
         orthogonalization = self.muon()
         return LoweredStep(
@@ -131,7 +129,7 @@ class Program:
         """Trace one replica's part of the gradients.
 
         Raises:
-            BadInput: shapes that the model refuses.
+            BadInput: Shapes that the model refuses.
         """
         parameters, batch = self.parameters, self.batch
         number = Spec((), "int32")
@@ -153,10 +151,10 @@ class Program:
         return trace(parts, {**parameters, **batch, **scalars}, [*parameters, "sums"])
 
     def muon(self) -> tuple[Traced, Traced] | None:
-        """Trace the two functions of `LoweredStep.muon`; None where one update does it all.
+        """Trace the two functions of `LoweredStep.muon`; None if one update does it all.
 
-        Between the two a replica gives rows for matrices: of each stack [n, rows / replicas,
-        columns] it gets [n / replicas, rows, columns].
+        Between the two, replicas exchange rows for matrices: each has [n, rows / replicas, columns]
+        of a stack and gets [n / replicas, rows, columns].
         """
         matrices, count = muon_matrices(self.config, self.data), self.num_replicas
         if not matrices or not self.shards:
@@ -168,14 +166,14 @@ class Program:
 
         def directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
-                return optimizer.muon_directions(
+                stacks = optimizer.muon_directions(
                     self.config.training,
                     matrices,
                     {name: values[slot_name(name, "m")] for name in parts},
                     {name: values[gradient_name(name)] for name in parts},
                     tf.sqrt(values["squares"]),
-                    multiple=count,
                 )
+                return [optimizer.padded_stack(stack, count) for stack in stacks]
 
         def orthogonalize(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
@@ -190,10 +188,10 @@ class Program:
         return first, trace(orthogonalize, shares, outputs)
 
     def update(self, stacks: Mapping[str, Spec]) -> Traced:
-        """Trace the update of the whole batch's gradients; `metrics` in `metric_names`' order.
+        """Trace the update by the whole batch's gradients; `metrics` is in `metric_names`' order.
 
         Args:
-            stacks: where the state is divided, the orthogonalised ones of Muon.
+            stacks: orthogonalized stacks of Muon, if the state is divided.
         """
         parameters, slots = self._parts(self.parameters), self._parts(self.slots)
         by_slot = slot_parameters(self.config, self.data)
@@ -213,7 +211,7 @@ class Program:
                 values["step"],
                 squares=values.get("squares"),
                 orthogonalized=[values[name] for name in stacks] if self.shards else None,
-                priced_as_one_of=self.priced_as_one_of,
+                orthogonalize=self.orthogonalize,
             )
             return [
                 *(new[name] for name in parameters),
@@ -226,18 +224,18 @@ class Program:
         return trace(update, {**parameters, **slots, **given, **stacks, **totals}, outputs)
 
     def _parts(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        """Describe what one replica has of parameters or slots."""
+        """Return one replica's part of parameters or slots."""
         shards = self.shards
         return {name: shards[name].part(s) if shards else s for name, s in specs.items()}
 
 
 def evaluation(config: Config, data: Data, sequences: int) -> Traced:
-    """Trace `forward.pretraining_metrics` of a batch of sequences; parameters come first.
+    """Trace `forward.pretraining_metrics` for a batch; parameters are the first arguments.
 
     Args:
-        config: of evaluation: float32, no recomputation.
-        data: of the data set.
-        sequences: of the batch.
+        config: config of evaluation, in float32 and without recomputation.
+        data: data of the run.
+        sequences: number of sequences in the batch.
     """
     parameters = Program(config, data, sequences, 1).parameters
     batch = batch_specs(data, sequences)
@@ -255,9 +253,12 @@ def evaluation(config: Config, data: Data, sequences: int) -> Traced:
 
 
 def batch_specs(data: Data, sequences: int, predictions: int | None = None) -> dict[str, Spec]:
-    """Describe a batch of that many sequences, as `data.pipeline` yields it.
+    """Return shapes and types of a batch, as `data.pipeline` yields it.
 
-    It has as many places for predictions as the data set's, unless another number is given.
+    Args:
+        data: data of the run.
+        sequences: number of sequences.
+        predictions: number of places for predictions; the data set's by default.
     """
     whole = (sequences, data.seq_length)
     places = (sequences, predictions or data.max_predictions_per_seq)
@@ -280,12 +281,12 @@ def trace(
     """Lower a function of named tensors.
 
     Args:
-        function: inputs by name to a list of outputs.
-        inputs: in the order of the module's arguments.
+        function: function of the inputs by name that returns a list of outputs.
+        inputs: inputs, in the order of the module's arguments.
         outputs: names of the outputs.
 
     Raises:
-        BadInput: shapes that the model refuses.
+        BadInput: Shapes that the model refuses.
     """
     results: list[tf.Tensor] = []
 
@@ -298,13 +299,13 @@ def trace(
         traced = tf.function(flat, jit_compile=True, autograph=False)
         try:
             lower = traced.experimental_get_compiler_ir(*specs)
-            # Without a name TensorFlow 2.15 draws a random number to find out where it lands.
+            # Without a device TensorFlow 2.15 runs an op to find the default one.
             is_old = "platform_name" not in inspect.signature(lower).parameters
             where = {"device_name": _CPU} if is_old else {"platform_name": "CPU"}
             module = hlo_pb2.HloModuleProto.FromString(lower(stage="hlo_serialized", **where))
         except ValueError as error:
             raise BadInput(str(error)) from error
     shapes = [Spec(tuple(value.shape.as_list()), value.dtype.name) for value in results]
-    # The same bytes for the same step, whatever the order in which TensorFlow writes attributes.
+    # The same bytes for the same step, though TensorFlow writes attributes in any order.
     hlo: bytes = module.SerializeToString(deterministic=True)
     return Traced(hlo, dict(inputs), dict(zip(outputs, shapes, strict=True)))

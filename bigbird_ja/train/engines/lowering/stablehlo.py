@@ -1,10 +1,8 @@
-"""Hand the step from TensorFlow to JAX: its functions as HLO, and how JAX calls them.
+"""Conversion of lowered HLO to StableHLO, and to a function that JAX can call.
 
-The step needs neither of the two, so it can be written to a file and read by another process.
-
-HLO becomes StableHLO by XLA's own converter. A function of the same signature is exported by
-`jax.export`, and its module replaced by ours: what `jax.export` gives is then called like any other
-JAX function, inside `jit` and `shard_map`. All names are public but two, for jax before 0.7.1.
+XLA's own converter makes StableHLO of HLO. A function of the same signature is exported by
+`jax.export`, and its module is replaced by ours: the result can be called like any other JAX
+function, inside `jit` and `shard_map`. All names are public but two, for jax before 0.7.1.
 """
 
 import dataclasses
@@ -17,11 +15,11 @@ _KERNEL = "tpu_custom_call"
 
 
 def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
-    """Make a JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
+    """Return a JAX function of `traced.inputs`, in their order, that returns `traced.outputs`.
 
     Args:
-        traced: a lowered function.
-        platform: for which it may be compiled: "cpu", "cuda", "tpu".
+        traced: lowered function.
+        platform: platform to compile for: "cpu", "cuda" or "tpu".
     """
     import jax
     import jax.numpy as jnp
@@ -31,7 +29,7 @@ def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
         return [jnp.zeros(spec.shape, spec.dtype) for spec in traced.outputs.values()]
 
     arguments = [jax.ShapeDtypeStruct(s.shape, s.dtype) for s in traced.inputs.values()]
-    # One platform: with several, the exported function has one argument more.
+    # One platform: with several, the exported function has one more argument.
     exported = export.export(jax.jit(same_signature, keep_unused=True), platforms=[platform])(
         *arguments
     )
@@ -40,7 +38,7 @@ def as_jax_function(traced: Traced, platform: str) -> Callable[..., list[Any]]:
 
 
 def shard_map(function: Any, mesh: Any, in_specs: Any, out_specs: Any) -> Any:
-    """Call `jax.shard_map` by the name and with the arguments that the installed jax has."""
+    """Call `jax.shard_map` by its name and arguments in the installed jax."""
     import jax
 
     if hasattr(jax, "shard_map"):
@@ -83,10 +81,7 @@ def _to_stablehlo(hlo: bytes) -> Any:
 
 
 def _return_results_one_by_one(module: Any) -> None:
-    """Return as many results as there are outputs, as JAX expects.
-
-    HLO's entry returns one tuple.
-    """
+    """Change a module to return single results, as JAX expects; HLO's entry returns one tuple."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import func
 
@@ -105,10 +100,9 @@ def _return_results_one_by_one(module: Any) -> None:
 
 
 def _kernels_as_jax_writes_them(module: Any) -> None:
-    """Write the calls of kernels for a TPU as JAX does, which libtpu reads.
+    """Change the calls of a TPU's kernels to JAX's form, which libtpu reads.
 
-    From HLO they return one tuple; JAX writes as many results as there are, by the first version of
-    the call's interface.
+    In HLO they return one tuple; JAX writes single results, with version 1 of the call's interface.
     """
     from jaxlib.mlir import ir
 
@@ -129,7 +123,7 @@ def _with_single_results(op: Any) -> None:
     from jaxlib.mlir import ir
 
     kind = op.results[0].type
-    is_tuple = str(kind).startswith("tuple<")  # old and new bindings ask for types differently
+    is_tuple = str(kind).startswith("tuple<")  # by text, as bindings differ between versions
     types = [kind]
     if is_tuple:
         parts = ir.TupleType(kind)

@@ -14,7 +14,7 @@ from bigbird_ja.evaluation.fill_mask import fill_mask
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
 from bigbird_ja.model.forward import Forward, encode, masked_lm_logits, next_sentence_logits
-from bigbird_ja.model.params import initial_parameters
+from bigbird_ja.model.initialization import initial_parameters
 from bigbird_ja.settings.values import varied
 from bigbird_ja.train.warm_start import load_initial
 from testkit.configs import with_data

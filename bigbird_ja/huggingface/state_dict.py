@@ -1,7 +1,7 @@
-"""Reads and names state dicts of Hugging Face's models.
+"""State dicts of Hugging Face's models: their names, and reading them.
 
-Weights are read from safetensors or, where PyTorch is installed, from its own format, in one file
-or several; nothing of a folder is executed.
+Weights are read from safetensors or, if PyTorch is installed, from its own format, in one file or
+several; no code of a folder is executed.
 """
 
 import hashlib
@@ -76,7 +76,7 @@ def hugging_face_name(model: ModelConfig, name: str) -> str:
     """Return the name in the state dict of transformers' BigBird or ModernBERT.
 
     Raises:
-        KeyError: not a parameter of ours.
+        KeyError: The name is not one of our parameters.
     """
     is_modernbert = model.architecture == "modernbert"
     fixed = _MODERNBERT if is_modernbert else _BIGBIRD
@@ -93,7 +93,7 @@ def hugging_face_name(model: ModelConfig, name: str) -> str:
 
 
 def is_transposed(name: str) -> bool:
-    """Return whether PyTorch keeps this parameter transposed: its linear layers are [out, in]."""
+    """Return whether PyTorch transposes this parameter: its linear layers are [out, in]."""
     return name.endswith("/kernel")
 
 
@@ -114,9 +114,9 @@ def to_stock(state: Mapping[str, np.ndarray], config: Mapping[str, Any]) -> dict
     """Return a BigBird's state dict as that of a BERT, RoBERTa or XLM-R.
 
     Args:
-        state: of `to_hugging_face`.
-        config: config.json of the model. RoBERTa's positions are counted from its padding id + 1
-            on; the rows below stand for padding only.
+        state: result of `to_hugging_face`.
+        config: content of the model's config.json. RoBERTa's positions start at its padding id + 1;
+            the rows below are only for padding.
     """
     is_bert, named = config["model_type"] == "bert", {}
     for name, value in state.items():
@@ -139,16 +139,16 @@ class _Index:
 
 
 def has_weights(folder: str) -> bool:
-    """Return whether a folder holds weights in one of the forms that are read; reads names only."""
+    """Return whether a folder has weights in a known format, by the names of its files."""
     names = [*_READERS, *(f"{name}.index.json" for name in _READERS)]
     return any(storage.exists(storage.join(folder, name)) for name in names)
 
 
 def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read all weights, by their names there, and the SHA-256 of each file of them.
+    """Read all weights by their names there, and the SHA-256 of each file of weights.
 
     Raises:
-        BadInput: missing or damaged files, or tensors that are no plain numbers.
+        BadInput: Missing or damaged files, or tensors that are not plain numbers.
     """
     for name in _READERS:
         index = storage.join(folder, f"{name}.index.json")
@@ -159,7 +159,9 @@ def read(folder: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         places = decode.read_json(index, _Index, "copy the folder again").weight_map
         names = list(dict.fromkeys(places.values()))
         if odd := [name for name in names if storage.base_name(name) != name]:
-            raise BadInput(f"{index}: {odd[0]!r} is not a file beside it: copy the folder again")
+            raise BadInput(
+                f"{index}: {odd[0]!r} is not a file in the same folder: copy the folder again"
+            )
         return _read_files(folder, name, names)
     raise BadInput(f"{folder}: no {' or '.join(_READERS)}: is this a Hugging Face folder?")
 
@@ -179,10 +181,10 @@ def _read_files(
 
 
 def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
-    """Parse the format, which is short, so that a rented machine needs no package for it.
+    """Parse safetensors, so that a rented machine needs no package for it.
 
-    Eight bytes have the length of a JSON header, which has each tensor's place in what follows:
-    huggingface/safetensors, README.md, "Format".
+    Eight bytes are the length of a JSON header, which states each tensor's place in the data after
+    it (huggingface/safetensors, README.md, "Format").
     """
     start = 8 + int.from_bytes(data[:8], "little")
     header = msgspec.json.decode(data[8:start], type=dict[str, dict[str, Any]])
@@ -191,7 +193,7 @@ def _parse_safetensors(data: bytes) -> dict[str, np.ndarray]:
     for name, tensor in header.items():
         known = re.fullmatch("(B?)([FIU])(8|16|32|64)", tensor["dtype"])
         if not known:
-            raise ValueError(f"{name} holds {tensor['dtype']}, no plain numbers")
+            raise ValueError(f"{name} has type {tensor['dtype']}, not plain numbers")
         kind = "u2" if known[1] else f"{known[2].lower()}{int(known[3]) // 8}"
         first, end = tensor["data_offsets"]
         values = np.frombuffer(data[start + first : start + end], kind)
@@ -212,7 +214,7 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
             raise ValueError("its entries are compressed")
     try:
         state = torch.load(io.BytesIO(data), "cpu", weights_only=True)
-    except pickle.UnpicklingError as error:  # its text advises to execute the file
+    except pickle.UnpicklingError as error:  # its message advises to execute the file
         raise ValueError("it holds more than tensors") from error
     return {
         str(name): (value.float() if value.is_floating_point() else value).numpy()
@@ -220,8 +222,8 @@ def _parse_pytorch(data: bytes) -> dict[str, np.ndarray]:
     }
 
 
-_MOST_BYTES = 64 << 30  # of a file of weights
-# Files of weights -> how they are read, what they are called, and what to do where one is neither.
+_MOST_BYTES = 64 << 30  # maximum size of a file of weights
+# File of weights -> its parser, its name in messages, and advice if it cannot be read.
 _READERS = {
     "model.safetensors": (_parse_safetensors, "a safetensors file", "save the model again"),
     "pytorch_model.bin": (

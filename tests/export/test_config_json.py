@@ -10,12 +10,12 @@ from bigbird_ja.data.manifest import TOKENIZER_NAME
 from bigbird_ja.evaluation import TrainedModel
 from bigbird_ja.export import model_card, parity
 from bigbird_ja.export.folder import fill_huggingface
+from bigbird_ja.huggingface import run_settings
 from bigbird_ja.run.checkpoints import Meta
 from bigbird_ja.settings.data_facts import Data, requested_data
 from bigbird_ja.settings.resolve import fit_to_data, resolve_config
 from bigbird_ja.text import articles
 from bigbird_ja.text.load import read_tokenizer
-from bigbird_ja.train import hf_folder
 from bigbird_ja.train.warm_start import load_initial
 
 torch = pytest.importorskip("torch", reason="the models are made with PyTorch")
@@ -57,14 +57,14 @@ def begun(folder, length, place, monkeypatch, **sets):
     data = _Made(**facts, tokenizer_sha256=tokenizer.sha256)
     (place / "data").mkdir(exist_ok=True)
     (place / "data" / TOKENIZER_NAME).write_bytes(tokenizer.model_bytes)
-    adopted = hf_folder.adopted_settings(str(folder), None, data, str(place / "data"))
+    adopted = run_settings.adopted_settings(str(folder), None, data, str(place / "data"))
     given = [f"model.{name}={value}" for name, value in sets.items()]
     config = fit_to_data(resolve_config(None, given, adopted=adopted)[0], data)
     first = load_initial(str(folder), config, data)
     begun_from(monkeypatch, **first.record)
     meta = Meta(0, "c" * 64, "d" * 64, 0.0, 0, 0, 0.0, 0, 1)
     run = TrainedModel(str(place), config, data, dict(first.values), tokenizer, meta)
-    return run, hf_folder.attention_notice(str(folder), config, data)
+    return run, run_settings.attention_notice(str(folder), config, data)
 
 
 @pytest.mark.parametrize("length", [64, 96])

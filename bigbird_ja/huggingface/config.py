@@ -1,0 +1,201 @@
+"""The config.json of a Hugging Face folder, as settings of ours.
+
+ModernBERT becomes a ModernBERT; BERT, RoBERTa and BigBird become a BigBird, whose attention is full
+if the positions of a BERT or RoBERTa suffice for the data's sequences.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja import storage
+from bigbird_ja.huggingface import state_dict
+from bigbird_ja.model import pattern
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import ModelConfig
+from bigbird_ja.storage import decode
+
+ROBERTAS = ("roberta", "xlm-roberta")
+_ARCHITECTURES = {
+    "modernbert": "modernbert",
+    **dict.fromkeys(("bert", *ROBERTAS, "big_bird"), "bigbird"),
+}
+# Models equal to a BigBird with full attention, and transformers' names of them.
+STOCK = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
+_HEADS = ("ForMaskedLM", "ForPreTraining", "Model")  # suffixes of supported classes
+# RoBERTa's positions start at its padding id + 1; the rows below are never read.
+FIRST_POSITION = 2
+_ACTIVATIONS = {
+    **{"gelu": "gelu", "relu": "relu"},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_new"),
+}
+# Keys of config.json that become settings; if two stand for one setting, the later is ModernBERT's,
+# which ignores the other.
+_KEYS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "layer_norm_eps",
+    "norm_eps",
+    "local_attention",
+    "global_attn_every_n_layers",
+    "global_rope_theta",
+    "local_rope_theta",
+)
+# Keys with only one supported value. ModernBERT does not use the last, which differs from model to
+# model.
+_FIXED = {
+    "norm_bias": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "decoder_bias": True,
+    "classifier_bias": False,
+    "tie_word_embeddings": True,
+    "is_decoder": False,
+    "rope_scaling": None,
+    "position_embedding_type": "absolute",
+}
+_ADVICE = "is this a Hugging Face folder?"
+
+
+@dataclass(frozen=True)
+class _Rope:
+    rope_theta: float | None = None
+    rope_type: str = "default"
+
+
+@dataclass(frozen=True)
+class _Ropes:
+    full_attention: _Rope
+    sliding_attention: _Rope
+
+
+@dataclass(frozen=True)
+class FolderConfig:
+    """Keys of config.json that don't correspond to one of our settings each."""
+
+    model_type: str = "unknown"
+    architectures: list[str] | None = None
+    vocab_size: decode.Count = 0
+    hidden_act: str | None = None
+    hidden_activation: str | None = None
+    classifier_activation: str | None = None
+    max_position_embeddings: decode.Count | None = None
+    layer_types: list[str] | None = None
+    rope_parameters: _Ropes | None = None  # transformers 5's names
+    quantization_config: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Encoder that a run can start from.
+
+    Attributes:
+        model_type: Hugging Face's name of the architecture.
+        vocab_size: rows of the word embeddings.
+        settings: our settings `model.*` that config.json states; ranges are not checked.
+        positions: number of learned positions; 0 without them, or for a BigBird.
+    """
+
+    model_type: str
+    vocab_size: int
+    settings: dict[str, Any]
+    positions: int = 0
+
+
+def read_config(folder: str) -> Encoder:
+    """Read config.json.
+
+    Raises:
+        BadInput: The file is missing, or no run can start from its architecture, head or variant.
+    """
+    path = storage.join(folder, "config.json")
+    with decode.made_by_others(path, "a model's config", _ADVICE):
+        content = decode.read_json(path, dict[str, Any], _ADVICE)
+    config = decode.convert(content, FolderConfig, path, _ADVICE)
+    if config.model_type not in _ARCHITECTURES:
+        raise BadInput(
+            f"{path}: a {config.model_type} model; a run can start from {', '.join(_ARCHITECTURES)}"
+        )
+    architecture = _ARCHITECTURES[config.model_type]
+    if architecture == "modernbert":
+        content.pop("position_embedding_type", None)
+    if problem := next(_problems(config, content), None):
+        raise BadInput(f"{path}: {problem}")
+    stated = {key: content[key] for key in _KEYS if content.get(key) is not None}
+    settings = {state_dict.SETTINGS.get(key, key): value for key, value in stated.items()}
+    settings["architecture"] = architecture
+    settings["hidden_act"] = _ACTIVATIONS[_activations(config)[0]]
+    if architecture == "modernbert":
+        settings |= _of_layers(config)
+    positions = (config.max_position_embeddings or 0) if config.model_type in STOCK else 0
+    if config.model_type in ROBERTAS:
+        positions -= FIRST_POSITION
+    return Encoder(config.model_type, config.vocab_size, settings, positions)
+
+
+def stock_class(model_type: str | None, model: ModelConfig, nsp: bool) -> str | None:
+    """Return the class in transformers of a source that equals the model, or None."""
+    name = STOCK.get(model_type or "")
+    if name is None or (nsp and name != "Bert") or not pattern.is_full_throughout(model):
+        return None
+    return f"{name}For{'PreTraining' if nsp else 'MaskedLM'}"
+
+
+def _problems(config: FolderConfig, content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the reasons why a model of a known architecture cannot be used, with advice."""
+    for key, value in _FIXED.items():
+        if content.get(key, value) != value:
+            yield f"{key}={content[key]!r}; only {value!r} is supported"
+    if config.quantization_config is not None:
+        yield "quantized weights: take the folder of the full ones"
+    classes = config.architectures or []
+    if classes and not any(name.endswith(_HEADS) for name in classes):
+        yield (
+            f"{', '.join(classes)}, a head that no run can start from: take the folder of the model"
+            " that it was fine-tuned from (...ForMaskedLM, ...ForPreTraining, ...Model)"
+        )
+    layers, head = _activations(config)
+    for activation in (layers, head):
+        if activation not in _ACTIVATIONS:
+            yield f"the activation {activation!r}; supported are {', '.join(_ACTIVATIONS)}"
+    if _ACTIVATIONS[layers] != _ACTIVATIONS[head]:
+        yield (
+            f"{layers} in its layers and {head} in its masked-LM head: the two must be the same"
+            " (ModernBERT's keys are hidden_activation and classifier_activation)"
+        )
+    ropes = config.rope_parameters
+    if ropes and {ropes.full_attention.rope_type, ropes.sliding_attention.rope_type} != {"default"}:
+        yield "rope_parameters other than of rope_type 'default'"
+    if config.layer_types and _global_every(config.layer_types) == 0:
+        yield "layer_types: only every n-th layer can be 'full_attention'"
+
+
+def _activations(config: FolderConfig) -> tuple[str, str]:
+    """Return the activations of the layers and of the masked-LM head, as transformers reads them.
+
+    Missing keys have its defaults, and RoBERTa's head has no key.
+    """
+    if config.model_type == "modernbert":
+        return config.hidden_activation or "gelu", config.classifier_activation or "gelu"
+    layers = config.hidden_act or ("gelu_new" if config.model_type == "big_bird" else "gelu")
+    return layers, "gelu" if config.model_type in ROBERTAS else layers
+
+
+def _of_layers(config: FolderConfig) -> dict[str, Any]:
+    """Return the length of a ModernBERT, and its layers' settings by transformers 5's keys."""
+    values: dict[str, Any] = {"max_position_embeddings": config.max_position_embeddings or None}
+    if config.layer_types:
+        values["global_attn_every_n_layers"] = _global_every(config.layer_types)
+    if ropes := config.rope_parameters:
+        values["global_rope_theta"] = ropes.full_attention.rope_theta
+        values["local_rope_theta"] = ropes.sliding_attention.rope_theta
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _global_every(layer_types: list[str]) -> int:
+    """Return n if every n-th layer is global, from the first on, else 0."""
+    places = [i for i, kind in enumerate(layer_types) if kind == "full_attention"]
+    every = places[1] if len(places) > 1 else len(layer_types)
+    return every if places == list(range(0, len(layer_types), every)) else 0

@@ -1,0 +1,124 @@
+"""Settings that a run adopts from the Hugging Face folder it starts from."""
+
+import dataclasses
+
+from bigbird_ja import storage
+from bigbird_ja.data.manifest import TOKENIZER_NAME, Manifest
+from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface.config import STOCK, Encoder, read_config, stock_class
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.provenance import Override
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.text import folder_tokenizer
+from bigbird_ja.text.load import tokenizer_of
+
+# Minimum fraction of a folder's tokens with the same ids in a data set made with its tokenizer:
+# special ones may be renamed (`text.model_proto.adapt`).
+_SAME_TOKENS = 0.99
+
+
+def attention_notice(source: str, config: Config, manifest: Manifest) -> str | None:
+    """Return a notice of the attention and class that a BERT or RoBERTa gets; None for others."""
+    theirs = read_config(source) if state_dict.has_weights(source) else None
+    if theirs is None or theirs.model_type not in STOCK:
+        return None
+    has = f"{source} has {theirs.positions:,} positions, the data {manifest.seq_length:,} tokens"
+    if stock := stock_class(theirs.model_type, config.model, manifest.nsp):
+        return (
+            f"attention: full, as the source's ({has}); `export` makes a {stock} again."
+            " --set model.attention_type=block_sparse takes BigBird's"
+        )
+    return (
+        f"attention: BigBird's ({has}); `export` makes a BigBird, which needs code of its own."
+        " --set model.attention_type=original_full keeps the source's attention and class"
+    )
+
+
+def adopted_settings(
+    source: str, run: Config | None, manifest: Manifest, data_dir: str
+) -> list[Override]:
+    """Return the settings that a Hugging Face folder fixes for a run; none for other sources.
+
+    Args:
+        source: argument of `--init_from`.
+        run: config of a run that continues, which has them already, or None.
+        manifest: manifest of the data set. The model may have more embeddings than it has tokens.
+        data_dir: path of the data set.
+
+    Raises:
+        BadInput: Nothing is there, it has no weights, no run can start from the model, or the data
+            set was made with another tokenizer than the folder's.
+    """
+    if not state_dict.has_weights(source):
+        if run is None and stated_settings(source):
+            raise BadInput(
+                f"--init_from {source}: config.json without weights (model.safetensors or"
+                " pytorch_model.bin): copy the whole folder"
+            )
+        return []
+    if run is not None:
+        known, where = dataclasses.asdict(run.model), "the run"
+    else:
+        theirs = read_config(source)
+        known, where = dict(theirs.settings), f"{source}/config.json"
+        if manifest.tokenizer_sha256:
+            _check_tokenizer(source, theirs, storage.join(data_dir, TOKENIZER_NAME))
+        if known.get("max_position_embeddings", 0) < manifest.seq_length:  # rotary
+            known.pop("max_position_embeddings", None)
+        if manifest.seq_length <= theirs.positions:  # within the source's length: its own attention
+            known["max_position_embeddings"] = theirs.positions
+            known["attention_type"] = "original_full"
+        if theirs.vocab_size >= manifest.vocab_size:
+            known["vocab_size"] = theirs.vocab_size
+    return [Override(f"model.{name}", value, where) for name, value in known.items()]
+
+
+def stated_settings(source: str) -> list[Override]:
+    """Return the settings that config.json states, for a run whose data set is not known yet.
+
+    Weights are not read, and need not be there. A model of ours or a TensorFlow checkpoint states
+    none, as its run has a config of its own.
+
+    Raises:
+        BadInput: Nothing is there, or no run can start from the model.
+    """
+    if not storage.exists(storage.join(source, "config.json")):
+        if storage.exists(source) or storage.exists(f"{source.removesuffix('.index')}.index"):
+            return []
+        raise BadInput(f"--init_from {source}: no such folder or checkpoint: check the path")
+    theirs = read_config(source)
+    known = theirs.settings | ({"vocab_size": theirs.vocab_size} if theirs.vocab_size else {})
+    known.pop("max_position_embeddings", None)  # follows the data's length
+    return [Override(f"model.{k}", value, f"{source}/config.json") for k, value in known.items()]
+
+
+def _check_tokenizer(source: str, encoder: Encoder, path: str) -> None:
+    """Check that the data set's ids are for the same tokens as the rows of the embeddings.
+
+    Args:
+        source: the folder; without a tokenizer nothing is checked.
+        encoder: encoder of the folder.
+        path: path of the data set's tokenizer.
+
+    Raises:
+        BadInput: The tokenizer is not the folder's, or the folder's has more tokens than
+            embeddings.
+    """
+    theirs = folder_tokenizer.tokens_in(source)
+    if not theirs:
+        return
+    tokenizer = tokenizer_of(storage.read_bytes(path), path)
+    ours = {name: i for i, name in enumerate(tokenizer.names)}
+    same = sum(name in ours and i in (None, ours[name]) for name, i in theirs.items())
+    if same < _SAME_TOKENS * len(theirs):
+        raise BadInput(
+            f"--init_from {source}: the data was made with another tokenizer, so its ids stand for"
+            f" other tokens: make it with `bigbird-ja make-data --tokenizer {source}`"
+        )
+    last = max((ours[name] for name in theirs if name in ours), default=0)
+    if encoder.vocab_size <= last:
+        raise BadInput(
+            f"{source}/config.json: embeddings of {encoder.vocab_size:,} tokens (vocab_size), and"
+            f" the folder's tokenizer, by which the data was made, has ids up to {last:,}: the"
+            " folder's files do not belong together"
+        )

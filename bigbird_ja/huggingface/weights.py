@@ -1,0 +1,113 @@
+"""Weights of a Hugging Face folder by our names."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bigbird_ja.huggingface import state_dict
+from bigbird_ja.huggingface.config import FIRST_POSITION, ROBERTAS, read_config
+from bigbird_ja.model.initialization import initial_value
+from bigbird_ja.model.params import POSITIONS, SEGMENT_TABLE, SEGMENTS, WORDS, ParameterSpec
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import Config
+
+_BY_PIECE = (WORDS, "cls/predictions/output_bias")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Variables of another model, by our names if these are known."""
+
+    kind: str
+    weights: Mapping[str, str]  # file of weights -> SHA-256, or CRC32C for a checkpoint
+    values: Mapping[str, np.ndarray]
+    names: Mapping[str, str]  # our name -> the source's
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the source's settings of `model`
+    origin: dict[str, Any] | None = None  # record of `--init_from` of the source's own run
+
+
+def read_folder(folder: str, config: Config, specs: Mapping[str, ParameterSpec]) -> Source:
+    """Read a folder's model.
+
+    Args:
+        folder: path on disk or gs://.
+        config: config of the new run.
+        specs: parameters of the new run.
+
+    Raises:
+        BadInput: See `read_config` and `state_dict.read`; or the encoder has another architecture,
+            or tensors that ours has no parameters for.
+    """
+    encoder, model = read_config(folder), config.model
+    if (architecture := encoder.settings["architecture"]) != model.architecture:
+        raise BadInput(
+            f"--init_from {folder}: a {encoder.model_type} model becomes a {architecture}, and"
+            f" model.architecture is {model.architecture}: leave it out"
+        )
+    state, checksums = state_dict.read(folder)
+    theirs = {_usual(name): name for name in state}
+    values: dict[str, np.ndarray] = {}
+    names: dict[str, str] = {}
+    for name in specs:
+        usual = _usual(state_dict.hugging_face_name(model, name))
+        names[name] = theirs.get(usual, usual)
+        if usual in theirs:
+            value = state[names[name]]
+            values[name] = value.T if state_dict.is_transposed(name) else value
+    if encoder.model_type in ROBERTAS:
+        if POSITIONS in values:
+            values[POSITIONS] = values[POSITIONS][FIRST_POSITION:]
+        if SEGMENT_TABLE in values:  # one row, for every token
+            values[SEGMENT_TABLE] = np.repeat(values[SEGMENT_TABLE][:1], SEGMENTS, axis=0)
+    surplus = [n for n in state if _IN_LAYER.fullmatch(n) and n not in names.values()]
+    if surplus:
+        raise BadInput(
+            f"{folder}: {len(surplus)} tensors of its encoder have no place in"
+            f" model.architecture={model.architecture} with {model.num_layers} layers, first"
+            f" {surplus[0]}: use its model.* settings"
+        )
+    _add_pieces(values, names, config, specs)
+    kind = f"a Hugging Face folder, {encoder.model_type}"
+    return Source(kind, checksums, values, names, encoder.settings)
+
+
+def _add_pieces(
+    values: dict[str, np.ndarray],
+    names: dict[str, str],
+    config: Config,
+    specs: Mapping[str, ParameterSpec],
+) -> None:
+    """Add random rows for tokens that `make-data --tokenizer` added after the folder's own."""
+    for name in (n for n in _BY_PIECE if n in values):
+        old = values[name]
+        new = initial_value(config, name, specs[name], config.training.seed)
+        if len(old) < len(new) and old.shape[1:] == new.shape[1:]:
+            new[: len(old)] = old
+            values[name] = new
+            names[name] = f"{names[name]}: {len(old):,} of {len(new):,} tokens"
+
+
+# Name of a weight in a layer, in contrast to position ids and other buffers.
+_IN_LAYER = re.compile(r".*\.layers?\..*\.(weight|bias|gamma|beta)")
+
+
+# Other names of parameters -> the usual ones: a model that was saved without its heads has no
+# prefix, BERT's pooler is a layer deeper, old ones have TensorFlow's names of layer norms.
+_RENAMED = {
+    r"^(bert|roberta|model)\.": "",
+    r"^pooler\.dense\.": "pooler.",
+    r"LayerNorm\.gamma$": "LayerNorm.weight",
+    r"LayerNorm\.beta$": "LayerNorm.bias",
+    r"^lm_head\.dense\.": "cls.predictions.transform.dense.",
+    r"^lm_head\.layer_norm\.": "cls.predictions.transform.LayerNorm.",
+    r"^lm_head\.bias$": "cls.predictions.bias",
+}
+
+
+def _usual(name: str) -> str:
+    for form, usual in _RENAMED.items():
+        name = re.sub(form, usual, name)
+    return name

@@ -1,0 +1,51 @@
+"""FLOPs that the model needs for a step, and the pairs of tokens that attention sees."""
+
+from bigbird_ja.model import pattern
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import train_predictions
+
+
+def model_flops(config: Config, data: Data, batch_per_core: int, share: float = 1.0) -> float:
+    """Return the FLOPs that one core's step needs: forward once, backward twice.
+
+    Per token and layer 2 x (4 h^2 + 2 h i) for the projections and the MLP (3 h i if it is gated),
+    the last layer's MLP only for the predicted tokens; 4 h per visible pair of query and key
+    (scores and context); per prediction 2 x (h^2 + h v) for the masked-LM head; with NSP
+    2 x (h^2 + 2 h) per sequence. Sparse attention counts only the pairs in its pattern; full
+    attention a fraction `share` of its pairs, as the others are of different documents. Additions,
+    softmax, norms and the optimizer are not counted.
+    """
+    model = config.model
+    hidden, length = model.hidden_size, data.seq_length
+    predictions = train_predictions(config, data)
+    is_gated = model.architecture == "modernbert"
+    projections = model.num_layers * length * 2 * 4 * hidden**2
+    visible = [visible_pairs(config, layer, length) for layer in range(model.num_layers)]
+    pairs = sum(pairs * share if pairs == length**2 else pairs for pairs in visible)
+    tokens = (model.num_layers - 1) * length + predictions + (1 if data.nsp else 0)
+    mlps = tokens * 2 * (3 if is_gated else 2) * hidden * model.intermediate_size
+    head = predictions * 2 * (hidden**2 + hidden * (model.vocab_size or 0))
+    pooler = 2 * (hidden**2 + 2 * hidden) if data.nsp else 0
+    forward = projections + 4 * hidden * pairs + mlps + head + pooler
+    return 3.0 * batch_per_core * forward
+
+
+def visible_pairs(config: Config, layer: int, length: int) -> int:
+    """Return the number of pairs of query and key in one head of a layer, without padding.
+
+    Raises:
+        BadInput: The sequence length does not suit the attention pattern.
+    """
+    model = config.model
+    if model.architecture == "modernbert" and not pattern.is_global(model, layer):
+        reach = min(model.local_attention // 2, length - 1)
+        return length * (2 * reach + 1) - reach * (reach + 1)
+    try:
+        if pattern.is_full(config, length):
+            return length * length
+        blocks = pattern.block_mask(config, 0, length)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    return round(float(blocks.sum()) / len(blocks)) * model.block_size**2

@@ -1,0 +1,81 @@
+"""Variables of a TensorFlow checkpoint: parameters, the optimizer's slots, the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from bigbird_ja.process.classify import classify
+from bigbird_ja.process.console import shortened
+from bigbird_ja.process.errors import StorageError
+from bigbird_ja.run.checkpoints import Damaged
+
+if TYPE_CHECKING:
+    pass
+
+
+T = TypeVar("T")
+
+
+STEP = "global_step"
+
+
+SLOTS = ("m", "v")  # see `train.optimizer.slot_parameters`
+
+
+def read_variables(prefix: str) -> dict[str, np.ndarray]:
+    """Read all variables of a TensorFlow checkpoint in local files.
+
+    Raises:
+        Damaged: Files are missing, cut off, or not of a checkpoint.
+    """
+    import tensorflow as tf
+
+    try:
+        reader = tf.train.load_checkpoint(prefix)
+        return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+        why = shortened(str(error), 200)
+        raise Damaged(f"{prefix}: not readable as a TensorFlow checkpoint ({why})") from error
+
+
+def write_variables(prefix: str, values: dict[str, np.ndarray]) -> None:
+    """Write a TensorFlow checkpoint: `prefix`.index and `prefix`.data-00000-of-00001.
+
+    It runs outside of graphs, so it needs a thread of its own while a session trains.
+
+    Raises:
+        StorageError: The disk is full, or fails.
+    """
+    import tensorflow as tf
+
+    names = sorted(values)
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[tf.convert_to_tensor(values[name]) for name in names],
+        )
+    except tf.errors.OpError as error:
+        # As an exception of ours: TensorFlow turns EFBIG into OutOfRangeError, which a session
+        # takes for the end of the data, without an error.
+        known = classify(error)
+        raise known or StorageError(f"{prefix}: cannot be written: {error.message}") from error
+
+
+def slot_name(parameter: str, slot: str) -> str:
+    """Return the name of the variable for one of a parameter's slots."""
+    return f"{parameter}/adam_{slot}"
+
+
+def parameters_of(variables: Mapping[str, T]) -> dict[str, T]:
+    """Return the parameters among a checkpoint's variables."""
+    endings = tuple(slot_name("", slot) for slot in SLOTS)
+    return {
+        name: value
+        for name, value in variables.items()
+        if name != STEP and not name.endswith(endings)
+    }

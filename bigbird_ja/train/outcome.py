@@ -1,0 +1,105 @@
+"""The outcome of a run: recorded once, then the command's results or its error."""
+
+import concurrent.futures
+import contextlib
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bigbird_ja.process import errors
+from bigbird_ja.process.classify import classify, mid_run
+from bigbird_ja.process.signals import StopRequest
+from bigbird_ja.train.job import Job
+from bigbird_ja.train.record import Recorder
+from bigbird_ja.train.run_dir import RunDir
+from bigbird_ja.train.saver import CheckpointSaver
+from bigbird_ja.train.threads import in_thread
+
+_RECORDING_SECONDS = 8.0  # maximum for the record of an exit, when storage may be what hangs
+_SAVING_SECONDS = 20.0  # maximum for a save that is under way at a failure
+
+
+@dataclass(eq=False)
+class Outcome:
+    """Outcome of a run: finished, interrupted or failed."""
+
+    job: Job
+    run_dir: RunDir
+    stop: StopRequest
+    recorder: Recorder
+    saver: CheckpointSaver
+
+    def done(self, reason: str, is_new: bool = True) -> dict[str, Any]:
+        """Return the results of a run that is finished or interrupted.
+
+        In a pod the writer decides which of the two it is.
+
+        Args:
+            reason: "finished" or "interrupted", in this process.
+            is_new: whether it is not recorded yet.
+
+        Raises:
+            Interrupted: A stop was requested.
+        """
+        pod, recorder = self.job.pod, self.recorder
+        reason = pod.share("end", lambda: reason)
+        if is_new:
+            recorder.ended(reason, None)
+        pod.finish()
+        if reason == "interrupted":
+            step, model_dir = recorder.step, self.run_dir.path
+            what = f"saved at step {step} in {model_dir}: run the same command again to continue"
+            if not step:
+                what = "no step was made, so there is nothing to continue"
+            stopped = errors.Interrupted(f"{self.stop.name or 'asked by process 0'}: {what}")
+            stopped.results = recorder.results(reason)
+            raise stopped
+        self._log_next_command()
+        return recorder.results(reason)
+
+    @contextlib.contextmanager
+    def failures_recorded(self, is_new: bool) -> Iterator[None]:
+        """Record an exception, and raise it as a CommandError.
+
+        If the engine refuses a new run (`is_new`), the run's files are removed instead.
+        """
+        pod = self.job.pod
+        try:
+            with mid_run():
+                yield
+        except BaseException as error:
+            known = classify(error) or pod.explain(error)
+            if isinstance(known, errors.Diverged):  # a save under way is of an earlier step
+                self.saver.give_time(_SAVING_SECONDS)
+            reason = known.reason if known else "bug"
+            pod.fail(reason, str(known or error))
+            is_untouched = is_new and not self.recorder.has_engine
+            if isinstance(known, (errors.BadInput, errors.OutOfMemory)) and is_untouched:
+                if pod.is_writer:
+                    self.run_dir.remove_new_files()
+                raise known from error
+            self.recorder.ended(reason, known or error)
+            if known is None:
+                raise
+            known.results = self.recorder.results(reason)
+            raise known from error
+
+    def record_exit(self, error: errors.CommandError) -> None:
+        """Record an error with which the process is about to end, in any thread."""
+        if self.job.pod.count > 1:  # another process has failed: a save may still be completed
+            self.saver.give_time(_SAVING_SECONDS)
+        recording = in_thread("record", lambda: self.recorder.ended(error.reason, error))
+        concurrent.futures.wait([recording], _RECORDING_SECONDS)
+        error.results = self.recorder.results(error.reason)
+
+    def _log_next_command(self) -> None:
+        """Log the place of the model, its loss, and the command that comes next."""
+        job, loss, model_dir = self.job, self.recorder.loss, self.run_dir.path
+        at = f"step {self.recorder.step:,}" + ("" if loss is None else f", loss {loss:.4f}")
+        data, model = shlex.quote(job.data_dir), shlex.quote(model_dir)
+        if job.evaluates or not job.manifest.eval.sequences:
+            command = f"export --model_dir {model} --output_dir NEW_FOLDER"
+        else:
+            command = f"evaluate --model_dir {model} --data_dir {data}"
+        job.deps.log(f"finished: {at}, in {model_dir}; next: bigbird-ja {command}")

@@ -1,0 +1,69 @@
+"""Small Hugging Face folders, made by transformers, and their models here."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bigbird_ja.huggingface import config as hf_config
+from bigbird_ja.model.forward import encode, masked_lm_logits
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+from bigbird_ja.train.warm_start import load_initial
+from testkit.configs import with_data
+
+torch = pytest.importorskip("torch", reason="the folders are made with PyTorch")
+transformers = pytest.importorskip("transformers", reason="needs the huggingface extra")
+
+SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+COMMON = {**SIZES, "intermediate_size": 48, "pad_token_id": 0}
+ENDS = {"cls_token_id": 1, "bos_token_id": 1, "sep_token_id": 2, "eos_token_id": 2}
+
+
+KINDS = {
+    "bert": ("Bert", {"max_position_embeddings": 64}),
+    "roberta": ("Roberta", {"max_position_embeddings": 66, "type_vocab_size": 1}),
+    "modernbert": ("ModernBert", {"max_position_embeddings": 64, "local_attention": 16, **ENDS}),
+}
+
+
+def made(kind, folder, more=None, **saving):
+    """A model with none of its weights at a trivial first value, saved by transformers."""
+    name, sizes = KINDS[kind]
+    settings = getattr(transformers, f"{name}Config")(**COMMON, **sizes, **(more or {}))
+    theirs = getattr(transformers, f"{name}ForMaskedLM")(settings).eval()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        if kind == "roberta":  # as in all that were trained: the padding's row is zero
+            theirs.roberta.embeddings.word_embeddings.weight[0] = 0
+    theirs.save_pretrained(folder, **saving)
+    return theirs
+
+
+def adopted(folder, length=64):
+    """A config for records of that length with the folder's settings."""
+    settings = hf_config.read_config(str(folder)).settings
+    sets = {f"model.{key}": value for key, value in settings.items()} | {
+        "tokenize.vocab_size": 60,
+        "make_data.seq_length": length,
+        "training.dtype": "float32",
+    }
+    if settings["architecture"] == "bigbird":
+        sets["model.block_size"] = 8
+    config, _ = resolve_config(None, [f"{key}={value}" for key, value in sets.items()])
+    return fit_to_data(*with_data(config))
+
+
+def ours_and_theirs(folder, theirs, length=64):
+    config = adopted(folder, length)
+    params = load_initial(str(folder), *with_data(config)).values
+    ids = np.random.default_rng(1).integers(7, 60, (2, length)).astype(np.int32)
+    mask = {"attention_mask": torch.ones(2, length, dtype=torch.long)}
+    positions = {}
+    if theirs.config.model_type == "roberta":  # its own are counted from the padding on
+        positions["position_ids"] = torch.arange(2, length + 2)[None].expand(2, -1)
+    with torch.no_grad():
+        given = torch.from_numpy(ids.astype(np.int64))
+        expected = theirs(input_ids=given, **mask, **positions).logits.numpy()
+    hidden = encode(params, *with_data(config), tf.constant(ids), tf.zeros_like(ids))
+    return masked_lm_logits(params, config, hidden).numpy(), expected

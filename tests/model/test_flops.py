@@ -1,0 +1,32 @@
+"""FLOPs of a step, and the pairs that attention sees."""
+
+import pytest
+
+from bigbird_ja.model.flops import model_flops, visible_pairs
+from testkit.configs import fitted, with_data
+from tests.model.tiny import tiny_config
+
+
+def test_model_flops_of_full_attention_by_hand():
+    sets = {"hidden_size": 8, "intermediate_size": 32, "num_layers": 3}
+    sets = {f"model.{name}": size for name, size in sets.items()}
+    sets |= {"model.attention_type": "original_full", "make_data.max_predictions_per_seq": 5}
+    config = tiny_config(16, **sets, **{"tokenize.vocab_size": 100})
+    attention = 16 * 2 * 4 * 8 * 8 + 4 * 8 * 16 * 16
+    # The last layer's MLP runs for the 5 predictions alone.
+    mlps = (16 + 16 + 5) * 2 * 2 * 8 * 32
+    head = 5 * 2 * (8 * 8 + 8 * 100)
+    whole = 3 * 2 * (3 * attention + mlps + head)
+    assert model_flops(*with_data(config), batch_per_core=2) == whole
+    # Half of the pairs are of other documents.
+    half = 3 * 2 * 3 * 4 * 8 * 16 * 16 / 2
+    assert model_flops(*with_data(config), batch_per_core=2, share=0.5) == whole - half
+
+
+@pytest.mark.parametrize(("pattern", "per_row"), [("rolled", 4), ("independent", 3)])
+def test_sparse_attention_counts_what_its_pattern_lets_see(pattern, per_row):
+    config = fitted(None, [f"model.random_pattern={pattern}"])
+    blocks = 64
+    # Rows next to a global block see it once; the two global rows see everything.
+    by_hand = (blocks - 2) * (5 + per_row) - 2 + 2 * blocks
+    assert visible_pairs(config, 0, 4096) == by_hand * 64 * 64
