@@ -1,10 +1,26 @@
-"""TensorBoard event files of evaluations."""
+"""TensorBoard event files: their encoding, and the files of evaluations."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
+
+
+def encode(*events: Any) -> bytes:
+    """Return the content of an event file; tf.summary would need TensorBoard's package."""
+    return tfrecords.frame([event.SerializeToString() for event in events])
+
+
+def scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
+    """Return an event with the numbers in `values`, by tag; `wall_time` in UNIX seconds."""
+    from tensorflow.core.util import event_pb2
+
+    event = event_pb2.Event(step=step, wall_time=wall_time)
+    for tag, value in values.items():
+        if isinstance(value, (int, float)):
+            event.summary.value.add(tag=tag, simple_value=float(value))
+    return event
 
 
 def write_evaluation(
@@ -23,13 +39,10 @@ def write_evaluation(
     """
     from tensorflow.core.util import event_pb2
 
-    event = event_pb2.Event(step=step, wall_time=wall_time)
-    for key, value in result.items():
-        if isinstance(value, (int, float)) and key not in ("step", "time", "max_batches"):
-            event.summary.value.add(tag=f"eval/{key}", simple_value=float(value))
-    # A repeated evaluation of a step replaces its file. tf.summary needs TensorBoard's package.
-    events = (event_pb2.Event(file_version="brain.Event:2"), event)
-    data = tfrecords.frame([each.SerializeToString() for each in events])
+    omitted = ("step", "time", "max_batches")
+    tags = {f"eval/{key}": value for key, value in result.items() if key not in omitted}
+    start = event_pb2.Event(file_version="brain.Event:2")
     storage.make_directory(storage.join(model_dir, "eval"))
+    # A repeated evaluation of a step replaces its file.
     path = storage.join(model_dir, f"eval/events.out.tfevents.{step:012d}.eval")
-    storage.write_bytes(path, data)
+    storage.write_bytes(path, encode(start, scalars_event(step, wall_time, tags)))
