@@ -52,5 +52,5 @@ def test_collectives_take_their_hops_and_their_bytes_over_the_links_of_a_corner(
     assert seconds == pytest.approx(10 * hops * hop + 1e9 / (links * rate))
 
 
-def test_links_that_nobody_timed_count_by_their_rate_on_paper():
+def test_links_without_a_timing_count_by_their_specified_rate():
     assert link_seconds(CHIPS["v3"], "v3:2x2", 82e9, 10) == 1.0

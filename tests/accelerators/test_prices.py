@@ -83,16 +83,7 @@ def test_each_row_of_rentals_names_dated_pages():
             assert row.zones_by.startswith("tpu/docs/")
 
 
-@pytest.mark.parametrize("near", ["", "us-central1", "us-west4", "europe-west4", "us"])
-def test_zones_are_those_near_the_bucket_at_about_one_price(near):
-    zones = TABLE.usual_zones("v5e-8", "spot", near)
-    prices = {zone: price for zone, price in TABLE.by_zone("v5e-8", "spot") if zone in zones}
-    assert region_of(zones[0]) == near or "-" not in near
-    assert {zone.partition("-")[0] for zone in zones} == {(near or "us").partition("-")[0]}
-    assert max(prices.values()) <= 1.5 * prices[zones[0]]
-
-
-def test_prices_can_be_overridden_in_part(tmp_path):
+def test_a_price_file_overrides_parts_of_the_table(tmp_path):
     path = tmp_path / "p.yaml"
     new = "{zones: [us-new9-a], on_demand: 1.0, spot: 0.5}"
     path.write_text(f"as_of: 2026-01-02\nchips: {{v3: [{{spot: 0.25}}], v6e: [{new}]}}")
@@ -120,7 +111,7 @@ def test_prices_can_be_overridden_in_part(tmp_path):
         ("as_of: 2026-01-02\nfree: {me: {machine: v5e-7}}", "free.me.machine: 'v5e-7'"),
     ],
 )
-def test_bad_price_files(tmp_path, text, words):
+def test_bad_price_files_are_refused(tmp_path, text, words):
     path = tmp_path / "p.yaml"
     path.write_text(text)
     with pytest.raises(BadInput, match=words):

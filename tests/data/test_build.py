@@ -93,7 +93,7 @@ def test_static_records_are_the_classic_features(tmp_path, sample_corpus, tokeni
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_tiny_corpora(tmp_path, tokenizer_path, number):
+def test_corpora_of_one_and_two_documents_make_a_data_set(tmp_path, tokenizer_path, number):
     texts = ["吾輩は猫である。名前は無い。"] * number
     corpus = making.write_corpus(tmp_path / "c.jsonl", ["", *texts, " \n"])
     output = str(tmp_path / "data")

@@ -19,7 +19,7 @@ def test_every_held_out_prediction_is_counted_once(result, manifest):
     assert 0 < result["bits_per_character"] < 20
 
 
-def test_pairs_and_characters_are_measured_where_they_are_known(manifest):
+def test_next_sentences_and_bits_per_character_are_summarized(manifest):
     collected = {
         "loss": np.array([1.0, 2.0, 4.0]),
         "accuracy": np.array([1.0, 0.0, 0.0]),

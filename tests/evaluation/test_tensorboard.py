@@ -5,7 +5,7 @@ import pytest
 from bigbird_ja.evaluation import tensorboard
 
 
-def test_tensorboard_reads_what_was_measured_and_is_not_needed_to_write_it(
+def test_tensorboard_reads_the_results_and_is_not_needed_to_write_them(
     result, tmp_path, monkeypatch
 ):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -126,7 +126,7 @@ def test_a_row_has_the_zones_that_launch_tries_and_a_free_machine_is_never_the_c
 
 
 @pytest.mark.parametrize("pricing", ["spot", "on_demand"])
-def test_what_a_budget_buys_costs_that_budget(pricing):
+def test_affordable_steps_cost_the_budget(pricing):
     """`plan` for so many steps comes to the budget again."""
     run = Plan(*BASE)
     rows = estimate.make_rows([run], PRICES, ("v5e-8",))

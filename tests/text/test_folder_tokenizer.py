@@ -244,7 +244,7 @@ BAD = {
 
 
 @each_kind(BAD)
-def test_bad_folders_are_one_line(kind, folders, tmp_path):
+def test_bad_folders_are_refused_in_one_line(kind, folders, tmp_path):
     whole, spoil, message = BAD[kind]
     folder = shutil.copytree(folders[whole], tmp_path / "bad")
     spoil(folder)
@@ -253,7 +253,7 @@ def test_bad_folders_are_one_line(kind, folders, tmp_path):
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_not_installed_is_named(folders, monkeypatch):
+def test_missing_packages_are_named(folders, monkeypatch):
     made = read_tokenizer(str(folders["byte-level BPE"])).model_bytes
     for package in ("transformers", "tokenizers"):
         monkeypatch.setitem(sys.modules, package, None)
