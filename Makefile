@@ -127,7 +127,7 @@ probe: $(STAMP) ## train the long-context probe (twenty minutes) and draw its cu
 	@$(BIN)/python -m scripts.learn probe
 
 bench-faults: $(STAMP) ## every fault of a bucket against every operation: ridden out or ended cleanly
-	@$(BIN)/python -m pytest -m "" $(WORKERS) tests/storage/test_faults.py
+	@$(BIN)/python -m pytest -m "" $(WORKERS) tests/storage/test_gcs.py
 
 bench-bad-input: $(STAMP) ## bad input of every kind: refused with one line, nothing written
 	@BIGBIRD_JA_HOSTILE_ALL=1 $(BIN)/python -m pytest -q -n 2 tests/test_hostile.py

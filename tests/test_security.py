@@ -1,5 +1,5 @@
 """What must never be in a flag, a message or a file that a run leaves; ruff's `S` rules search the
-code, tests/process/test_redaction.py what is printed."""
+code, tests/process/test_redact.py what is printed."""
 
 import re
 import types

@@ -1,17 +1,17 @@
-"""Runs `bigbird-ja COMMAND [--flags]` and maps its end to an exit status.
+"""Runs `bigbird-ja COMMAND [--flags]`, and maps its outcome to an exit status.
 
 A command is a module of `bigbird_ja.commands` with
 
 - a docstring: the summary line, then the exact command, what it reads and writes, its time;
 - `EXAMPLE`: one command line, shown by `--help`;
-- `SETTINGS`, where it takes `--config` and `--set`: the sections and single keys that it uses;
-- `POSITIONAL`, where it takes one word without a flag: the flag that the word is for;
-- `NEEDS`, where it cannot do without packages that pip does not install with ours;
-- `define_flags(flags)`: declares its own flags on a `command_flags.Flags`;
-- `run(args) -> dict`: does the work and returns the `--json` results. It imports what it needs
-  inside, so that asking for help never waits for TensorFlow.
+- `SETTINGS`, if it takes `--config` and `--set`: keys of the settings that it uses;
+- `POSITIONAL`, if it takes one argument without a flag: the flag that the argument sets;
+- `NEEDS`, if it requires packages that pip does not install with ours;
+- `define_flags(flags)`, which declares its own flags on a `command_flags.Flags`;
+- `run(args) -> dict`, which does the work and returns the `--json` results. Heavy imports stand
+  inside, so that `--help` never waits for TensorFlow.
 
-`args` is the parsed `absl.flags.FlagValues`; `args.json` exists always.
+`args` is the parsed `absl.flags.FlagValues`; `args.json` always exists.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from bigbird_ja.process.streams import ResultLine
 
 # In the order of use: this is what `bigbird-ja` alone prints.
 COMMANDS: dict[str, str] = {
-    "demo": "the whole road on a small generated corpus, on this machine's CPU",
+    "demo": "run every stage on a small generated corpus, on this machine's CPU",
     "sample": "write a deterministic, generated Japanese corpus in Wiki40b layout",
     "tokenize": "train a SentencePiece model",
-    "trim": "cut an encoder's vocabulary down to what a corpus needs",
-    "make-data": "corpus to sharded TFRecords and manifest.json, on disk or gs://",
-    "check-data": "verify a data set and show what is in it",
-    "plan": "tokens, steps, hours and money, before anything is rented",
-    "preflight": "compile the train step with the real TPU compiler, with no TPU",
-    "config": "the settings that a command would use, explained",
+    "trim": "trim an encoder's vocabulary to what a corpus needs",
+    "make-data": "turn a corpus into sharded TFRecords and manifest.json, on disk or gs://",
+    "check-data": "verify a data set and show its contents",
+    "plan": "estimate tokens, steps, hours and cost, before anything is rented",
+    "preflight": "compile the train step with the real TPU compiler, without a TPU",
+    "config": "explain the settings that a command would use",
     "pretrain": "train or resume, on CPU, GPU or TPU",
     "evaluate": "measure masked-LM loss and accuracy on held-out records",
-    "fill-mask": "fill in [MASK] in a text with the likeliest pieces",
-    "report": "write one self-contained HTML page about one run or several",
+    "fill-mask": "fill in [MASK] in a text with the most likely tokens",
+    "report": "write one self-contained HTML page about one or more runs",
     "export": "make a Hugging Face folder or a SavedModel",
     "launch": "rent a spot TPU VM, train on it, recreate it, delete it at the end",
     "status": "list runs and TPUs",
     "logs": "follow the trainer's log of a rented run",
-    "down": "delete what is left",
-    "doctor": "what this machine has and lacks, and what to do about it",
+    "down": "delete the remaining resources of a run",
+    "doctor": "check what this machine has and lacks for training",
 }
 
 _JSON_FLAG = re.compile(r"--?json(=(true|1))?", re.I)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one command and exits with its status: the console script."""
+    """Run one command and exit with its status: the console script."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     streams.prepare()
     signals = CommandSignals(lambda message: _leave(message, signals)).install()
@@ -85,16 +85,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Looks for `--json` among words that are not parsed yet, or cannot be."""
+    """Tell whether `--json` is among arguments that are not parsed yet, or cannot be."""
     return any(_JSON_FLAG.fullmatch(word) for word in arguments)
 
 
 def run_command_line(arguments: list[str], signals: CommandSignals | None = None) -> int:
-    """Runs `arguments` (without the program's name) and returns the exit status.
+    """Run `arguments` (without the program's name) and return the exit status.
 
     Args:
-        arguments: words of the command line.
-        signals: of the process, where it is the console script's.
+        arguments: arguments of the command line.
+        signals: signal handling of the process, if this is the console script.
     """
     with _results(_wants_json(arguments)) as results:
         try:
@@ -112,7 +112,7 @@ def run_command_line(arguments: list[str], signals: CommandSignals | None = None
 
 
 def _results(wanted: bool) -> AbstractContextManager[ResultLine | None]:
-    """Opens the stream of the `--json` line, if it is wanted."""
+    """Open the stream of the `--json` line, if `wanted`."""
     return streams.results_apart() if wanted else contextlib.nullcontext()
 
 
@@ -140,7 +140,7 @@ def _run(arguments: list[str]) -> dict[str, Any] | str:
 def _report(
     error: BaseException, results: ResultLine | None, signals: CommandSignals | None
 ) -> int:
-    """Prints why a command failed and returns the status."""
+    """Print why a command failed and return the status."""
     if isinstance(error, MemoryError):  # the report needs the memory that its frames hold
         traceback.clear_frames(error.__traceback__)
     if signals is not None:
@@ -169,15 +169,19 @@ def _report(
 
 
 def _leave(message: str, signals: CommandSignals) -> None:
-    """Ends the process from the thread that watches over signals; nothing here may wait long."""
+    """End the process from the thread that listens to signals; nothing here may wait long."""
 
-    def last_words() -> None:
+    def flush_message() -> None:
         if not signals.is_settled:
             with contextlib.suppress(OSError):
                 os.write(2, f"\nbigbird-ja: {message}\n".encode())  # below a line of progress
             streams.write_results({"reason": Interrupted.reason, "error": message})
 
-    for act, seconds in ((cleanup.clean_up, 5.0), (last_words, 2.0), (atexit._run_exitfuncs, 2.0)):
+    for act, seconds in (
+        (cleanup.clean_up, 5.0),
+        (flush_message, 2.0),
+        (atexit._run_exitfuncs, 2.0),
+    ):
         thread = threading.Thread(target=act, daemon=True)
         thread.start()
         thread.join(seconds)
@@ -185,7 +189,7 @@ def _leave(message: str, signals: CommandSignals) -> None:
 
 
 def load_command(name: str) -> Any:
-    """Imports the module of a command.
+    """Import the module of a command.
 
     Raises:
         BadInput: no such command; the message names the nearest one.

@@ -36,23 +36,23 @@ _EXPECTED = {
 class Flag(Option):
     """Flag of a command."""
 
-    setting: str = ""  # the setting that it sets
-    form: str = ""  # form of the value in `--help`, if not the type
-    group: str = ""  # heading of `--help` under which it stands
+    setting: str = ""  # key of the setting that it sets
+    form: str = ""  # placeholder for the value in `--help`; by default the type
+    group: str = ""  # heading in `--help`
     many: bool = False  # repeatable
     commas: bool = False  # values separated by commas
     required: bool = False
-    unless: str = ""  # flag with which a required one is optional
-    needs: str = ""  # flag, or flag=value, that must be given too
+    unless: str = ""  # flag that makes this required one optional
+    needs: str = ""  # flag, or flag=value, without which it has no effect
     excludes: tuple[str, ...] = ()  # flags that it cannot be combined with
-    uses: tuple[str, ...] = ()  # of --set and --config: the settings that have an effect
+    uses: tuple[str, ...] = ()  # for --set and --config: keys of settings that have an effect
 
 
 class Flags:
     """Declarations of the flags of one command.
 
     Args:
-        values: absl's container of flags.
+        values: container of flags, by absl.
     """
 
     def __init__(self, values: flags.FlagValues) -> None:
@@ -60,28 +60,28 @@ class Flags:
         self.group = ""  # heading of `--help` for the flags declared next
 
     def text(self, name: str, help: str, *, default: Any = None, **about: Any) -> None:
-        """Declare a text; `none` describes a missing one, `many` makes it repeatable."""
+        """Declare a text flag; `none` describes a missing value, `many` makes it repeatable."""
         self._declare(name, str, default, help, **about)
 
     def path(self, name: str, help: str, *, default: str | None = None, **about: Any) -> None:
-        """Declare a path, which cannot be empty."""
+        """Declare a path flag, whose value cannot be empty."""
         self._declare(name, str, default, help, **{"filled": True, "form": "PATH", **about})
 
     def integer(self, name: str, default: int | None, help: str, **about: Any) -> None:
-        """Declare a whole number; `low` and `high` are its range."""
+        """Declare an integer flag; `low` and `high` are its range."""
         self._declare(name, int, default, help, **about)
 
     def number(self, name: str, default: float | None, help: str, **about: Any) -> None:
-        """Declare a number; `low` or `above`, and `high` or `below`, are its range."""
+        """Declare a number flag; `low` and `high` are its range."""
         self._declare(name, float, default, help, **about)
 
     def choice(self, name: str, choices: Sequence[str], help: str, **about: Any) -> None:
-        """Declare one of `choices`, the first of which is the default if none is given."""
+        """Declare a choice flag; the default is the first of `choices` if none is given."""
         default = about.pop("default", choices[0])
         self._declare(name, str, default, help, choices=tuple(choices), **about)
 
     def switch(self, name: str, help: str, *, default: bool | None = False, **about: Any) -> None:
-        """Declare a switch."""
+        """Declare a boolean flag."""
         self._declare(name, bool, default, help, **about)
 
     def setting(self, key: str, name: str = "", **about: Any) -> None:
@@ -118,7 +118,7 @@ class _Parser(flags.ArgumentParser):
         self.option = option
 
     def parse(self, argument: Any) -> Any:
-        """Return the value, or the list of values; refuse another type or range."""
+        """Return the value or list of values; refuse another type or range."""
         if not self.option.commas:
             return self.option.read(argument)
         if isinstance(argument, str):
@@ -133,10 +133,10 @@ def declared(flag: flags.Flag) -> Flag:
 
 
 def flags_of(command: Any) -> flags.FlagValues:
-    """Collect a command's own flags and the ones that every command has, not yet parsed.
+    """Collect a command's own flags and the common ones, not yet parsed.
 
-    `--config` and `--set` are there where the command names what it uses of them: sections and
-    single keys, in its `SETTINGS`.
+    `--config` and `--set` are included if the command lists the settings that it uses, in its
+    `SETTINGS`.
     """
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
@@ -170,8 +170,8 @@ def parse(command: Any, name: str, arguments: Sequence[str]) -> flags.FlagValues
     """Parse a command's flags.
 
     Raises:
-        BadInput: an unknown flag, a value that does not parse, one that is missing or that has no
-            use beside the others, or a stray argument.
+        BadInput: an unknown flag, a value that does not parse, a missing flag, one that has no
+            effect with the others, or a stray argument.
     """
     args = flags_of(command)
     arguments = [_as_declared(word, args) for word in arguments]
@@ -215,7 +215,7 @@ def _as_declared(word: str, args: flags.FlagValues) -> str:
 
 
 def _stray(args: flags.FlagValues, words: Sequence[str], see: str) -> BadInput:
-    """Return the error for words without a flag, naming the flag that is likely meant."""
+    """Return the error for arguments without a flag, naming the flag that is likely meant."""
     listed = own_flags(args)
     meant = next((f for f in listed if declared(f).required and not declared(f).unless), None)
     if meant is None:
@@ -260,14 +260,14 @@ def _check_combination(args: flags.FlagValues, flag: flags.Flag) -> None:
 
 
 def check_given(args: flags.FlagValues, what: str, need: str) -> None:
-    """Refuse what has no effect without a flag that is missing."""
+    """Refuse a flag or setting that has no effect without a missing flag."""
     name, equals, value = need.partition("=")
     if not (args[name].value == value if equals else args[name].value):
         raise BadInput(f"{what} has no effect without {spelled(need)}: add that, or leave it out")
 
 
 def spelled(need: str) -> str:
-    """Format a flag that another needs as users type it: `--name VALUE`."""
+    """Format a required flag as users type it: `--name VALUE`."""
     return f"--{need.replace('=', ' ')}"
 
 

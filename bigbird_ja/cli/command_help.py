@@ -18,8 +18,8 @@ def command_help(command: Any, name: str) -> str:
     """Format `bigbird-ja COMMAND --help`: the docstring, the example, the command's flags.
 
     Args:
-        command: its module.
-        name: as it is typed.
+        command: module of the command.
+        name: name of the command, as users type it.
     """
     about = textwrap.dedent(command.__doc__ or "").strip().split("\n\n")
     about[0] = f"bigbird-ja {name}: {about[0]}"

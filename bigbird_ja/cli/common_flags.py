@@ -5,8 +5,8 @@ from __future__ import annotations
 from bigbird_ja.cli.command_flags import Flags
 
 _WEIGHTS = (
-    " SRC=WEIGHT: an epoch takes each of its documents WEIGHT times, 0.0001 to 1000 (1 where only"
-    " others have one); weighted corpora are packed apart."
+    " SRC=WEIGHT: an epoch has each of its documents WEIGHT times, 0.0001 to 1000 (default 1);"
+    " weighted corpora are packed separately."
 )
 
 
@@ -18,7 +18,7 @@ def define_model_flags(flags: Flags) -> None:
 
 
 def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
-    """Define the flags that name text; `weights` tells whether a source can have one."""
+    """Define the flags that name a corpus; `weights` tells whether a source can have a weight."""
     flags.path(
         "input",
         "Corpus: .jsonl, .txt, .csv or .tsv (also .gz, .zst), .parquet, .arrow, a .zip or folder of"
@@ -29,12 +29,12 @@ def define_corpus_flags(flags: Flags, weights: bool = False) -> None:
         required=True,
     )
     flags.text(
-        "text_field", "Field or column of the text, in all but .txt and tfds:.", default="text"
+        "text_field", "Field or column that holds the text; not for .txt and tfds:.", default="text"
     )
     flags.path("tfds_data_dir", "Directory of prepared TFDS data sets, for tfds: inputs.")
     flags.choice(
         "txt_documents",
         ("auto", "file", "blank_line", "line"),
-        "What a document is in a .txt file: all of it, what stands between blank lines, or a line."
-        " auto: the file, where a folder or glob names several of at most 8 MB; else blank lines.",
+        "Document in a .txt file: the whole file, the text between blank lines, or a line. auto:"
+        " the file if a folder or glob has several of at most 8 MB, else blank lines.",
     )

@@ -1,4 +1,4 @@
-"""The config that a command's flags ask for."""
+"""Config that a command's flags specify."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 def resolve(
     args: Args, adopted: Iterable[Override] = (), config_name: str | None = None
 ) -> tuple[Config, list[Override]]:
-    """Resolves the config that a command's flags ask for; see `resolve_config`.
+    """Resolve the config that a command's flags specify; see `resolve_config`.
 
-    Where `--config` is repeatable, `config_name` is the one of them.
+    If `--config` is repeatable, `config_name` is the value to use.
 
     Raises:
-        BadInput: also a setting that has no effect without a flag that is not there.
+        BadInput: as of `resolve_config`; or a setting has no effect without a missing flag.
     """
     from bigbird_ja.settings.provenance import Override
     from bigbird_ja.settings.resolve import resolve_config

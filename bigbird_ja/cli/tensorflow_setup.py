@@ -9,33 +9,33 @@ from collections.abc import MutableMapping
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
 
-# Of TensorFlow: name -> value, and why. A value that the user has set stays.
+# Environment variables of TensorFlow. A value that the user has set stays.
 _TENSORFLOW: dict[str, str] = {
-    # The C++ side logs "errors" on every start where there is no GPU; a real one raises anyway.
+    # The C++ side logs "errors" on every start without a GPU; a real one raises anyway.
     "TF_CPP_MIN_LOG_LEVEL": "3",
     # Each open object takes one block of buffer; the default of 64 MiB per interleaved shard is
     # memory that a TPU VM with 64 open shards does not have.
     "GCS_READ_CACHE_BLOCK_SIZE_MB": "4",
-    # Without the cache an object is read without asking for its size first: one request for a shard
-    # and not two. A complete but short reply then ends a shard early; `pipeline` counts records.
+    # Without the cache an object is read without a request for its size: one request per shard, not
+    # two. A complete but short reply then ends a shard early; `pipeline` counts records.
     "GCS_READ_CACHE_DISABLED": "1",
-    # Passing faults are ridden out: 1 s doubled up to 16 s, 8 times, is about 80 s in all; the
-    # default's 10 tries up to 32 s keep a TPU waiting for 200 s per call, and then again.
+    # Transient faults are retried with backoff: 1 s doubled up to 16 s, 8 times, is about 80 s; the
+    # default's 10 retries up to 32 s keep a TPU waiting for 200 s per call.
     "GCS_RETRY_CONFIG_MAX_RETRIES": "8",
     "GCS_RETRY_CONFIG_MAX_DELAY_TIME_US": "16000000",
-    # A silent connection is dropped after this, and the request sent again (default 60).
+    # Seconds until a silent connection is dropped and the request sent again (default 60).
     "GCS_REQUEST_IDLE_TIMEOUT_SECS": "20",
 }
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str]) -> None:
-    """Sets what TensorFlow, its gs:// client and its logging read while TensorFlow is imported.
+    """Set the variables that TensorFlow, its gs:// client and its logging read at import.
 
-    Set afterwards these variables do nothing. TensorFlow reads training records from gs:// and
-    nothing else; everything durable goes through `bigbird_ja.storage`.
+    Set later, they have no effect. TensorFlow reads only training records from gs://; everything
+    durable goes through `bigbird_ja.storage`.
 
     Args:
-        environ: changed in place; what the user has set stays.
+        environ: environment, changed in place; variables that the user has set stay.
     """
     for name, value in _TENSORFLOW.items():
         environ.setdefault(name, value)
@@ -50,11 +50,11 @@ _load_library = ExtensionFileLoader.create_module
 
 
 def _create_module(loader: ExtensionFileLoader, spec: ModuleSpec) -> ModuleType:
-    """Loads a library of TensorFlow without the notices that it prints before it can be configured.
+    """Load a library of TensorFlow without the notices that it prints before it can be configured.
 
-    From 2.20 on, some of its libraries say while they are loaded that oneDNN is used, whatever
-    TF_CPP_MIN_LOG_LEVEL says: four lines of every command. Loading holds Python's lock, so that no
-    thread of ours writes to standard error meanwhile.
+    From 2.20 on, some of its libraries print at load that oneDNN is used, whatever
+    TF_CPP_MIN_LOG_LEVEL is: four lines for every command. Loading holds Python's lock, so no thread
+    of ours writes to standard error meanwhile.
     """
     if not spec.name.startswith("tensorflow."):
         return _load_library(loader, spec)

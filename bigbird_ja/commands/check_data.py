@@ -1,9 +1,9 @@
-"""Verifies a data set and shows what is in it.
+"""Verify a data set and show its contents.
 
-Reads every record of --data_dir (ten seconds to start, then some 20 MB a second; nothing is
-changed): checksums, counts, lengths, ids against the tokenizer, and that every record predicts
-something. Prints density, lengths, documents per sequence, tokens per epoch and a masked example.
-Exit status 2 if anything is wrong, with one line for each problem.
+Reads every record of --data_dir and writes nothing. Checks checksums, counts, lengths, ids against
+the tokenizer, and that every record has a prediction. Prints density, lengths, documents per
+sequence, tokens per epoch and a masked example. Exits with 2 and a line per problem if anything is
+wrong. Takes ten seconds to start, then a second for each 20 MB.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NEEDS = ("tensorflow",)
 
 def define_flags(flags: Flags) -> None:
     """Define this command's flags."""
-    flags.path("data_dir", "Directory that `make-data` wrote, on disk or gs://.", required=True)
-    flags.integer("examples", 1, "Masked examples to show.", low=0, high=1000)
+    flags.path("data_dir", "Data set of `make-data`, on disk or gs://.", required=True)
+    flags.integer("examples", 1, "Number of masked examples to show.", low=0, high=1000)
 
 
 def run(args: Args) -> dict[str, Any]:

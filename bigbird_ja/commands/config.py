@@ -1,12 +1,12 @@
-"""Explain the settings that a command would use, and where each came from.
+"""Explain the settings that a command would use, and the source of each value.
 
   bigbird-ja config base-4096
   bigbird-ja config my.yaml --set model.num_layers=6
   bigbird-ja config tiny-cpu > my.yaml
 
-Reads a preset or a file of settings (none: the defaults); writes nothing. What it prints is such a
-file itself: change it and give it to --config. What the data set fixes is null until there is one.
-Takes a moment. docs/settings.md lists all settings with their ranges.
+Reads a preset or a file of settings (none: the defaults); writes nothing. The output is a file of
+settings: edit it and pass it to --config. Settings that the data set determines are null. Takes a
+moment. docs/settings.md lists all settings with their ranges.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ POSITIONAL = "config"
 
 
 def define_flags(flags: Flags) -> None:
-    """The command has no flags of its own."""
+    """Define no flags: the command has only the common ones."""
 
 
 def run(args: Args) -> dict[str, Any]:

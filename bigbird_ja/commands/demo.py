@@ -1,11 +1,11 @@
-"""Goes the whole road on a small generated corpus, on this machine's CPU.
+"""Run every stage on a small generated corpus, on this machine's CPU.
 
-Makes a corpus, trains a tokenizer, makes data, pretrains a tiny BigBird, kills its own training
-with SIGKILL midway, resumes it, compares the steps that were made twice, evaluates, fills three
-masked sentences and writes a report. Every step is one of the commands, run as you would run it.
+Makes a corpus, trains a tokenizer, makes data, pretrains a tiny BigBird, kills the training with
+SIGKILL midway, resumes it, compares the losses of the repeated steps, evaluates, fills three masked
+sentences and writes a report. Each stage is a command, run as you would run it.
 
-Reads nothing. Writes everything under --work_dir; run again, it goes on. Takes
-under 2 minutes on two cores.
+Reads nothing. Writes everything under --work_dir; a second run continues. Takes under 2 minutes on
+two cores.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ NEEDS = ("tensorflow", "jax")
 
 
 def define_flags(flags: Flags) -> None:
-    """Declares the command's flags."""
-    folder = "Folder for everything that the demo makes; a second run goes on with it."
+    """Define the command's own flags."""
+    folder = "Local folder for all files of the demo; a second run continues in it."
     flags.path("work_dir", folder, default="out/demo")
     flags.integer("num_train_steps", 360, "Training steps.", unit="steps", low=80, high=10**9)
 

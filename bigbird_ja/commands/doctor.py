@@ -1,12 +1,12 @@
-"""Shows what this machine has and lacks, and what to do about it.
+"""Check what this machine has and lacks for training, and what to do about it.
 
   bigbird-ja doctor
   bigbird-ja doctor --project MY-PROJECT --json
 
-Looks for packages, engines and the devices that they train on, memory and disk, and Google
-credentials. Asks both services which TPUs they offer the project, in which zones, by which quota.
-Exits with 0 if this machine can train, else with 2; what only `launch` needs does not count. Writes
-nothing without --measure. Takes ten seconds, most of them to import TensorFlow and jax.
+Checks packages, engines and their devices, memory, disk and Google credentials. Asks both TPU
+services which TPUs they offer the project, in which zones, under which quota. Exits with 0 if this
+machine can train, else with 2; requirements of `launch` do not count. Writes nothing without
+--measure. Takes ten seconds, mostly to import TensorFlow and jax.
 """
 
 from typing import Any
@@ -17,16 +17,21 @@ EXAMPLE = "bigbird-ja doctor"
 
 
 def define_flags(flags: Flags) -> None:
-    """Declares the command's flags."""
+    """Define the command's own flags."""
     flags.switch(
         "measure",
-        "Times steps on generated data instead, beside `preflight`'s prediction (ten minutes on a"
-        " TPU): WORK_DIR/measured.json and measured.html.",
+        "Measures training steps on generated data and compares them with the prediction of"
+        " `preflight`; writes measured.json and measured.html (ten minutes on a TPU).",
     )
-    configs = "Preset or YAML file to measure."
+    configs = "Preset or YAML file of settings to measure."
     default = ["base-4096", "modernbert-8192"]
     flags.text("measure_config", configs, many=True, default=default, needs="measure")
-    flags.path("work_dir", "Local folder of --measure.", default="out/measure", needs="measure")
+    flags.path(
+        "work_dir",
+        "Local folder for the files of --measure.",
+        default="out/measure",
+        needs="measure",
+    )
     flags.text("project", "Id of the Google Cloud project.", none="that of the credentials")
 
 

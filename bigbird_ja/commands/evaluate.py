@@ -3,12 +3,13 @@
   bigbird-ja evaluate --model_dir out/model --data_dir out/data
   bigbird-ja evaluate --model_dir gs://BUCKET/run --data_dir gs://BUCKET/data --step all
 
-Reads checkpoints of MODEL_DIR and the eval split of DATA_DIR, with masks that are the same for
-every model. Prints a table; adds a line to MODEL_DIR/eval.jsonl and TensorBoard files to
-MODEL_DIR/eval/. A checkpoint is evaluated once on the same data. by_position counts from the start
-of the sequence; by_distance from the masked token to the nearest visible one of the same piece.
+Reads checkpoints of MODEL_DIR and the eval split of DATA_DIR; the masks are the same for every
+model. Prints a table; adds a line to MODEL_DIR/eval.jsonl and TensorBoard files to MODEL_DIR/eval/.
+A checkpoint is evaluated once on the same data. by_position counts from the start of the sequence;
+by_distance from the masked token to the nearest visible occurrence of the same token.
 
-A base model on a CPU takes some ten seconds per sequence of 4,096 (--max_batches limits them).
+A base model on a CPU takes about ten seconds per sequence of 4,096 tokens; --max_batches limits the
+number of sequences.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.path("model_dir", "Folder of the run, on disk or gs://.", required=True)
     flags.path("data_dir", "Data set with an eval split, on disk or gs://.", required=True)
-    flags.text("step", "Which checkpoint: a global step, 'latest' or 'all'.", default="latest")
+    flags.text(
+        "step", "Checkpoint to evaluate: a global step, 'latest' or 'all'.", default="latest"
+    )
     flags.integer(
         "max_batches",
         None,
-        "Stop after this many batches (16,384 tokens each, at most 32 records).",
+        "Maximum number of batches, of 16,384 tokens and at most 32 records each.",
         low=1,
         high=10**9,
         none="all records",

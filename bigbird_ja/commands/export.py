@@ -3,16 +3,17 @@
   bigbird-ja export --model_dir out/model --output_dir out/hf --data_dir out/data
   bigbird-ja export --model_dir out/model --output_dir out/saved --format saved_model
 
-Reads MODEL_DIR (checkpoint without the optimiser's state, config, tokenizer, logs). Writes
-OUTPUT_DIR, export.json last: without that file it is unfinished, and the same command completes it.
-With --overwrite, the export that is there moves to OUTPUT_DIR.replaced-N.
+Reads MODEL_DIR (weights, config, tokenizer, logs). Writes OUTPUT_DIR, export.json last: a folder
+without that file is unfinished; rerun the same command to complete it. With --overwrite, an
+existing export moves to OUTPUT_DIR.replaced-N.
 
 huggingface: config.json, model.safetensors, tokenizer.json, spiece.model, tokenizer_config.json,
-special_tokens_map.json, sentence-transformers' modules (the source's, if it had any), a model card
-(README.md) and a parity report, which says whether transformers gives the same token ids and, with
---data_dir, the same scores. If not, the folder is kept, the card says so, and the status is 1.
-A BERT, RoBERTa or XLM-R that was continued with full attention is written as its own class; only a
-BigBird with sparse attention needs code beside its weights. Seconds to minutes.
+special_tokens_map.json, the modules of sentence-transformers (those of the source, if any), a model
+card (README.md) and a parity report. The report states whether transformers gives the same token
+ids and, with --data_dir, the same scores. If not, the folder is kept, the card says so, and the
+exit status is 1. A BERT, RoBERTa or XLM-R that was continued with full attention is written as its
+own class; only a BigBird with sparse attention needs code next to its weights. Takes seconds to
+minutes.
 
 saved_model: signatures `fill_mask` (also the default) and `embed`; input_ids, segment_ids and
 positions in, embeddings and log_probabilities out; tokenizer.model in assets.extra.
@@ -32,17 +33,17 @@ def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     define_model_flags(flags)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
-    flags.choice("format", ("huggingface", "saved_model"), "What to make.")
-    flags.switch("overwrite", "Moves another export aside (OUTPUT_DIR.replaced-N), makes this one.")
+    flags.choice("format", ("huggingface", "saved_model"), "Format of the export.")
+    flags.switch("overwrite", "Moves an existing, different export to OUTPUT_DIR.replaced-N.")
     card = "format=huggingface"
     flags.path(
         "data_dir",
-        "Data set that the run was trained on: the parity report compares on its"
-        " held-out records, and the model card describes it.",
+        "Data set that the run was trained on: its held-out records are used for the parity report,"
+        " and the model card describes it.",
         needs=card,
     )
     flags.text("model_name", "Title of the model card.", none="OUTPUT_DIR's name", needs=card)
-    known = "the source's by its card, else"
+    known = "as in the source's model card, else"
     flags.text(
         "license",
         "License of the weights: an identifier of the Hub, such as apache-2.0, or other.",
@@ -57,9 +58,9 @@ def define_flags(flags: Flags) -> None:
     )
     flags.text(
         "push_to_hub",
-        "Repository (NAME/REPO) of the Hugging Face Hub that the finished folder is put into; a new"
-        " one is private. Needs --license and a token (`hf auth login`).",
-        none="stays here",
+        "Repository (NAME/REPO) on the Hugging Face Hub to upload the finished folder to; a new one"
+        " is private. Needs --license and a token (`hf auth login`).",
+        none="no upload",
         needs=card,
     )
 

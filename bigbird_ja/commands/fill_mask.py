@@ -1,10 +1,10 @@
-"""Fill in [MASK] in a text with the likeliest pieces.
+"""Fill in [MASK] in a text with the most likely tokens.
 
   bigbird-ja fill-mask --model_dir out/model --text '日本の首都は[MASK]です。'
   bigbird-ja fill-mask --model_dir gs://BUCKET/run --input letter.txt --top_k 10
 
-Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model); writes nothing. The text may be
-as long as the model takes; it needs at least one [MASK]. Starting takes 5 to 15 seconds.
+Reads MODEL_DIR (newest checkpoint, config.yaml, tokenizer.model); writes nothing. The text needs at
+least one [MASK], and can be as long as the model's maximum length. Takes 5 to 15 seconds to start.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     define_model_flags(flags)
     flags.text("text", "Text with [MASK] in it.", excludes=("input",))
-    flags.path("input", "UTF-8 file with the text, on disk or gs://.")
-    flags.integer("top_k", 5, "Candidates per mask.", low=1, high=10_000_000)
+    flags.path("input", "UTF-8 file that holds the text, on disk or gs://.")
+    flags.integer("top_k", 5, "Number of candidates per mask.", low=1, high=10_000_000)
 
 
 def run(args: Args) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Make sharded TFRecords and manifest.json of a corpus, on disk or gs://.
+"""Turn a corpus into sharded TFRecords and manifest.json, on disk or gs://.
 
-Reads the corpus once, streaming; writes equal, globally shuffled shards, the tokenizer model and,
-last, manifest.json, the single source of truth for lengths, ids, counts and checksums. About 20 to
-32 MB of text a second on two cores, more in longer runs, and 1 GB of memory per process for each
-TB. Killed at any point, the same command continues with the same bytes. A second one on the same
-directory at the same time is refused. --runner ray tokenizes on several machines.
+Reads the corpus once, as a stream. Writes equal, globally shuffled shards, the tokenizer model and,
+last, manifest.json, the single source of truth for lengths, ids, counts and checksums. If it is
+killed, rerun the same command: it continues, and the output is identical. A second `make-data` on
+the same directory at the same time is refused. --runner ray tokenizes on several machines. Takes a
+second for each 20 to 32 MB of text on two cores, and 1 GB of memory per process for each TB.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def define_flags(flags: Flags) -> None:
     define_corpus_flags(flags, weights=True)
     flags.path(
         "tokenizer",
-        "SentencePiece .model file that `tokenize` wrote, or that you have, or any Hugging Face"
-        " folder that `AutoTokenizer` takes, on disk or gs://, or its name on the Hub.",
+        "SentencePiece .model file (from `tokenize` or elsewhere), or a Hugging Face folder that"
+        " `AutoTokenizer` loads, on disk or gs://, or its name on the Hub.",
         required=True,
     )
-    flags.path("output_dir", "Directory to write, on disk or gs://.", required=True)
+    flags.path("output_dir", "Folder of the data set to write, on disk or gs://.", required=True)
     for key in SETTINGS:
         if OPTIONS[key].section == "make_data":
             flags.setting(key)
@@ -57,26 +57,29 @@ def define_flags(flags: Flags) -> None:
     flags.choice(
         "runner",
         ("local", "ray"),
-        "ray: tokenizes and packs in --num_workers processes of a Ray cluster (RAY_ADDRESS, or"
-        " one of this machine's cores; extra `ray`); output is identical.",
+        "Runner of the worker processes. ray: --num_workers processes of a Ray cluster"
+        " (RAY_ADDRESS, or a cluster on this machine; extra `ray`). Output is identical.",
     )
-    flags.switch("input_mask", "Also writes `input_mask` (static only), for BERT's readers.")
+    flags.switch(
+        "input_mask",
+        "Also writes the feature `input_mask`, which BERT's own reader needs (static masks only).",
+    )
     flags.switch(
         "strip_markers",
-        "Takes Wiki40b's markers (_START_ARTICLE_ and so on) out of the text; _NEWLINE_ becomes a"
-        " line break.",
+        "Removes the markers of Wiki40b (_START_ARTICLE_ and so on) from the text; _NEWLINE_"
+        " becomes a line break.",
         default=None,
-        none="where the tokenizer has no pieces for them",
+        none="on if the tokenizer has no tokens for them",
     )
     flags.switch(
         "overwrite",
-        "Moves an earlier data set to NAME.replaced-N once the new one is whole; drops unfinished"
-        " work of other settings.",
+        "Moves an existing data set to NAME.replaced-N once the new one is complete; discards"
+        " unfinished work of other settings.",
     )
 
 
 def run(args: Args) -> dict[str, Any]:
-    """Makes the data set."""
+    """Make the data set."""
     from bigbird_ja.data import build, ray_runner
     from bigbird_ja.data.manifest import spec_of
     from bigbird_ja.data.summary import data_report, data_summary
@@ -114,7 +117,7 @@ def run(args: Args) -> dict[str, Any]:
         else None,
     )
     if request.spec.strip_markers and args.strip_markers is None:
-        log("the tokenizer has no pieces for Wiki40b's markers: they are taken out of the text")
+        log("the tokenizer has no tokens for Wiki40b's markers: they are removed from the text")
     manifest, was_there = build.make_data(request)
     if was_there:
         log(f"{args.output_dir} is finished already: nothing to do")

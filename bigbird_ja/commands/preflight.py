@@ -1,15 +1,15 @@
-"""Compile the train step with the real TPU compiler, with no TPU.
+"""Compile the train step with the real TPU compiler, without a TPU.
 
   bigbird-ja preflight --config base-4096 --chip v5e
   bigbird-ja preflight --config base-4096 --topology v5e:2x4 --topology v6e:2x4
 
 Compiles the step that `pretrain --engine pjrt` runs, for one core of each --chip and for all
-devices of each --topology together, with the sums over them. Reports whether it fits, its cycles
-and milliseconds, FLOPs, HBM traffic, MFU, and the costliest ops. Reads the config, and the manifest
-of --data_dir: no network, no TPU. Writes only --output and --dump_hlo. A 12-layer step takes three
-to five minutes per chip on one CPU core; --search_batch compiles three or four times. With a libtpu
-from 0.0.42 it also counts cycles by machine code (v5e, v5p, v6e, v7x): some minutes more.
-Needs pip install 'bigbird-ja[preflight]'.
+devices of each --topology together, with their all-reduces. Prints whether it fits, its cycles and
+milliseconds, FLOPs, HBM traffic, MFU, and the most expensive ops. Reads the config and the manifest
+of --data_dir; needs no network and no TPU. Writes only --output and --dump_hlo. A 12-layer step
+takes three to five minutes per chip on one CPU core; --search_batch compiles three or four times.
+With libtpu 0.0.42 or newer, cycles are also counted in the machine code (v5e, v5p, v6e, v7x), which
+takes some minutes more. Needs pip install 'bigbird-ja[preflight]'.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SETTINGS = used_by("preflight")
 
 
 def define_flags(flags: Flags) -> None:
-    """Declare the command's own flags."""
-    chips = "v2, v3, v4, v5e, v5p, v6e or v7x; left out beside --topology."
+    """Define the command's own flags."""
+    chips = "Chip to compile for: v2, v3, v4, v5e, v5p, v6e or v7x; no default with --topology."
     flags.text("chip", chips, many=True, default=["v5e"])
-    slices = "CHIP:SHAPE, a whole slice such as v5e:2x4 or v4:2x2x1."
+    slices = "Slice to compile for, as CHIP:SHAPE, such as v5e:2x4 or v4:2x2x1."
     flags.text("topology", slices, many=True)
     flags.integer(
         "batch_per_core",
@@ -46,13 +46,13 @@ def define_flags(flags: Flags) -> None:
         unit="sequences",
         low=1,
         high=1_000_000,
-        none="the config's global batch by cores and accumulation",
+        none="global batch / cores / accumulation steps",
     )
     flags.switch("search_batch", "Finds the largest batch per core that fits.")
-    flags.path("dump_hlo", "DIRECTORY for the HLO that went in and the optimized one.")
-    guess = "lengths of documents are stated ones"
-    flags.path("data_dir", "Data set of `make-data`: its facts, its lengths.", none=guess)
-    flags.path("output", "JSON file for the results; `plan --preflight` reads it.")
+    flags.path("dump_hlo", "Folder for the HLO before and after optimization.")
+    lengths = "Data set of `make-data` that gives sequence and document lengths."
+    flags.path("data_dir", lengths, none="the config's facts, assumed document lengths")
+    flags.path("output", "JSON file for the results, which `plan --preflight` reads.")
 
 
 def run(args: Args) -> dict[str, Any]:

@@ -5,29 +5,24 @@ r"""Train or resume, on CPU, GPU or TPU.
 
 Reads DATA_DIR (manifest.json, tokenizer.model, shards). Writes MODEL_DIR: checkpoints, config.yaml,
 tokenizer.model, metrics.jsonl, eval.jsonl, heartbeat.json, events.jsonl, TensorBoard event files.
-Running the same command again continues where the last checkpoint was saved, also without --config,
-and then with what --set changes of `training`; on finished work it says so. SIGTERM, SIGHUP,
-Ctrl-C, --max_train_minutes and a standard error that closes save first (status 75). The tiny preset
-takes minutes on two CPU cores, the base one 7.0 hours on a v5e-8: `bigbird-ja plan` says how long
-and how much.
+Rerun the same command to resume from the last checkpoint; --config may be left out, and --set may
+change settings of `training`. A finished run says so. SIGTERM, SIGHUP, Ctrl-C, --max_train_minutes
+and a closed standard error save first and exit with status 75. The preset tiny-cpu takes minutes on
+two CPU cores, base-4096 7.0 hours on a v5e-8; `bigbird-ja plan` estimates time and cost.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bigbird_ja.cli.command_flags import Args, Flags
 from bigbird_ja.cli.config import resolve
 from bigbird_ja.process import streams
-from bigbird_ja.process.console import human_time
 from bigbird_ja.process.errors import BadInput, Interrupted
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.settings.checks import config_warnings
-from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override, echo_settings
 from bigbird_ja.settings.resolve import fit_to_data
 from bigbird_ja.settings.schema import Config, used_by
@@ -36,7 +31,6 @@ from bigbird_ja.settings.values import flatten
 if TYPE_CHECKING:
     from bigbird_ja.data.check import DataGuard
     from bigbird_ja.data.manifest import Manifest
-    from bigbird_ja.train.engines.choose import Choice
     from bigbird_ja.train.exit import ProcessExit
     from bigbird_ja.train.job import Dependencies
     from bigbird_ja.train.run_dir import RunDir
@@ -44,13 +38,6 @@ if TYPE_CHECKING:
 EXAMPLE = "bigbird-ja pretrain --config tiny-cpu --data_dir out/data --model_dir out/model"
 NEEDS = ("tensorflow",)  # an engine's own: train/engines names them by the device
 SETTINGS = used_by("pretrain")
-_CORE_FLOPS = 50e9  # a second, of one core of a CPU: few reach as much with float32
-_LONG_DAYS = 30  # on a CPU, from which a run is warned of
-# Tokens until small models of real text left the plateau of frequencies (docs/lab/recipe.md): with
-# learned positions and normal first values, and otherwise.
-_PLATEAU = (4_000_000, 600_000)
-_MOST_PROFILED = 1000  # steps: a TPU's profile has some megabytes for each
-_SMALL = 256  # the largest hidden size that `plateau` speaks of
 
 
 def define_flags(flags: Flags) -> None:
@@ -63,39 +50,39 @@ def define_flags(flags: Flags) -> None:
     flags.choice(
         "engine",
         ("auto", "estimator", "pjrt"),
-        "What runs the step: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3), or JAX's runtime"
-        " (CPU, GPU, any TPU). auto takes TPUEstimator on a TPU v2 or v3 with TensorFlow 2.15, else"
-        " JAX's runtime. It says which and why.",
+        "Engine that runs the step. estimator: TPUEstimator (TensorFlow 2.15; CPU, TPU v2 and v3);"
+        " pjrt: JAX's runtime (CPU, GPU, any TPU). auto: estimator on a TPU v2 or v3 with"
+        " TensorFlow 2.15, else pjrt; the log states the choice and the reason.",
     )
-    flags.switch("use_tpu", "Trains on a TPU; else on CPU or GPU.")
+    flags.switch("use_tpu", "Trains on a TPU instead of CPU or GPU.")
     flags.setting("tpu.name", "tpu_name", needs="use_tpu")
-    wait = "How long processes that train together wait for each other at the start (docs/pods.md)."
-    flags.integer("pod_wait_seconds", 300, wait, low=1, high=86_400)
+    wait = "Maximum wait at the start for the other processes of a pod (docs/pods.md)."
+    flags.integer("pod_wait_seconds", 300, wait, unit="seconds", low=1, high=86_400)
     flags.path(
         "init_from",
-        "Parameters to start from: a Hugging Face folder or its name on the Hub, a MODEL_DIR of"
-        " ours, or Google's BigBird TensorFlow checkpoint. Not for resuming, which needs no flag.",
+        "Initial weights: a Hugging Face folder or its name on the Hub, a MODEL_DIR of bigbird-ja,"
+        " or Google's BigBird TensorFlow checkpoint. Resuming needs no flag.",
     )
     flags.number(
         "max_train_minutes",
         None,
-        "Save and stop (status 75) this many minutes after the command started,"
-        " start-up and compilation included: for a session that ends by the clock.",
+        "Saves and stops (status 75) this many minutes after the command started, start-up and"
+        " compilation included.",
         unit="minutes",
         low=0.01,
         high=1e6,
         none="until training.num_train_steps",
     )
-    evaluates = "train_and_eval also evaluates every training.eval_every_steps steps."
+    evaluates = "Mode. train_and_eval also evaluates every training.eval_every_steps steps."
     flags.choice("mode", ("train", "train_and_eval"), evaluates)
-    moved = "Moves a run that is in MODEL_DIR aside (MODEL_DIR.replaced-N) and starts a new one."
+    moved = "Moves an existing run to MODEL_DIR.replaced-N and starts a new one."
     flags.switch("overwrite", moved)
     flags.text(
         "profile_steps",
-        "FIRST-LAST, such as 100-110: steps to profile, for TensorBoard's profile plug-in and"
-        " xprof, into MODEL_DIR/plugins/profile.",
+        "Steps to profile, as FIRST-LAST, such as 100-110; TensorBoard's profile plug-in and xprof"
+        " show MODEL_DIR/plugins/profile.",
     )
-    flags.switch("wandb", "Also logs to Weights & Biases, if it is installed.")
+    flags.switch("wandb", "Also logs to Weights & Biases, which must be installed.")
 
 
 def run(args: Args, deps: Dependencies | None = None) -> dict[str, Any]:
@@ -128,6 +115,8 @@ def _prepare_and_train(
     from bigbird_ja.train import hosts
     from bigbird_ja.train.engines.choose import choose
     from bigbird_ja.train.job import Job
+    from bigbird_ja.train.notices import cpu_warning
+    from bigbird_ja.train.profile import read_profile_steps
     from bigbird_ja.train.run_dir import RunDir
 
     if args.init_from:
@@ -176,6 +165,7 @@ def _settings(
     from bigbird_ja.data import check
     from bigbird_ja.huggingface.run_settings import adopted_settings, attention_notice
     from bigbird_ja.model import pattern
+    from bigbird_ja.train.notices import plateau
 
     manifest, guard = check.fast_check(args.data_dir)
     so_far = run_dir.settings[0] if run_dir.settings else None
@@ -203,57 +193,6 @@ def _settings(
     warnings = config_warnings(config, not args.init_from, overrides, manifest)
     notices += [f"warning: {warning}" for warning in warnings]
     return config, overrides, manifest, guard, notices
-
-
-def plateau(config: Config, data: Data) -> str | None:
-    """Return a notice about the unigram plateau of a small model trained from scratch, or None."""
-    model, training = config.model, config.training
-    if model.hidden_size > _SMALL:
-        return None
-    tokens = _PLATEAU[model.architecture == "modernbert" or model.initializer == "subspaces"]
-    steps = tokens // (training.global_batch_size * data.seq_length)
-    end = "" if steps < training.num_train_steps else "; this run ends before that"
-    return (
-        f"what to expect: the loss first falls to what token frequencies alone give; until about"
-        f" step {steps:,} ({tokens / 1e6:g} M tokens) little more is learned{end}"
-        " (docs/lab/recipe.md)"
-    )
-
-
-def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
-    """Word what a CPU would take for the whole run, where that is over `_LONG_DAYS`."""
-    from bigbird_ja.model.flops import model_flops
-    from bigbird_ja.train.engines import devices
-
-    is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()
-    if engine.use_tpu or is_gpu:
-        return None
-    cores = (os.cpu_count() or 1) * engine.processes
-    step = model_flops(config, data, config.training.global_batch_size)
-    seconds = config.training.num_train_steps * step / (cores * _CORE_FLOPS)
-    if seconds < _LONG_DAYS * 86_400:
-        return None
-    return (
-        f"a model of this size on a CPU: about {human_time(seconds)} for"
-        f" {config.training.num_train_steps:,} steps ({cores} cores of {_CORE_FLOPS / 1e9:g}"
-        " GFLOP/s, assumed): `bigbird-ja plan` shows machines for it"
-    )
-
-
-def read_profile_steps(text: str, total: int) -> range:
-    """Read the value of `--profile_steps`, such as "100-110", both steps included.
-
-    Raises:
-        BadInput: another form, or steps that the run does not have.
-    """
-    match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
-    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not 1 <= first <= last <= total or last - first >= _MOST_PROFILED:
-        raise BadInput(
-            f"--profile_steps {text}: give the first and the last step, such as 100-110, from 1 to"
-            f" {total} (training.num_train_steps), and {_MOST_PROFILED:,} steps at most"
-        )
-    return range(first, last + 1)
 
 
 def _refuse_cores(overrides: list[Override]) -> None:

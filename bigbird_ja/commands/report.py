@@ -1,12 +1,12 @@
-"""Write one self-contained HTML page about one run or several.
+"""Write one self-contained HTML page about one or more runs.
 
   bigbird-ja report --model_dir out/model --output out/report.html
   bigbird-ja report --model_dir out/a --model_dir out/b --output out/both.html
 
-Reads what runs write about themselves (metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json,
-config.yaml). Writes one file that needs no network: loss, accuracy, learning rate, tokens per
-second, interruptions and preemptions, cost, evaluation by position and distance, filled masks,
-settings side by side. Needs matplotlib. Takes seconds.
+Reads the logs of the runs (metrics.jsonl, eval.jsonl, events.jsonl, heartbeat.json, config.yaml).
+Writes one file that needs no network: loss, accuracy, learning rate, tokens per second,
+interruptions and preemptions, cost, evaluation by position and distance, filled masks, and the
+settings side by side. Takes seconds.
 """
 
 import time

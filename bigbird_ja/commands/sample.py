@@ -1,10 +1,10 @@
-"""Writes a deterministic, generated Japanese corpus in Wiki40b layout.
+"""Write a deterministic, generated Japanese corpus in Wiki40b layout.
 
-Encyclopaedia articles of a few hundred to tens of thousands of characters, with quotations,
-numbers, nested brackets, and facts that are stated again hundreds to thousands of tokens later.
-The same seed gives the same articles anywhere. About 20 MB a second.
+The corpus has encyclopedia articles of a few hundred to tens of thousands of characters, with
+quotations, numbers, nested brackets, and facts that are repeated hundreds to thousands of tokens
+later. The same seed gives the same articles on every machine.
 
-Writes `--output`: a .jsonl, .jsonl.gz or .txt file, on disk or gs://.
+Reads nothing. Writes --output. Takes a second for each 20 MB.
 """
 
 from typing import Any
@@ -15,15 +15,19 @@ EXAMPLE = "bigbird-ja sample --output sample.jsonl.gz --documents 2000 --seed 1"
 
 
 def define_flags(flags: Flags) -> None:
-    """Declares the command's flags."""
-    flags.path("output", "FILE.jsonl, FILE.jsonl.gz or FILE.txt.", required=True)
-    flags.integer("documents", 2000, "Articles to write.", unit="articles", low=1, high=10**9)
+    """Define the command's own flags."""
+    flags.path(
+        "output", "File to write, on disk or gs://: .jsonl, .jsonl.gz or .txt.", required=True
+    )
+    flags.integer("documents", 2000, "Number of articles.", unit="articles", low=1, high=10**9)
     flags.integer("seed", 1, "Random seed.", low=-(2**63), high=2**64 - 1)
-    length = "Length of an article, on average."
+    length = "Mean length of an article."
     flags.integer("mean_length", 3000, length, unit="characters", low=250, high=40_000)
-    facts = "Names that are stated and then stated again far away."
+    facts = "Facts per 1,000 characters that are repeated far away."
     flags.number("facts_per_1000_characters", 1.0, facts, low=0.0, high=20.0)
-    flags.switch("overwrite", "Keeps a generated corpus of other settings as OUTPUT.replaced-N.")
+    flags.switch(
+        "overwrite", "Replaces a generated corpus of other settings; keeps it as OUTPUT.replaced-N."
+    )
 
 
 def run(args: Args) -> dict[str, Any]:

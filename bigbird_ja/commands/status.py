@@ -16,7 +16,6 @@ from bigbird_ja.launch.backends import connect_all
 from bigbird_ja.launch.files import check_known, find_runs
 from bigbird_ja.launch.leftovers import list_ours
 from bigbird_ja.launch.service import Tpu
-from bigbird_ja.launch.status import read_status
 from bigbird_ja.process.console import human_time, table
 from bigbird_ja.process.errors import BadInput
 
@@ -37,6 +36,8 @@ def define_flags(flags: Flags) -> None:
 
 def run(args: Args) -> dict[str, Any]:
     """List runs and TPUs."""
+    from bigbird_ja.launch.status import read_status  # NumPy, which --help does without
+
     if not args.bucket and not args.project:
         raise BadInput("--bucket or --project is needed: see `bigbird-ja status --help`")
     tpus: list[Tpu] = []

@@ -1,9 +1,8 @@
-"""Trains a SentencePiece model.
+"""Train a SentencePiece model.
 
-Reads `--input` (repeatable), streaming: .jsonl, .txt, .csv, .tsv (also .gz, .zst), .parquet,
-.arrow, .zip, folders and globs of these, on disk or gs://; tfds:wiki40b/ja[:split]; hf:OWNER/NAME.
-Writes PREFIX.model, PREFIX.vocab and PREFIX.json (settings, corpus fingerprint, statistics), on
-disk or gs://. Takes 90 seconds for 35 MB of text on two cores; 1.3 hours for Wiki40b.
+Reads the corpora of --input as a stream. Writes PREFIX.model, PREFIX.vocab and PREFIX.json
+(settings, corpus fingerprint, statistics), on disk or gs://. Takes 90 seconds for 35 MB of text on
+two cores, 1.3 hours for Wiki40b.
 """
 
 from __future__ import annotations
@@ -24,12 +23,17 @@ SETTINGS = used_by("tokenize")
 def define_flags(flags: Flags) -> None:
     """Define this command's flags."""
     define_corpus_flags(flags)
-    flags.path("output_prefix", "PREFIX of .model, .vocab and .json.", required=True)
+    flags.path(
+        "output_prefix",
+        "Path without its ending: PREFIX.model, PREFIX.vocab and PREFIX.json are written.",
+        required=True,
+    )
     for key, option in OPTIONS.items():
         if option.section == "tokenize":
             flags.setting(key)
     flags.switch(
-        "overwrite", "Moves a model of other settings or another corpus to NAME.replaced-N."
+        "overwrite",
+        "Replaces a model of other settings or another corpus; keeps it as NAME.replaced-N.",
     )
 
 
@@ -60,7 +64,7 @@ def run(args: Args) -> dict[str, Any]:
             **figures,
         )
         print(
-            f"wrote {files.model}: {record.vocab_size:,} pieces,"
+            f"wrote {files.model}: {record.vocab_size:,} tokens,"
             f" {record.characters_per_token} characters per token,"
             f" {record.unknown_rate:.4%} unknown, in {human_time(record.seconds)}"
         )

@@ -4,10 +4,10 @@
 
 Reads a Hugging Face folder of a BERT, RoBERTa, XLM-R, BigBird or ModernBERT with its tokenizer, and
 the corpus once. Writes OUTPUT_DIR: a folder of the same class with the tokens that the corpus uses
-most often. The tokenizer cuts by the same algorithm, and every text whose tokens were kept has the
-same hidden states. Prints what share of the tokens of held-out documents (every twentieth) is cut
-otherwise. Continue with `make-data --tokenizer OUTPUT_DIR` and `pretrain --init_from OUTPUT_DIR`.
-About a minute for 35 MB of text on two cores.
+most often. The tokenization algorithm stays the same, and so do the hidden states of every text
+whose tokens were kept. Prints the share of tokens in held-out documents (every twentieth) that
+change. Continue with `make-data --tokenizer OUTPUT_DIR` and `pretrain --init_from OUTPUT_DIR`.
+Takes about a minute for 35 MB of text on two cores.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NEEDS = ("transformers", "safetensors")
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    flags.path("encoder", "Folder of the encoder, on disk or gs://.", required=True)
+    flags.path("encoder", "Hugging Face folder of the encoder, on disk or gs://.", required=True)
     define_corpus_flags(flags)
     flags.path("output_dir", "Folder to make, on disk or gs://.", required=True)
-    size = "Tokens to keep at most, special tokens and bytes included."
+    size = "Maximum number of tokens to keep, special tokens and bytes included."
     flags.integer("vocab_size", 32_000, size, unit="tokens", low=1, high=10**7)
-    flags.switch("overwrite", "Moves another export aside (OUTPUT_DIR.replaced-N), makes this one.")
+    flags.switch("overwrite", "Moves an existing, different folder to OUTPUT_DIR.replaced-N.")
 
 
 def run(args: Args) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def inspect(manifest: Manifest, data_dir: str, examples: int) -> dict[str, Any]:
 
 
 def _show_examples(manifest: Manifest, data_dir: str, count: int, color: bool) -> None:
-    """Prints the first train records, masked."""
+    """Print the first train records, masked."""
     path = storage.join(data_dir, TOKENIZER_NAME)
     tokenizer = tokenizer_of(storage.read_bytes(path), path)
     with storage.open_read(storage.join(data_dir, manifest.train_shards[0].name)) as file:

@@ -140,7 +140,7 @@ def as_text(result: Mapping[str, Any]) -> str:
     ]
     for key, title in (
         ("by_position", "position in the sequence"),
-        ("by_distance", "tokens to the nearest visible same piece"),
+        ("by_distance", "distance to the same visible token"),
     ):
         cells = [
             (row_name(row), row["loss"], _percent(row["accuracy"]), row["count"])

@@ -47,7 +47,7 @@ def run(model_dir: str, step: int | None, text: str, top_k: int) -> dict[str, An
 def fill_mask(
     forward: Forward, tokenizer: Tokenizer, text: str, top_k: int
 ) -> list[list[dict[str, Any]]]:
-    """Return the `top_k` likeliest pieces at each `[MASK]` in the order of the text.
+    """Return the `top_k` most likely tokens at each `[MASK]`, in the order of the text.
 
     Best first, each with `token`, `token_id` and `probability`.
 

@@ -10,7 +10,7 @@ from bigbird_ja.model import pattern
 from bigbird_ja.model.params import SEGMENTS
 from bigbird_ja.storage import decode
 
-# transformers' class replaces random blocks by block 0; this one follows the recorded plan.
+# Name of our model class's module: transformers' own class replaces random blocks by block 0.
 CODE = "modeling_bigbird_ja"
 _TASKS = (
     "PreTraining MaskedLM SequenceClassification TokenClassification MultipleChoice"
@@ -40,8 +40,8 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
     It is a `BigBirdConfig`, a `ModernBertConfig`, or the source's class if that computes the same.
 
     Args:
-        trained: of a run.
-        source: as `run_log.origin_folder` returns it.
+        trained: trained model of a run.
+        source: result of `run_log.origin_folder`.
     """
     special, model = trained.tokenizer.special, trained.config.model
     stated = source.get("config", {})
@@ -70,7 +70,7 @@ def model_config(trained: TrainedModel, source: Mapping[str, Any]) -> dict[str, 
 
 
 def _stock_config(stock: str, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the source's config.json, without what only its own files need."""
+    """Return the source's config.json, without the keys that only its own files need."""
     kept = {key: value for key, value in stated.items() if key not in _OF_FILES}
     segments = min(int(stated.get("type_vocab_size", SEGMENTS)), SEGMENTS)
     return {**kept, "architectures": [stock], "type_vocab_size": segments}

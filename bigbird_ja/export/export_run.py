@@ -133,7 +133,7 @@ def _training_data(model: TrainedModel, data_dir: str) -> Manifest:
 
 
 def _record(request: Request, model: TrainedModel, manifest: Manifest | None) -> dict[str, Any]:
-    """Return what the export depends on."""
+    """Return the inputs that determine the export."""
     return {
         "format_version": decode.FORMAT_VERSION,
         "bigbird_ja": __version__,

@@ -44,7 +44,7 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
     if model.config.model.architecture == "bigbird":
         for name in _CODE_FILES if "auto_map" in config else ():
             write_file(directory, name, _code(name))
-        # transformers' classes all have a pooler, and warn where it is missing, though only
+        # transformers' classes all have a pooler, and warn if it is missing, though only
         # next-sentence prediction trains it.
         state.setdefault("bert.pooler.weight", np.eye(width, dtype=np.float32))
         state.setdefault("bert.pooler.bias", np.zeros(width, np.float32))
@@ -61,7 +61,7 @@ def fill_huggingface(directory: str, model: TrainedModel, options: Options) -> d
 
 
 def _code(name: str) -> bytes:
-    """Return the text of a file that goes beside the weights: it imports nothing of bigbird-ja."""
+    """Return a code file to go next to the weights, without imports from bigbird-ja."""
     package = "model" if name == "pattern.py" else "export"
     text = (importlib.resources.files("bigbird_ja") / package / name).read_text("utf-8")
     text = text.replace("from bigbird_ja.model.pattern import", "from .pattern import")

@@ -1,4 +1,4 @@
-"""Writes the model card from the run's files; what they do not record is left open."""
+"""Model card of an export, from the run's files; facts that they do not record are left out."""
 
 import html
 import importlib.resources
@@ -26,9 +26,9 @@ from bigbird_ja.storage.paths import NAMED
 from bigbird_ja.text.markers import MARKERS, MASK
 from bigbird_ja.text.tokenizer import SentencePieceTokenizer
 
-_MOST_FILES = 3  # of a folder, by name
-_SHORT = 512  # tokens that encoders before BigBird take
-_KANA_SHARE = 0.05  # of a vocabulary; a model of Japanese text has several times as much
+_MOST_FILES = 3  # maximum number of files of a folder that are named
+_SHORT = 512  # maximum length of encoders before BigBird, in tokens
+_KANA_SHARE = 0.05  # share of a vocabulary with kana; Japanese models have several times as much
 
 _EXAMPLES = {
     "ja": ("日本の首都は[MASK]です。", "長い文章。"),
@@ -40,12 +40,12 @@ _STRUCTURE = f" Structure is written with the markers of Wiki40b: `{'`, `'.join(
 
 @dataclass(frozen=True)
 class Options:
-    """Holds what the flags state: for the card, and for the comparison."""
+    """Facts that flags state, for the card and the comparison."""
 
     name: str
     license: str | None = None  # None: the source's
-    data_dir: str | None = None  # the data set that the model was trained on, where it was given
-    manifest: Manifest | None = None  # of `data_dir`
+    data_dir: str | None = None  # data set that the model was trained on, if given
+    manifest: Manifest | None = None  # manifest of `data_dir`
     language: str | None = None  # codes, joined by commas; None: the source's, or by the vocabulary
 
 
@@ -53,9 +53,9 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
     """Return README.md of the folder.
 
     Args:
-        model: of a run.
-        options: what the flags state.
-        report: of `parity.compare`.
+        model: trained model of a run.
+        options: facts that flags state.
+        report: result of `parity.compare`.
     """
     config, meta = model.config, model.meta
     events = run_log.read_events(model.folder)
@@ -129,7 +129,7 @@ def text(model: TrainedModel, options: Options, report: Mapping[str, Any]) -> st
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the texts of a header's value, which may be one or a list."""
+    """Return the texts of a header's value, which may be one text or a list."""
     values = value if isinstance(value, list) else [value]
     return [printable(text) for text in values if isinstance(text, str)]
 
@@ -137,7 +137,7 @@ def _texts(value: Any) -> list[str]:
 def _limits(
     model: TrainedModel, license: str, source: Mapping[str, Any] | None, report: Mapping[str, Any]
 ) -> str:
-    """List the limits that not every model has."""
+    """Format the limitations that only some models have."""
     limits = []
     if model.meta.step < model.config.training.num_train_steps:
         limits.append("Training was not finished at this checkpoint.")
@@ -176,8 +176,8 @@ def _limits(
 def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | None]:
     """Describe the initial weights by the record of `--init_from`, and name the base model.
 
-    A run's own source stands behind it. Of paths only the last part is published, and a base model
-    is named only as the Hub does.
+    A run's own source follows it. Only the last part of a path is published, and a base model is
+    named only by its name on the Hub.
     """
     base_model, names, weights = None, [], []
     while record:
@@ -198,7 +198,7 @@ def _origin(record: Mapping[str, Any] | None) -> tuple[dict[str, str], str | Non
 
 
 def _stock_shape(model_type: str, stock: str) -> dict[str, str]:
-    """Describe a class of transformers'."""
+    """Describe a class of transformers."""
     names = {"bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-RoBERTa"}
     encoder = f"{names[model_type]} encoder (transformers' `{stock}`)"
     return {"tag": model_type, "encoder": encoder, "attends": "all tokens"}
@@ -223,7 +223,7 @@ def _shape(model: ModelConfig) -> dict[str, str]:
 
 
 def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) -> list[str]:
-    """Return the codes of the user or the source, else "ja" if kana fill the vocabulary.
+    """Return the user's or the source's codes, else "ja" for a vocabulary with many kana.
 
     No other language's vocabulary has as many.
     """
@@ -235,7 +235,7 @@ def languages(model: TrainedModel, options: Options, stated: Mapping[str, Any]) 
 
 
 def _data(manifest: Manifest | None, code: str) -> str:
-    """Describe the training data; many files of one kind are stated by their folder."""
+    """Describe the training data; many files of one folder are summarized."""
     kind = "Japanese text" if code == "ja" else "text"
     if manifest is None:
         return kind
@@ -252,16 +252,16 @@ def _data(manifest: Manifest | None, code: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape text of others: neither HTML nor cells of a table, on one line."""
+    """Escape foreign text, so that it is one line without HTML or table cells."""
     return re.sub(r"([\\`*|\[\]])", r"\\\1", html.escape(printable(text), quote=False))
 
 
 def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | None) -> list[str]:
-    """Return what was measured, line by line.
+    """Format the measured results, a line each.
 
     Args:
-        metrics: the last logged step up to the checkpoint, a line of metrics.jsonl.
-        evaluation: the newest one of the checkpoint, a line of eval.jsonl.
+        metrics: last logged step up to the checkpoint, a line of metrics.jsonl.
+        evaluation: newest evaluation of the checkpoint, a line of eval.jsonl.
     """
 
     def number(value: float | None, form: str) -> str:
@@ -285,7 +285,7 @@ def results(metrics: Mapping[str, Any] | None, evaluation: Mapping[str, Any] | N
 
 
 def _attention(model: TrainedModel, report: Mapping[str, Any]) -> str:
-    """Write the section about random blocks; empty for a model with only full attention."""
+    """Format the section about random blocks; empty for a model with full attention only."""
     settings = model.config.model
     if pattern.is_full_throughout(settings):
         return ""

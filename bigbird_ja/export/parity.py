@@ -1,7 +1,7 @@
-"""Compares the exported folder with the trained model, where PyTorch is installed.
+"""Comparison of the exported folder with the trained model, by transformers and PyTorch.
 
-Compared: token ids, on generated articles and hard cases; and log-probabilities and masked-LM loss
-of the folder's code beside the weights, on held-out records.
+Compared are token ids, on generated articles and hard cases, and log-probabilities and masked-LM
+loss, on held-out records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bigbird_ja.data.manifest import Manifest
 from bigbird_ja.evaluation.load import TrainedModel
 from bigbird_ja.storage import decode
 
-_SEQUENCES = 4  # that scores are compared on
+_SEQUENCES = 4  # number of records on which scores are compared
 # Two programs' float32 rounding errors grow with the numbers' size and, as a random walk does, with
 # the square root of the depth. The mean difference of log-probabilities, and the loss's, may be
 # this share of their mean size for one layer (real encoders: a fifteenth of it); single ones, in
@@ -43,11 +43,11 @@ def compare(
     manifest: Manifest | None = None,
     data_dir: str | None = None,
 ) -> dict[str, Any]:
-    """Return the parity report of a folder: figures, and what was not compared and why.
+    """Return the parity report of a folder: figures, or the reason why they are missing.
 
     Args:
-        directory: the Hugging Face folder, complete but for report and card.
-        model: what it was made from.
+        directory: Hugging Face folder, complete except for report and card.
+        model: trained model that the folder was made from.
         manifest: manifest of the data set whose held-out records are compared; without one only
             token ids are.
         data_dir: folder of that data set.
@@ -124,9 +124,9 @@ def _compare_scores(
 
 
 def disagreement(report: Mapping[str, Any]) -> str | None:
-    """Return what the folder computes otherwise than training did; None if it agrees.
+    """Return the difference between the folder's results and training's; None if they agree.
 
-    Token ids of the odd texts may differ: the report and the card count them.
+    Token ids of the hard cases may differ: the report and the card count them.
     """
     tokenizer, scores = report.get("tokenizer", {}), report.get("scores", {})
     if not tokenizer.get("identical_articles", True):
@@ -165,7 +165,7 @@ def our_scores(
 
 
 def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the same by the exported folder's code."""
+    """Return the exported model's log-probabilities at the masks: float32 [b, P, vocabulary]."""
     import torch
     import transformers
 
@@ -190,7 +190,7 @@ def their_scores(directory: str, model: TrainedModel, batch: dict[str, np.ndarra
 
 
 def _has_code(directory: str) -> bool:
-    """Return whether a folder's model runs by code of ours."""
+    """Tell whether a folder's model runs with our code."""
     config = decode.read_json(os.path.join(directory, "config.json"), dict[str, Any])
     return "auto_map" in config
 
@@ -205,7 +205,7 @@ def masked_records(manifest: Manifest, data_dir: str) -> dict[str, np.ndarray]:
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """Write the report for people."""
+    """Format the report for users."""
     versions = ", ".join(f"{name} {v}" for name, v in report["versions"].items())
     lines = [f"compared with {versions}:"]
     if tokenizer := report.get("tokenizer"):

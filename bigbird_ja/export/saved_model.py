@@ -31,10 +31,10 @@ def fill_saved_model(directory: str, trained: TrainedModel) -> None:
 
 
 class ServedModel(tf.Module):
-    """Runs one checkpoint with free shapes, in float32."""
+    """One checkpoint with free shapes, in float32."""
 
     def __init__(self, config: Config, data: Data, params: dict[str, np.ndarray]) -> None:
-        """Take the parameters as variables."""
+        """Create variables from the parameters."""
         super().__init__()
         self._config, self._data = config, data
         self._params = {
@@ -91,7 +91,7 @@ class ServedModel(tf.Module):
 
 
 def branch_lengths(config: Config) -> list[int]:
-    """Return the lengths that have a branch: doubling, up to the longest that the model takes."""
+    """Return the lengths that have a branch: doubling, up to the model's maximum length."""
     model = config.model
     most = model.max_position_embeddings
     assert most is not None

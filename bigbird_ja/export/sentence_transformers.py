@@ -7,16 +7,16 @@ MODULES = ("Transformer", "Pooling", "Normalize")  # those without weights of th
 
 
 def module_files(width: int, most: int, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return sentence-transformers' files: as the source's, else the mean of the tokens.
+    """Return sentence-transformers' files, name -> content: the source's, else mean pooling.
 
-    By the names that every version since 2 reads. A module with weights of its own is left out. A
-    length limit is kept unless the source had fewer positions than this model: its limit was then
-    theirs.
+    The names are those that every version since 2 reads. A module with weights of its own is left
+    out. A length limit is kept unless the source had fewer positions than this model, since its
+    limit was then its number of positions.
 
     Args:
-        width: of a vector.
-        most: tokens that the model takes.
-        source: as `run_log.origin_folder` returns it.
+        width: size of an embedding.
+        most: maximum length of the model, in tokens.
+        source: result of `run_log.origin_folder`.
     """
     stated = source.get("modules", ())
     stated = stated if "Transformer" in stated else MODULES[:2]

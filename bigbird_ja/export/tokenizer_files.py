@@ -1,20 +1,19 @@
-"""Export our SentencePiece model as a Hugging Face tokenizer that gives the same ids.
+"""Files of a Hugging Face tokenizer that gives the same ids as our SentencePiece model.
 
-The library `tokenizers` writes `tokenizer.json`. `AutoTokenizer` loads it as it is, because
+The library `tokenizers` writes `tokenizer.json`. `AutoTokenizer` loads it unchanged, because
 `tokenizer_class` names the class that adds nothing of its own. BigBird's class does: in
-transformers 5 it takes only the tokens and puts another normalizer before them (without NFKC), in
-transformers 4 its conversion strips spaces in front of the markers and does not compose half-width
-kana with their voicing marks. What makes the
-ids the same:
+transformers 5 it takes only the tokens and uses another normalizer (without NFKC); in transformers
+4 its conversion strips spaces in front of the markers and does not compose half-width kana with
+their voicing marks. The ids are the same because
 
-- the whole text is normalised first (the model's own rules, then NFC, which composes what the
-  rules leave apart because Hugging Face applies them per character), and only then cut at the
-  markers, as SentencePiece does;
-- a space in front of the text only, not in front of what follows `[MASK]`;
-- `text.model_proto.round_scores`, so that float32 and float64 sums agree.
+- the whole text is normalized first (the model's own rules, then NFC, which composes characters
+  that the rules leave apart because Hugging Face applies them per character), and only then split
+  at the markers, as SentencePiece does;
+- a space is added in front of the text only, not after `[MASK]`;
+- scores are rounded by `text.model_proto.round_scores`, so that float32 and float64 sums agree.
 
-Control pieces written in a text (`[CLS]`, `[SEP]`, `<s>`, ...) are special tokens there, as
-everywhere in Hugging Face; to SentencePiece they are ordinary characters.
+Control symbols written in a text (`[CLS]`, `[SEP]`, `<s>`, ...) are special tokens there, as
+everywhere in Hugging Face; for SentencePiece they are ordinary characters.
 """
 
 import json
@@ -25,16 +24,16 @@ from bigbird_ja.text.folder_tokenizer import CONFIG, FolderTokenizer
 from bigbird_ja.text.markers import MASK
 from bigbird_ja.text.tokenizer import CONTROL_PIECES, USER_PIECES, SentencePieceTokenizer, Tokenizer
 
-# transformers' name for the part that each control piece plays.
+# transformers' name for the role of each control symbol.
 _ROLES = {part: piece for piece, (part, _) in model_proto.PARTS.items()}
 
 
 def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
-    """Make a tokenizer's files: name -> content. Those of another project's folder are handed back.
+    """Return a tokenizer's files, name -> content; a Hugging Face tokenizer's are its own.
 
     Args:
-        tokenizer: of the data.
-        model_max_length: tokens that the model takes.
+        tokenizer: tokenizer of the data set.
+        model_max_length: maximum length of the model, in tokens.
     """
     if isinstance(tokenizer, FolderTokenizer):
         config = {**json.loads(tokenizer.files[CONFIG]), "model_max_length": model_max_length}
@@ -51,7 +50,7 @@ def files(tokenizer: Tokenizer, model_max_length: int) -> dict[str, bytes]:
 
 
 def tokenizer_json(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    """Make the content of `tokenizer.json`, the format of the `tokenizers` library."""
+    """Return the content of `tokenizer.json`, the format of the `tokenizers` library."""
     import tokenizers
     from tokenizers import Regex, decoders, normalizers, pre_tokenizers, processors
 
@@ -104,12 +103,12 @@ def _model(tokenizer: SentencePieceTokenizer, settings: model_proto.ModelSetting
 
 
 def _has_bytes(tokenizer: SentencePieceTokenizer) -> bool:
-    """Tell whether unknown characters are spelt in bytes, as in models of other projects."""
+    """Tell whether unknown characters become bytes, as in models of other projects."""
     return "<0x00>" in tokenizer.pieces
 
 
 def _merges(vocabulary: dict[str, int], scores: list[float]) -> list[tuple[str, str]]:
-    """List which neighbours join, in order; SentencePiece keeps only the results, by rank."""
+    """List the merges, in order; SentencePiece keeps only their results, by rank."""
     merges = []
     for piece, i in vocabulary.items():
         for cut in range(1, len(piece)):
@@ -135,11 +134,11 @@ def _config(tokenizer: SentencePieceTokenizer, model_max_length: int) -> dict[st
 
 
 def _as_token(piece: str) -> dict[str, Any]:
-    """Describe a special token: a mask in a text takes the space before it along."""
+    """Describe a special token; a mask also consumes the space before it."""
     plain = dict.fromkeys(("normalized", "rstrip", "single_word"), False)
     return {"content": piece, "lstrip": piece == MASK, **plain}
 
 
 def to_json(value: Any, indent: int | None = 2) -> bytes:
-    """Write a JSON file as Hugging Face's folders have them."""
+    """Encode a JSON file as Hugging Face's folders have it."""
     return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode()

@@ -21,9 +21,9 @@ _STATED = re.compile("what\\(\\):|Check failed|CHECK|Fatal|Error|error:|F0|F1")
 
 
 def init_child() -> None:
-    """Prepares a child: it ignores Ctrl-C, which the parent answers, and dies with the parent.
+    """Make this child process ignore Ctrl-C, which the parent handles, and die with the parent.
 
-    Linux alone ends it with the parent.
+    It dies with the parent on Linux only.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -35,14 +35,14 @@ def init_child() -> None:
 def error_from_exit(
     returncode: int, stderr_tail: Iterable[str], subject: str, advice: str
 ) -> CommandError:
-    """Returns the error for a child that ended without an answer.
+    """Return the error for a child that exited without a result.
 
     Args:
-        returncode: as of `subprocess.Popen`: negative for a signal.
-        stderr_tail: its last lines on standard error. C++ ends by SIGABRT for want of memory as
-            for a failed check; these lines tell which.
-        subject: of the message.
-        advice: what to do against a lack of memory.
+        returncode: exit code of `subprocess.Popen`, negative for a signal.
+        stderr_tail: last lines on standard error. C++ aborts for a lack of memory and for a failed
+            check alike; these lines tell which.
+        subject: subject of the message.
+        advice: advice against a lack of memory.
     """
     lines = [line.strip() for line in stderr_tail if line.strip()][-_LAST_LINES:]
     known = classify(RuntimeError("\n".join(lines)))
@@ -61,6 +61,6 @@ def error_from_exit(
 
 
 def _cause(lines: list[str]) -> str:
-    """Returns the line in which a library states what was wrong."""
+    """Return the line in which a library states the error."""
     stated = [line for line in lines if _STATED.search(line)]
     return (stated or lines or ["no message"])[-1][:300]

@@ -20,7 +20,7 @@ from bigbird_ja.process.errors import (
 from bigbird_ja.process.extras import INSTALL
 from bigbird_ja.process.redact import redact
 
-# The input pipeline's message begins so where a shard does not hold the manifest's records.
+# Start of the input pipeline's message if a shard does not hold the manifest's records.
 SHARD_CHANGED = "shard ended early or was changed:"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -44,8 +44,8 @@ _NO_MEMORY = (
     "|pthread_create|memory for thread-local data"
     "|terminate called without an active exception"  # C++ that could start no further thread
 )
-# Exceptions of libraries: names of classes, so that nothing imports TensorFlow to ask (empty: any);
-# pattern in the message; the error that it stands for; a word for it; advice. The first that fits.
+# Exceptions of libraries: names of classes, so that TensorFlow need not be imported (empty: any),
+# pattern in the message, `CommandError`, short description, advice. The first match counts.
 _RULES: list[tuple[str, str, type[CommandError], str, str]] = [
     ("", "No space left|Disk quota exceeded|File too large", StorageError, "disk full",
      "free some space and run again"),
@@ -57,7 +57,7 @@ _RULES: list[tuple[str, str, type[CommandError], str, str]] = [
      "check the path and your credentials"),
     ("AbortedError UnavailableError DataLossError DeadlineExceededError", "", StorageError,
      "storage failed", "run the same command again"),
-    # TensorFlow's words for a reply of the bucket that is complete but too short.
+    # TensorFlow's message for a reply of the bucket that is complete but too short.
     ("InternalError", "File contents are inconsistent", StorageError, "short reply",
      "run the same command again"),
     ("DefaultCredentialsError RefreshError", "", BadInput, "no valid credentials",
@@ -69,7 +69,7 @@ _RULES: list[tuple[str, str, type[CommandError], str, str]] = [
 
 
 def classify(error: BaseException) -> CommandError | None:
-    """Returns the `CommandError` that an exception stands for, or None for a bug."""
+    """Return the `CommandError` that an exception stands for, or None for a bug."""
     if isinstance(error, CommandError):
         return error
     if isinstance(error, KeyboardInterrupt):
@@ -100,10 +100,10 @@ def classify(error: BaseException) -> CommandError | None:
 
 @contextlib.contextmanager
 def mid_run() -> Iterator[None]:
-    """Turns refusals within the block into `StorageError`.
+    """Turn refusals of storage within the block into `StorageError`.
 
-    Work has begun: a file or bucket that was permitted at the start, and is refused or missing
-    now, is a failure of storage and not bad input.
+    A file or bucket that was accessible when the command started, and is refused or missing now, is
+    a failure of storage and not bad input.
 
     Raises:
         StorageError: in place of such an exception.
@@ -118,9 +118,9 @@ def mid_run() -> Iterator[None]:
 
 
 def summary_line(error: BaseException) -> str:
-    """Summarises an exception of TensorFlow in one line, with credentials masked.
+    """Summarize an exception of TensorFlow in one line, with credentials masked.
 
-    Nodes of the graph and the body of an HTTP answer are left out.
+    Nodes of the graph and the body of an HTTP response are left out.
     """
     words = []
     for line in str(error).splitlines():
@@ -161,5 +161,5 @@ def _classify_os_error(error: OSError) -> CommandError | None:
 
 
 def one_line(message: str) -> str:
-    """Puts a message on one line, with control characters escaped."""
+    """Put a message on one line, with control characters escaped."""
     return printable(" ".join(message.split()))

@@ -1,8 +1,8 @@
 """Child processes and temporary files that must not outlive this process.
 
-`with` blocks remove children and files as a rule. A process that is stopped while its main thread
-sits in a library that does not return never reaches the end of those blocks; so they are also
-registered here, and `clean_up` removes what is left, from any thread.
+`with` blocks usually remove children and files. A process that is stopped while its main thread is
+in a library that does not return never reaches the end of those blocks. So they are also registered
+here, and `clean_up` removes them from any thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _children: set[subprocess.Popen] = set()
 
 @contextlib.contextmanager
 def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
-    """Kills the child, if it still runs, when the block ends; `clean_up` kills it too."""
+    """Kill the child, if it still runs, when the block ends; `clean_up` kills it too."""
     _children.add(child)
     try:
         yield child
@@ -36,9 +36,9 @@ def kill_on_exit(child: subprocess.Popen) -> Iterator[subprocess.Popen]:
 
 @contextlib.contextmanager
 def remove_on_exit(path: str) -> Iterator[None]:
-    """Registers a file or directory with `clean_up` while the block runs.
+    """Register a file or directory with `clean_up` while the block runs.
 
-    The end of the block does not remove it.
+    The end of the block only ends the registration.
     """
     path = os.path.abspath(path)
     _paths.add(path)
@@ -49,7 +49,7 @@ def remove_on_exit(path: str) -> Iterator[None]:
 
 
 def clean_up() -> None:
-    """Kills the registered children and pool processes, removes the registered paths."""
+    """Kill the registered children and pool processes, remove the registered paths."""
     for child in list(_children):
         with contextlib.suppress(OSError):
             child.kill()

@@ -1,4 +1,4 @@
-"""Prints what people read while they wait: progress with rate and ETA, log lines, tables, units."""
+"""Output for users: progress with rate and ETA, log lines, tables, units."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def _tqdm() -> Any:
 
 
 class LiveLine:
-    """Shows one line that is overwritten at the bottom of a terminal, cut to its width.
+    """Line at the bottom of a terminal that is overwritten, cut to the terminal's width.
 
-    `log` puts its messages above it. Elsewhere (a file, a pipe) each text is a line of its own.
+    `log` prints its messages above it. In a file or a pipe each text is a line of its own.
 
     Args:
-        stream: standard error by default.
+        stream: text stream; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -40,7 +40,7 @@ class LiveLine:
         self._bar: Any = None
 
     def show(self, text: str) -> None:
-        """Writes the text in place of the one before."""
+        """Replace the line's text."""
         if not self.is_terminal:
             print(text, file=self._stream, flush=True)
             return
@@ -50,14 +50,14 @@ class LiveLine:
         self._bar.set_description_str(text)
 
     def close(self) -> None:
-        """Ends the line: later output stands below it."""
+        """End the line; later output is printed below it."""
         if self._bar is not None:
             self._bar.close()
             self._bar = None
 
 
 def is_line_shown() -> bool:
-    """Checks whether a line is on the terminal that a message must not be appended to."""
+    """Tell whether a progress line is on the terminal, which a message must not be appended to."""
     tqdm = sys.modules.get("tqdm.std")
     return bool(tqdm and tqdm.tqdm._instances)
 
@@ -66,9 +66,9 @@ class Progress:
     """Progress bar of tqdm, with rate and ETA; outside a terminal a line every few seconds.
 
     Args:
-        total: units to do; 0 if unknown.
-        unit: "documents", "shards", ...; "B" prints human sizes.
-        stream: standard error by default.
+        total: number of units; 0 if unknown.
+        unit: "documents", "shards", ...; "B" prints sizes in bytes.
+        stream: text stream; standard error by default.
     """
 
     def __init__(self, total: int, unit: str, stream: TextIO | None = None) -> None:
@@ -117,7 +117,7 @@ class _Lines:
 
 
 def log(message: str, stream: TextIO | None = None) -> None:
-    """Prints one line on standard error, above a progress line, with credentials masked."""
+    """Print a message on standard error, above a progress line, with credentials masked."""
     stream = stream or sys.stderr
     message = "\n".join(map(printable, redact(message).split("\n")))
     shown = _tqdm().external_write_mode(stream) if is_line_shown() else contextlib.nullcontext()
@@ -127,7 +127,7 @@ def log(message: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) -> Iterator[None]:
-    """Logs what the block does, and every so many seconds how long it has taken so far."""
+    """Log the task of the block, and every `seconds` how long it has taken so far."""
     start, done = time.monotonic(), threading.Event()
 
     def remind() -> None:
@@ -145,9 +145,9 @@ def waiting(task: str, log: Callable[[str], None] = log, seconds: float = 10.0) 
 
 
 def printable(text: str) -> str:
-    """Escapes control characters, invisible ones that reorder text, and lone surrogates.
+    """Escape control characters, invisible ones that reorder text, and lone surrogates.
 
-    Text of a file or a service becomes one line that cannot command the terminal.
+    So text of a file or a service cannot control the terminal.
     """
     if text.isprintable():
         return text
@@ -158,7 +158,7 @@ def printable(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Puts text on one line of at most `most` characters, cut between words."""
+    """Put text on one line of at most `most` characters, cut between words."""
     text = " ".join(text.split())
     if len(text) <= most:
         return text
@@ -167,7 +167,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
-    """Aligns columns: numbers to the right, text to the left; full-width characters count two."""
+    """Format a table: numbers to the right, text to the left; full-width characters count two."""
     texts = [list(header), *[[_cell(value) for value in row] for row in rows]]
     widths = [max(display_width(row[i]) for row in texts) for i in range(len(header))]
     right = [
@@ -182,7 +182,7 @@ def table(rows: Iterable[Sequence[Any]], header: Sequence[str]) -> str:
 
 
 def display_width(text: str) -> int:
-    """Counts the columns of `text` on a terminal, two for wide and full-width characters."""
+    """Count the columns of `text` on a terminal, two for wide and full-width characters."""
     import unicodedata
 
     return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
@@ -206,7 +206,7 @@ def _is_number(text: str) -> bool:
 
 
 def human_bytes(n: float) -> str:
-    """Formats bytes as `1.2 MB`, by powers of ten, as storage is sold."""
+    """Format bytes as `1.2 MB`, by powers of ten, as storage is sold."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(n) < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.2f} {unit}"
@@ -215,7 +215,7 @@ def human_bytes(n: float) -> str:
 
 
 def human_count(n: float) -> str:
-    """Formats a count as `12,345`, or from a million as `3.40 M` and `2.10 G`."""
+    """Format a count as `12,345`, or from a million as `3.40 M` and `2.10 G`."""
     if abs(n) >= 1e9:
         return f"{n / 1e9:.2f} G"
     if abs(n) >= 1e6:
@@ -224,7 +224,7 @@ def human_count(n: float) -> str:
 
 
 def human_time(seconds: float) -> str:
-    """Formats a duration as `45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h` or `1,200 d`."""
+    """Format a duration as `45 s`, `3 min 20 s`, `5 h 12 min`, `3 d 4 h` or `1,200 d`."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

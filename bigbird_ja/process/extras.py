@@ -22,7 +22,7 @@ INSTALL = {
 
 
 def require(*modules: str) -> None:
-    """Refuses to begin without packages that the command will need.
+    """Refuse to start without packages that the command needs.
 
     Args:
         modules: names in `INSTALL`.

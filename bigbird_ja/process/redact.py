@@ -1,11 +1,10 @@
-"""Handles this process and those it starts: signals, streams, errors, statuses. Lowest of all.
+"""Masking of credentials in text before it is logged or written.
 
-Here credentials are masked in text before it is logged or written anywhere. `streams` applies it to
-all that Python writes to standard error, `streams.json_line` to records. It is the last net, and
-short: what leaves this machine is composed from values that the program knows, and environment
-variables are never printed. Addresses lose passwords and queries; what follows a name such as
-`password` is masked, after `token` or `key` what looks like a credential; and so are words that do
-by themselves. The name stays, so that a message still tells what was wrong.
+`streams` applies it to everything that Python writes to standard error, `streams.json_line` to
+records. It is the last line of defense: text that leaves this machine is composed of values that
+the program knows, and environment variables are never printed. Addresses lose passwords and
+queries. The value after a name such as `password` is masked; after `token` or `key`, and anywhere
+else, values that look like a credential are. The name stays, so that a message remains useful.
 """
 
 import re

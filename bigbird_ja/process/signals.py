@@ -1,13 +1,13 @@
-"""Handles Ctrl-C, SIGTERM and SIGHUP, for the three kinds of command.
+"""Handling of Ctrl-C, SIGTERM and SIGHUP, for the three kinds of command.
 
-- Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread, and a second
-  signal leaves without waiting.
-- `pretrain` finishes its step, saves and ends (`StopRequest`); a second Ctrl-C leaves at once.
-- `launch` asks what becomes of the TPU (`Interrupts`, a `Listener`).
+- Most commands end at once (`CommandSignals`): KeyboardInterrupt in the main thread; a second
+  signal exits without waiting.
+- `pretrain` finishes its step, saves and ends (`StopRequest`); a second Ctrl-C exits at once.
+- `launch` asks whether to keep the TPU (`Interrupts`, a `Listener`).
 
-Python runs a handler between two bytecodes of the main thread, which may sit in native code for
+Python runs a handler between two bytecodes of the main thread, which may be in native code for
 minutes. So one thread reads the signal numbers that Python's C code writes to a pipe when they
-arrive (`signal.set_wakeup_fd`), and hands them to the innermost `Listener`.
+arrive (`signal.set_wakeup_fd`), and passes them to the innermost `Listener`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from bigbird_ja.process.errors import interrupted
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# Seconds from the first signal until the listening thread ends the process, where the main thread
-# did not: native code does not return, a library swallowed the exception, a thread is waited for.
+# Seconds from the first signal until the listening thread ends the process, if the main thread has
+# not: native code does not return, a library swallowed the exception, a thread is waited for.
 LEAVE_SECONDS = 5.0
-# After this, the same signal again is a person who does not want to wait. Closing a terminal may
-# send two at once.
+# After this many seconds, a second signal means that the user does not want to wait. Closing a
+# terminal may send two at once.
 _AGAIN_SECONDS = 0.3
-# A spot machine is taken about 30 s after SIGTERM.
+# A spot machine is stopped about 30 s after SIGTERM.
 SAVING_SECONDS = 25.0
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -42,10 +42,10 @@ Handler = Callable[[int, "FrameType | None"], Any]
 
 
 def set_handlers(handler: Handler) -> dict[int, Any]:
-    """Sets the handler of `SIGNALS` (main thread) and returns those before, by number.
+    """Set the handler of `SIGNALS` (main thread) and return the previous ones, by number.
 
-    SIGHUP stays ignored where the parent ignores it, which is what `nohup` does; SIGINT does not:
-    shells ignore it for every job in the background.
+    SIGHUP stays ignored if the parent ignores it, as `nohup` does; SIGINT does not, since shells
+    ignore it for every background job.
     """
     return {
         number: signal.signal(number, handler)
@@ -55,7 +55,7 @@ def set_handlers(handler: Handler) -> dict[int, Any]:
 
 
 def name_of(number: int) -> str:
-    """Names a signal as the person who sent it would."""
+    """Return the name of a signal as users know it."""
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
@@ -64,7 +64,7 @@ _listening_process = 0
 
 
 def _start_listening() -> None:
-    """Start the thread that tells the last listener, once in this process (main thread only)."""
+    """Start the thread that notifies the last listener, once per process (main thread only)."""
     global _listening_process
     if _listening_process == os.getpid():
         return
@@ -87,8 +87,8 @@ class Listener:
     """Context in which `receive(number)` is called in a thread for each signal (main thread only).
 
     Args:
-        receive: may not raise.
-        handler: runs in the main thread as well; does nothing by default.
+        receive: callback, which may not raise.
+        handler: signal handler in the main thread; does nothing by default.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Listener:
         return self
 
     def install(self) -> None:
-        """Set the handlers again, if a library has replaced them.
+        """Set the handlers again, after a library has replaced them.
 
-        TPUEstimator does, and JAX where several processes train.
+        TPUEstimator does, and JAX if several processes train.
         """
         for number in self._outer_handlers:
             signal.signal(number, self._handler)
@@ -117,27 +117,28 @@ class Listener:
 
 
 class CommandSignals:
-    """Ends a command at the first signal, whatever the libraries under it do.
+    """Signal handling that ends a command at the first signal, whatever libraries do.
 
-    KeyboardInterrupt is the clean way out, and it fails in two ways: a library catches it (in a
-    callback, in `except:`), or the main thread sits in native code. So a thread cleans up and ends
-    the process where the main thread has not done so in time.
+    KeyboardInterrupt is the clean way out, but a library may catch it (in a callback, in
+    `except:`), or the main thread may be in native code. So a thread cleans up and ends the process
+    if the main thread has not done so in time.
 
     Args:
-        leave: cleans up, prints the message and ends the process; called in another thread.
+        leave: callback that cleans up, prints the message and ends the process; called in another
+            thread.
     """
 
     def __init__(self, leave: Callable[[str], None]) -> None:
         self._leave = leave
-        self._first_time = 0.0  # of a signal, in monotonic seconds
+        self._first_time = 0.0  # time of the first signal, in monotonic seconds
         self._leaving = threading.Lock()
-        # The command has ended: nothing is raised in the main thread any more. It is still watched,
-        # since a full pipe or a thread may keep the process from ending.
+        # Whether the command has ended: nothing is raised in the main thread any more. Signals
+        # still end the process, since a full pipe or a thread may keep it from ending.
         self.is_settled = False
-        self.number = 0  # of the first signal
+        self.number = 0  # number of the first signal
 
     def install(self) -> CommandSignals:
-        """Sets the handlers (main thread); from here on they may raise KeyboardInterrupt."""
+        """Set the handlers (main thread); from here on they may raise KeyboardInterrupt."""
         sys.unraisablehook = _without_interruptions(sys.unraisablehook)
         Listener(self._receive, self._handle).__enter__()
         return self
@@ -145,7 +146,7 @@ class CommandSignals:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.is_settled:
             return
-        # Here too: the listening thread may get its turn only after the exception has arrived.
+        # Also here: the listening thread may run only after the exception has arrived.
         self.number = self.number or number
         raise KeyboardInterrupt(name_of(number))
 
@@ -165,7 +166,7 @@ class CommandSignals:
 
 
 def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wraps a hook: a destructor or callback that is interrupted prints no traceback."""
+    """Wrap a hook so that an interrupted destructor or callback prints no traceback."""
 
     def quiet(unraisable: Any) -> None:
         if not isinstance(unraisable.exc_value, KeyboardInterrupt):
@@ -175,47 +176,47 @@ def _without_interruptions(hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class StopRequest(Listener):
-    """Records requests to stop, which `pretrain` looks at between two steps.
+    """Request to stop, which `pretrain` checks between two steps.
 
     Listens to signals while the block runs (main thread only).
 
     Args:
-        log: gets one line at the first request.
-        leave: ends the process at once with a line; called for a second Ctrl-C, and where the
-            main thread did not answer within `patience` seconds (inside a compilation, say).
-        patience: seconds.
+        log: callback for the line at the first request.
+        leave: callback that ends the process at once with a line; called for a second Ctrl-C, and
+            if the main thread does not answer in time (during a compilation, for example).
+        timeout: maximum wait for the main thread's answer, in seconds.
     """
 
     def __init__(
         self,
         log: Callable[[str], None],
         leave: Callable[[str], None],
-        patience: float = SAVING_SECONDS,
+        timeout: float = SAVING_SECONDS,
     ) -> None:
         super().__init__(self._receive)
-        self._log, self._leave, self._patience = log, leave, patience
+        self._log, self._leave, self._timeout = log, leave, timeout
         self._lock = threading.Lock()
         self._timer: threading.Timer | None = None
         self._is_answered = False
-        self.name = ""  # of the first signal, or who else asked
+        self.name = ""  # name of the first signal or other cause
 
     def is_set(self) -> bool:
-        """Checks whether someone asked to stop."""
+        """Tell whether a stop was requested."""
         return bool(self.name)
 
     def ask(self, name: str, is_urgent: bool = True) -> None:
-        """Asks to stop, from any thread.
+        """Ask to stop, from any thread.
 
         Args:
-            name: who or what asks, for messages.
-            is_urgent: whether the machine is about to go, so that a main thread that does not
-                answer is not waited for.
+            name: name of the cause, for messages.
+            is_urgent: whether the machine will stop soon, so that the main thread gets `timeout`
+                seconds to answer.
         """
         with self._lock:
             is_first = not self.name
             self.name = self.name or name
             if is_urgent and self._timer is None and not self._is_answered:
-                self._timer = threading.Timer(self._patience, self._time_out)
+                self._timer = threading.Timer(self._timeout, self._time_out)
                 self._timer.daemon = True
                 self._timer.start()
         if is_first:
@@ -223,7 +224,7 @@ class StopRequest(Listener):
             self._log(f"{name}: finishing the step and saving{again}")
 
     def answered(self) -> None:
-        """Reports that the main thread has seen the request: it may take its time to save."""
+        """Note that the main thread has seen the request; saving is not limited in time."""
         self._is_answered = True
         if self._timer is not None:
             self._timer.cancel()
@@ -241,7 +242,7 @@ class StopRequest(Listener):
     def _time_out(self) -> None:
         if not self._is_answered:
             self._leave(
-                f"{self.name}: no step ended within {self._patience:.0f} s: left without saving;"
+                f"{self.name}: no step ended within {self._timeout:.0f} s: left without saving;"
                 " a checkpoint saved before is good"
             )
 
@@ -250,10 +251,10 @@ _abort_handlers: list[Any] = []  # C calls the last: none is ever freed
 
 
 def on_abort(act: Callable[[], None]) -> None:
-    """Calls `act`, which ends the process, where native code aborts in another thread.
+    """Call `act`, which ends the process, if native code aborts in another thread.
 
-    The aborting thread waits for ever. Python's own handlers would come too late, since abort()
-    does not return.
+    The aborting thread waits forever. Python's own handlers would run too late, since abort() does
+    not return.
     """
 
     def handle(number: int) -> None:

@@ -1,7 +1,7 @@
-"""Prepares standard output and error, and writes the line of `--json`.
+"""Standard output and error, and the line of `--json`.
 
-Both take any text, name themselves in their errors, and are flushed while an error can still be
-reported. With `--json`, standard output is for the one line of results alone.
+Both streams accept any text, name themselves in their errors, and are flushed while an error can
+still be reported. With `--json`, standard output holds only the line of results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Stream(io.TextIOWrapper):
     """Output stream that names itself in its errors; standard error masks credentials, too.
 
     Log records, warnings and tracebacks of threads all pass through standard error. A line is
-    masked as a whole: `print` writes it in pieces.
+    masked as a whole, since `print` writes it in parts.
     """
 
     on_gone: Callable[[], None] | None = None  # see `guard_stderr`
@@ -71,7 +71,7 @@ class _Stream(io.TextIOWrapper):
 
 
 def prepare() -> None:
-    """Replaces this process's output streams; called once, by the console script."""
+    """Replace this process's output streams; called once, by the console script."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         old = getattr(sys, name)
         old.flush()
@@ -84,9 +84,9 @@ def prepare() -> None:
 
 
 def finish() -> OSError | None:
-    """Flushes both streams; returns the first error.
+    """Flush both streams; return the first error.
 
-    Text that cannot be written is dropped, so that the interpreter does not complain at its end.
+    Text that cannot be written is dropped, so that the interpreter does not complain at exit.
     """
     first = None
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
@@ -101,7 +101,7 @@ def finish() -> OSError | None:
 
 
 class ResultLine:
-    """Writes the line of `--json`, while everything else goes to standard error."""
+    """Line of `--json` on standard output, while everything else goes to standard error."""
 
     _current: ResultLine | None = None
 
@@ -110,7 +110,7 @@ class ResultLine:
         self._is_written = False
 
     def write(self, results: dict[str, Any]) -> None:
-        """Writes the line; later calls do nothing."""
+        """Write the line; later calls do nothing."""
         if self._is_written:
             return
         line = json_line(results)
@@ -122,7 +122,7 @@ class ResultLine:
 
 @contextlib.contextmanager
 def results_apart() -> Iterator[ResultLine]:
-    """Points standard output at standard error, C libraries' included, while the block runs.
+    """Point standard output at standard error, C libraries' included, while the block runs.
 
     Yields:
         The line of results.
@@ -146,7 +146,7 @@ def results_apart() -> Iterator[ResultLine]:
 
 
 def write_results(results: dict[str, Any]) -> None:
-    """Writes the line of `--json` from anywhere, where an exception cannot end the command.
+    """Write the line of `--json` from any thread, if an exception cannot end the command.
 
     Does nothing without `--json`.
     """
@@ -156,7 +156,7 @@ def write_results(results: dict[str, Any]) -> None:
 
 
 def leave(error: CommandError, leave_with: Callable[[int], Any] = os._exit) -> None:
-    """Ends the process at once, from any thread: one line, the `--json` results, the status."""
+    """End the process at once, from any thread: one line, the `--json` results, the status."""
     with contextlib.suppress(OSError, ValueError):
         print(f"bigbird-ja: {error}", file=sys.stderr, flush=True)
     write_results({**error.results, "reason": error.reason, "error": str(error)})
@@ -165,9 +165,9 @@ def leave(error: CommandError, leave_with: Callable[[int], Any] = os._exit) -> N
 
 @contextlib.contextmanager
 def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
-    """Lets work go on where standard error fails.
+    """Keep working if standard error fails.
 
-    On a full disk, text that does not fit is dropped; `on_gone` is called where nobody can read it.
+    On a full disk, text that does not fit is dropped; `on_gone` is called if the reader has gone.
     """
     stream: Any = sys.stderr
     stream.on_gone = on_gone
@@ -178,7 +178,7 @@ def guard_stderr(on_gone: Callable[[], None]) -> Iterator[None]:
 
 
 def json_line(record: dict[str, Any]) -> bytes:
-    """Encodes a record as one line of JSON in UTF-8, with its newline; credentials are masked.
+    """Encode a record as one line of JSON in UTF-8, with its newline; credentials are masked.
 
     NaN and infinities become null, NumPy's numbers and arrays plain ones, and bytes of a file name
     that are not UTF-8 an escape.

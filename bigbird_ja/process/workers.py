@@ -1,4 +1,4 @@
-"""Worker processes that share out tasks, by `concurrent.futures`."""
+"""Worker processes that run tasks, by `concurrent.futures`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def run_tasks(
     """Yield `function(task)` in the order of the tasks; `close` the generator at the end.
 
     Args:
-        function: picklable, as are its arguments and results.
-        tasks: taken from their iterator as needed.
-        num_workers: processes; 1 is this one.
-        initializer: called once in each process before its first task.
-        arguments: of `initializer`.
+        function: function of a task; picklable, as are its arguments and results.
+        tasks: arguments of `function`, taken from their iterator as needed.
+        num_workers: number of processes; 1 is this process.
+        initializer: function called once in each process before its first task.
+        arguments: arguments of `initializer`.
 
     Raises:
-        CommandError: a worker ended; on Linux a kill is what running out of memory looks like.
+        CommandError: a worker died; on Linux a kill usually means a lack of memory.
     """
     if num_workers == 1:
         initializer(*arguments)
@@ -53,7 +53,7 @@ def run_tasks(
     # Not "fork": a fork of a process with threads (storage, progress) may hang.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_workers, context, _start_worker, (initializer, arguments))
-    # A worker inherits the signal mask of the thread that starts it: this process answers Ctrl-C
+    # A worker inherits the signal mask of the thread that starts it: this process handles Ctrl-C
     # and SIGHUP for its workers. Python's handlers run in the main thread, so that they interrupt
     # no start halfway.
     mask = (signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))

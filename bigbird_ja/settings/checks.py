@@ -10,16 +10,16 @@ from bigbird_ja.settings.data_facts import Data
 from bigbird_ja.settings.provenance import Override
 from bigbird_ja.settings.schema import Config
 
-_USUAL_RATE = 5e-4  # of encoders 768 wide: BERT has 1e-4, ModernBERT 8e-4
+_USUAL_RATE = 5e-4  # for a hidden size of 768: BERT has 1e-4, ModernBERT 8e-4
 _FAR_OFF = 30
-_OTHER_LENGTH = 4  # times a preset's sequence length, from which its learning rate is questioned
+_OTHER_LENGTH = 4  # ratio to a preset's tokens per step from which its rate is questioned
 
 
 def validate_config(config: Config) -> None:
-    """Check what must hold between settings, whatever the data.
+    """Check the conditions between settings that hold for all data.
 
     Raises:
-        BadInput: naming the key and what is allowed.
+        BadInput: a condition is violated; the message names the setting.
     """
     model, training = config.model, config.training
     if model.hidden_size % model.num_attention_heads:
@@ -42,10 +42,10 @@ def validate_config(config: Config) -> None:
 
 
 def validate_on_data(config: Config, data: Data) -> None:
-    """Check what must hold between a run's settings and its data.
+    """Check the conditions between a run's settings and its data.
 
     Raises:
-        BadInput: naming the settings and what to do.
+        BadInput: a condition is violated; the message names the settings and the advice.
     """
     model, training = config.model, config.training
     last = training.final_masked_lm_prob
@@ -80,10 +80,10 @@ def config_warnings(
     """Warn of settings that are legal but suspicious, one line each.
 
     Args:
-        config: the resolved config.
-        from_scratch: whether training begins from random weights: else a low rate is usual.
-        overrides: what was set, in order.
-        data: of the run, if it is known.
+        config: resolved config.
+        from_scratch: whether training starts from random weights; otherwise a low rate is usual.
+        overrides: values that were set, in order.
+        data: facts of the run's data set, if known.
     """
     training = config.training
     lines = _unusual_length(config, overrides, data) if data else []
@@ -106,7 +106,7 @@ def config_warnings(
 
 
 def _unusual_length(config: Config, overrides: Iterable[Override], data: Data) -> list[str]:
-    """Warn of a preset's learning rate with sequences of quite another length than its own."""
+    """Warn of a preset's learning rate if the tokens per step differ a lot from the preset's."""
     every = list(overrides)
     last = {override.key: override for override in every}
     preset = {override.key: override.value for override in every if override.is_of_preset}

@@ -28,7 +28,7 @@ PAD_ID = "make_data.pad_id"  # a fact of the data set: no setting has this key
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """Hold what a data set decides and models, steps and evaluation depend on."""
+    """Facts of a data set."""
 
     seq_length: SeqLength
     max_predictions_per_seq: Predictions
@@ -53,18 +53,18 @@ def requested_data(config: Config, pad_id: int = 0) -> Data:
     """Describe the data set that `make-data` would make by a config, before there is one."""
     values = {name: getattr(config.make_data, name) for name in _SHARED}
     values["max_predictions_per_seq"] = predictions_of(config.make_data)
-    pieces = config.tokenize.vocab_size
-    return Data(**values, vocab_size=pieces, special_ids={"pad": pad_id})
+    vocab_size = config.tokenize.vocab_size
+    return Data(**values, vocab_size=vocab_size, special_ids={"pad": pad_id})
 
 
 def predictions_of(making: MakeDataConfig) -> int:
-    """Return the most predictions in a sequence: as stated, else enough for a full one's share."""
+    """Return the maximum number of predictions in a sequence, by default that of a full one."""
     stated = making.max_predictions_per_seq
     return places_for(making.seq_length, making.masked_lm_prob) if stated is None else stated
 
 
 def places_for(seq_length: int, rate: float) -> int:
-    """Return how many predictions a full sequence needs at a mask rate."""
+    """Return the number of predictions in a full sequence at a mask rate."""
     return max(1, math.ceil(round(seq_length * rate, 6)))
 
 

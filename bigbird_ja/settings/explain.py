@@ -49,7 +49,7 @@ def explain(config_path: str | None, sets: Iterable[str]) -> dict[str, Any]:
 
 
 def _as_yaml(settings: dict[str, dict[str, Any]]) -> str:
-    """The settings as a file for --config, meaning and source of each in a comment above it."""
+    """Format the settings as YAML, with the meaning and source of each in a comment above it."""
     import yaml
 
     lines, section = [], ""

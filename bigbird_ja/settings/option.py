@@ -1,8 +1,8 @@
-"""Types, ranges and meanings of settings and flags, and the one reading of their values.
+"""Types, ranges and meanings of settings and flags, and the validation of their values.
 
-A setting is declared by its field in `settings.schema`, a flag that sets none in its command's
-`define_flags` (`cli.command_flags`). Validation, `--help`, `bigbird-ja
-config`, docs/settings.md and the echo follow from the declaration.
+A setting is declared by its field in `settings.schema`, any other flag in its command's
+`define_flags` (`cli.command_flags`). Validation, `--help`, `bigbird-ja config`, docs/settings.md
+and the echo follow from the declaration.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from bigbird_ja.settings.suggestions import nearest
 
 INT64_MAX = 2**63 - 1
 LONGEST_RUN = 10**12  # steps: more than anything trains for, and exact in float64
-_ENDLESS = 10**6  # an upper bound from here on is there against nonsense, and not shown
+_ENDLESS = 10**6  # a larger upper bound only excludes nonsense, and is not shown
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Option:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    none: str = ""  # meaning of None, if None is a value
-    filled: bool = False  # a text that cannot be empty
+    none: str = ""  # meaning of None, if None is allowed
+    filled: bool = False  # whether a text must not be empty
 
     @property
     def allowed(self) -> str:
@@ -65,7 +65,7 @@ class Option:
             source: file or `--set`, for the message.
 
         Raises:
-            BadInput: another type, not finite, out of range, or none of the choices.
+            BadInput: another type, not finite, out of range, or not one of the choices.
         """
         if value is None and self.none:
             return None
@@ -92,10 +92,10 @@ class Setting(Option):
     """Setting of a run, `section.name`."""
 
     by: tuple[str, ...] = ()  # commands in which it has an effect
-    # Values that a MODEL_DIR accepts when it is resumed: "free": any; "logged": one set on the
-    # command line, recorded as an event; "fixed": the same.
+    # Changes that a resumed run accepts. "free": any; "logged": one on the command line, recorded
+    # as an event; "fixed": none.
     change: str = "fixed"
-    # "section.key=value|value", joined by " & ": it has no effect with other values of these.
+    # Conditions, "section.key=value|value", joined by " & ", without which it has no effect.
     only_with: str = ""
     needs_flag: str = ""  # flag, or flag=value, without which it has no effect in a command
     modernbert: Any = None  # default with model.architecture=modernbert, if another
@@ -112,7 +112,7 @@ class Setting(Option):
 
     @property
     def conditions(self) -> list[tuple[str, list[str]]]:
-        """Return `only_with` as keys with the values that they must have."""
+        """Return `only_with` as keys with their allowed values."""
         parts = [part.partition("=") for part in self.only_with.split(" & ") if part]
         return [(key, values.split("|")) for key, _, values in parts]
 
@@ -131,7 +131,7 @@ def setting(
         meaning: noun phrase for `--help`.
         span: lowest and highest value; left out if the field's type is `Annotated` by them.
         unit: unit of the value, with `span`.
-        declared: other fields of `Setting`; what all settings of a section have in common is
+        declared: other fields of `Setting`; those that a section's settings have in common are
             metadata of the section's field.
     """
     if span is not None:

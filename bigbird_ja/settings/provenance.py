@@ -16,8 +16,8 @@ from bigbird_ja.settings.schema import OPTIONS, Config
 from bigbird_ja.settings.suggestions import nearest
 from bigbird_ja.settings.values import flatten
 
-_LONGEST = 1024  # characters of a text
-# What else a file of 0.1.0, or one that states every setting, may hold, and at which value.
+_LONGEST = 1024  # maximum length of a text, in characters
+# Keys that a file of 0.1.0, or one that states every setting, may also hold, with these values.
 _UNUSED: dict[str, Any] = {
     "training.first_seq_length": None,
     "training.first_seq_length_steps": None,
@@ -29,26 +29,26 @@ _UNUSED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Override:
-    """One setting that was not left at its default: `key`, `value`, and where it came from."""
+    """Value of one setting that was set, with its source."""
 
     key: str
     value: Any
-    source: str  # "preset NAME", the file's path, "--set" or "--flag_name"
-    is_complete: bool = False  # of a file that states every setting, as `bigbird-ja config` does
+    source: str  # "preset NAME", path of a file, "--set" or "--flag_name"
+    is_complete: bool = False  # whether it is of a file that states every setting
 
     @property
     def is_explicit(self) -> bool:
-        """Tell whether it stands on the command line itself."""
+        """Tell whether it was set on the command line itself."""
         return self.source.startswith("--")
 
     @property
     def is_of_preset(self) -> bool:
-        """Tell whether a preset states it, and not the user."""
+        """Tell whether a preset set it, not the user."""
         return self.source.startswith("preset ")
 
 
 def read_override(key: str, value: Any, source: str, is_complete: bool = False) -> Override | None:
-    """Read a value as its setting declares it; None for what has no effect.
+    """Validate a value by the declaration of its setting; return None for a key without effect.
 
     Raises:
         BadInput: an unknown setting, or a value of the wrong type.
@@ -73,14 +73,14 @@ def echo_settings(
     run: str | None = None,
     data: Data | None = None,
 ) -> str:
-    """Word the settings that take effect and differ from the preset or the default, a line each.
+    """Format the settings that take effect and differ from the preset or the default, a line each.
 
     Args:
-        config: the resolved config.
-        overrides: what was set, in order.
-        uses: the settings that the command uses; others take no effect.
-        run: the `config.yaml` of a resumed run, whose settings then stand in for a preset's.
-        data: of the run, where there is a data set.
+        config: resolved config.
+        overrides: values that were set, in order.
+        uses: keys of the settings that the command uses.
+        run: `config.yaml` of a resumed run, whose settings then replace a preset's.
+        data: facts of the run's data set, if there is one.
     """
     final = flatten(config, data)
     last: dict[str, Override] = {}
@@ -104,7 +104,7 @@ def echo_settings(
 
 
 def decided_by_data(overrides: Iterable[Override], data: Data) -> list[str]:
-    """Word what a preset or a file says and the data set decides otherwise, a line each."""
+    """Format the values of a preset or file that the data set overrides, a line each."""
     facts, said = data_entries(data), {o.key: o for o in overrides if not o.is_explicit}
     return [
         f"{key} = {format_value(facts[key])}  ({o.source} {format_value(o.value)}; from the data)"

@@ -1,9 +1,8 @@
-"""The config of a command: defaults, a file, `--set`, flags; then the data set.
+"""Config of a command: defaults, a file, `--set`, flags; then the data set.
 
-The last wins. Each value is read once, here, or by the parser of its flag. How a run's data were
-made is known from its data set (`Data`), and a value given explicitly that disagrees with it is an
-error (`fit_to_data`). Without a data set, the config's `make_data` describes one to be made
-(`requested_data`).
+The last one wins. Each value is validated once, here or by the parser of its flag. The data set
+determines its own facts (`Data`): an explicit value that disagrees is an error (`fit_to_data`).
+Without a data set, the config's `make_data` describes one to be made (`requested_data`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +34,8 @@ def resolve_config(
             defaults.
         sets: strings `section.key=value`; the value is read as YAML.
         flags: settings given by flags of their own, already read.
-        uses: settings that the command uses: `sets` of others are refused. A file may hold all
-            sections.
+        uses: keys of the settings that the command uses: `sets` of others are refused. A file may
+            hold all sections.
         adopted: settings of the model that `--init_from` names.
 
     Returns:
@@ -60,7 +59,7 @@ def resolve_config(
 
 
 def _without_final_rate(overrides: list[Override]) -> list[Override]:
-    """Drop a preset's final mask rate where the user sets the first one: they are a pair."""
+    """Drop a preset's final mask rate if the user sets the first one: they are a pair."""
     first, final = "training.masked_lm_prob", "training.final_masked_lm_prob"
     if not any(o.key == first and not o.is_of_preset for o in overrides):
         return overrides
@@ -68,7 +67,7 @@ def _without_final_rate(overrides: list[Override]) -> list[Override]:
 
 
 def _of_architecture(overrides: list[Override]) -> list[Override]:
-    """Give a ModernBERT its own defaults, and drop what a preset states for a BigBird."""
+    """Add the defaults of a ModernBERT, and drop a preset's settings for a BigBird."""
     key = "model.architecture"
     architecture = next((o for o in reversed(overrides) if o.key == key), None)
     if architecture is None or architecture.value == OPTIONS[key].default:
@@ -83,7 +82,7 @@ def _of_architecture(overrides: list[Override]) -> list[Override]:
 
 
 def _is_of_bigbird(key: str) -> bool:
-    """Tell whether a setting is for BigBird alone, or has another default for it."""
+    """Tell whether a setting is for BigBird only, or has another default for it."""
     option = OPTIONS[key]
     conditions = option.conditions
     return option.modernbert is not None or ("model.architecture", ["bigbird"]) in conditions
@@ -98,13 +97,13 @@ def _depends_on_data(key: str) -> bool:
 def fit_to_data(
     config: Config, data: Data, overrides: Iterable[Override] = (), data_dir: str = ""
 ) -> Config:
-    """Check a config against its data set, and settle the defaults that follow the data.
+    """Check a config against its data set, and set the defaults that follow the data.
 
     Args:
-        config: as `resolve_config` returns it.
-        data: of the run; `requested_data` where there is no data set.
-        overrides: what the user set; one that disagrees is an error.
-        data_dir: of the data set, for the message; empty without one.
+        config: result of `resolve_config`.
+        data: facts of the run's data set; `requested_data` without one.
+        overrides: values that were set; an explicit one that disagrees is an error.
+        data_dir: folder of the data set, for the message; empty without one.
 
     Raises:
         BadInput: an explicit value disagrees with the data set, or has no effect on it.
@@ -114,11 +113,11 @@ def fit_to_data(
         stated = last[key].value if key in last and last[key].is_explicit else None
         if data_dir and stated is not None and stated != value:
             raise _disagrees(key, stated, last[key].source, data_dir, value)
-    pieces, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
-    vocab_size = config.model.vocab_size or pieces
-    is_other = vocab_size != pieces and rows.is_explicit
-    if data_dir and (is_other or vocab_size < pieces):  # an encoder may have rows to spare
-        raise _disagrees("model.vocab_size", vocab_size, rows.source, data_dir, pieces)
+    tokens, rows = data.vocab_size, last.get("model.vocab_size", Override("", None, ""))
+    vocab_size = config.model.vocab_size or tokens
+    is_other = vocab_size != tokens and rows.is_explicit
+    if data_dir and (is_other or vocab_size < tokens):  # an encoder may have more rows
+        raise _disagrees("model.vocab_size", vocab_size, rows.source, data_dir, tokens)
     follows = {
         "model.vocab_size": vocab_size,
         "model.max_position_embeddings": config.model.max_position_embeddings or data.seq_length,
@@ -147,7 +146,7 @@ def _without_preset_rates(data: Data, last: Mapping[str, Override]) -> dict[str,
 
 
 def _check_effective(values: Mapping[str, Any], overrides: Iterable[Override]) -> None:
-    """Refuse what the command line says and what has no effect with the other settings."""
+    """Refuse explicit values that have no effect with the other settings."""
     for override in overrides:
         if not override.is_explicit:
             continue

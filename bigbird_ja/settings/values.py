@@ -41,7 +41,7 @@ def varied(config: Config, values: Mapping[str, Any]) -> Config:
 def mask_rates(config: Config) -> tuple[float, float, int] | None:
     """Return the mask rate at step 0 and at the last step, and the number of steps.
 
-    None where training takes the data set's rate.
+    None if training uses the data set's rate.
     """
     training = config.training
     first, last = training.masked_lm_prob, training.final_masked_lm_prob
@@ -51,7 +51,7 @@ def mask_rates(config: Config) -> tuple[float, float, int] | None:
 
 
 def train_predictions(config: Config, data: Data) -> int:
-    """Count the places for predictions in a sequence, enough for the highest mask rate."""
+    """Return the maximum number of predictions in a sequence, at the highest mask rate."""
     rates = mask_rates(config)
     if rates is None:
         return data.max_predictions_per_seq
@@ -61,8 +61,8 @@ def train_predictions(config: Config, data: Data) -> int:
 def config_fingerprint(config: Config, data: Data) -> str:
     """Compute the SHA-256 (hex) of all that must stay the same between restarts of one run.
 
-    A value at its default does not count, so that a new option leaves the fingerprints of earlier
-    runs as they were.
+    A value at its default does not count, so that a new setting does not change the fingerprints of
+    earlier runs.
     """
     counted = {
         key: value
@@ -73,12 +73,12 @@ def config_fingerprint(config: Config, data: Data) -> str:
 
 
 def changes(before: tuple[Config, Data], now: tuple[Config, Data]) -> dict[str, list[Any]]:
-    """Return setting -> [old, new] of every difference that a resumed run does not just accept."""
+    """Return setting -> [old, new] for each difference that is not `free`."""
     old, new = flatten(*before), flatten(*now)
     differing = [key for key in old if old[key] != new[key] and change_of(key) != "free"]
     return {key: [old[key], new[key]] for key in differing}
 
 
 def change_of(key: str) -> str:
-    """Return what a resumed run accepts of a setting or fact: see `Option.change`."""
+    """Return the changes of a setting or fact that a resumed run accepts: see `Setting.change`."""
     return "fixed" if key == PAD_ID else OPTIONS[key].change

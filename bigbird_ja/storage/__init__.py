@@ -1,15 +1,16 @@
 """Files on disk or on gs://, read and written by one set of functions, without TensorFlow.
 
-Every path is a string; `gs://bucket/name` is on Google Cloud Storage. What all of them promise:
+Every path is a string; `gs://bucket/name` is on Google Cloud Storage. All of them guarantee:
 
-- a missing file is FileNotFoundError, a refusal (401, 403) PermissionError, each with `.filename`;
-- transient faults of the bucket are retried with bounded back-off and logged once; a lasting one
-  is `errors.StorageError` with the object's name and the cause;
-- a read gives one version of the file, verified against its checksum;
+- a missing file raises FileNotFoundError, a refusal (401, 403) PermissionError, with `.filename`;
+- transient faults of the bucket are retried with backoff and logged; a fault that lasts raises
+  `errors.StorageError` with the object's name and the cause;
+- a read returns one version of the file, verified against its checksum;
 - a file appears whole or not at all;
-- FIFOs, sockets and devices are `errors.BadInput`, and never opened.
+- FIFOs, sockets and devices raise `errors.BadInput`, and are never opened.
 
-docs/design/storage.md says how, and why TensorFlow's own gs:// client is not used for this.
+docs/design/storage.md explains the implementation, and why TensorFlow's own gs:// client is not
+used for this.
 """
 
 from bigbird_ja.storage.disk import clean_temporary as clean_temporary

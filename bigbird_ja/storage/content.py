@@ -1,7 +1,7 @@
 """Folders that are named by the SHA-256 of their content.
 
 `SHA256SUMS`, which `sha256sum --check` reads, lists the files and is written last; its own SHA-256
-is the folder's name. So a folder without it is incomplete, and a changed file is noticed.
+is the folder's name. So a folder without it is incomplete, and a changed file is detected.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ _CHUNK = 8 << 20
 
 
 def address(files: Mapping[str, str], parent: str) -> tuple[str, str]:
-    """Return the folder below `parent` for these files, and its listing; nothing is written.
+    """Return the folder below `parent` for these files, and its listing; write nothing.
 
     Args:
         files: name in the folder -> local path.
-        parent: on disk or gs://.
+        parent: parent folder, on disk or gs://.
     """
     lines = [f"{_sha256(path)}  {name}\n" for name, path in sorted(files.items())]
     listing = "".join(lines)
@@ -40,7 +40,7 @@ def put(files: Mapping[str, str], folder: str, listing: str) -> None:
 
 
 def verify(folder: str) -> None:
-    """Check every file of a folder that is named by its content; any other folder passes.
+    """Verify every file of a folder that is named by its content; accept any other folder.
 
     Raises:
         BadInput: the upload was interrupted, or a file has changed since.

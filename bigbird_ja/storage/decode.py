@@ -1,10 +1,10 @@
-"""Decodes files: bytes become an object of a declared type, or one line that refuses them.
+"""Decoding of files: bytes become an object of a declared type, or raise `BadInput`.
 
-A reader declares what its file holds as a dataclass or `msgspec.Struct`, with ranges as
-`Annotated[int, Meta(ge=0)]`, and gets that or `BadInput`: one line that names the file, the key and
-the value expected there. Refused are other types, missing keys, numbers outside their range, NaN
-and infinity, files that are cut short, too large or nested too deeply. Keys that the type does not
-declare are ignored, so that a newer program's files can be read.
+A reader declares the content of its file as a dataclass or `msgspec.Struct`, with ranges as
+`Annotated[int, Meta(ge=0)]`. The message of `BadInput` is one line that names the file, the key and
+the expected value. Refused are other types, missing keys, numbers outside their range, NaN and
+infinity, and files that are truncated, too large or nested too deeply. Keys that the type does not
+declare are ignored, so that files of a newer program can be read.
 """
 
 import contextlib
@@ -30,19 +30,19 @@ Amount = Annotated[float, Meta(ge=0)]
 Sha256 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-# Every file that we write for later carries it as `format_version`.
+# `format_version` in every file that we write for later.
 FORMAT_VERSION = "0.1.0"
 
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 def check_format(version: str, where: str, advice: str) -> None:
-    """Refuses a file of a format that this version does not read.
+    """Refuse a file of a format that this version does not read.
 
     Args:
-        version: its `format_version`; empty where it states none.
-        where: the file, for the message.
-        advice: what the user can do.
+        version: `format_version` of the file; empty if it has none.
+        where: name of the file, for the message.
+        advice: advice to the user, for the message.
 
     Raises:
         BadInput: it was written before 0.1.0, or by a later version.
@@ -55,16 +55,16 @@ def check_format(version: str, where: str, advice: str) -> None:
 
 
 def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
-    """Decodes a JSON file.
+    """Decode a JSON file.
 
     Args:
-        data: the file's content.
-        kind: what it must hold: a dataclass, a `msgspec.Struct`, `dict[str, float]`, ...
-        where: the file, for the message.
-        advice: what the user can do, put at the message's end.
+        data: content of the file.
+        kind: type of the content: a dataclass, a `msgspec.Struct`, `dict[str, float]`, ...
+        where: name of the file, for the message.
+        advice: advice to the user, at the end of the message.
 
     Raises:
-        BadInput: it holds something else.
+        BadInput: the content is of another type.
     """
     try:
         return msgspec.json.decode(data, type=kind)
@@ -77,19 +77,19 @@ def decode_json(data: bytes, kind: type[T], where: str, advice: str = "") -> T:
 
 @contextlib.contextmanager
 def made_by_others(path: str, kind: str, advice: str) -> Iterator[None]:
-    """Reads a file that another program made: any failure within is the file's.
+    """Attribute any failure within the block to a file that another program made.
 
-    Also a panic of a library in Rust, which is no `Exception`.
+    Even a panic of a library in Rust, which is not an `Exception`.
 
     Args:
-        path: the file, for the message.
-        kind: what it should be, such as "a safetensors file".
-        advice: what the user can do.
+        path: name of the file, for the message.
+        kind: expected kind of file, such as "a safetensors file".
+        advice: advice to the user, for the message.
 
     Raises:
-        BadInput: missing, or reading it failed, whatever the reader raised.
-        ImportError, MemoryError: for want of a package or of memory.
-        OSError: the disk's.
+        BadInput: the file is missing, or reading it failed, whatever the reader raised.
+        ImportError, MemoryError: a package or memory is missing.
+        OSError: the disk failed.
     """
     try:
         yield
@@ -109,10 +109,10 @@ class _FormatVersion(msgspec.Struct):
 
 
 def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
-    """Decodes a JSON file with a `format_version`, which is checked before the other keys.
+    """Decode a JSON file with a `format_version`, which is checked before the other keys.
 
     Raises:
-        BadInput: it holds something else, or is of a format that this version does not read.
+        BadInput: the content is of another type, or of a format that this version does not read.
     """
     check_format(decode_json(data, _FormatVersion, where, advice).format_version, where, advice)
     return decode_json(data, kind, where, advice)
@@ -121,12 +121,12 @@ def decode_versioned(data: bytes, kind: type[T], where: str, advice: str) -> T:
 def numbered_lines(
     data: bytes, kind: type[T], where: str, advice: str = ""
 ) -> Iterator[tuple[bytes, T]]:
-    """Decodes a file of JSON lines, and yields each line with its object.
+    """Decode a file of JSON lines, and yield each line with its object.
 
-    Left out is what a writer that was killed, or a machine that lost power, can leave: the
-    beginning of an object without its end (on the last line, or in front of the line that the next
-    writer began), blank lines, and zero bytes. Anything else that is not a `kind` is refused: it
-    was not written by this program, and going on as if it were not there would hide that.
+    Skipped is what a killed writer or a power failure can leave: the beginning of an object without
+    its end (on the last line, or before the line of the next writer), blank lines, and zero bytes.
+    Anything else that is not a `kind` is refused: this program did not write it, and skipping it
+    would hide that.
 
     Raises:
         BadInput: naming the line.
@@ -146,10 +146,10 @@ def numbered_lines(
 
 
 def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
-    """Converts a value of `read_yaml` to a declared type.
+    """Convert a value of `read_yaml` to a declared type.
 
     Raises:
-        BadInput: it is something else.
+        BadInput: the value is of another type.
     """
     try:
         return msgspec.convert(value, kind)
@@ -158,11 +158,11 @@ def convert(value: Any, kind: type[T], where: str, advice: str = "") -> T:
 
 
 def read_json(path: str, kind: type[T], advice: str = "") -> T:
-    """Reads and decodes a JSON file on disk or gs://.
+    """Read and decode a JSON file on disk or gs://.
 
     Raises:
-        FileNotFoundError: there is none.
-        BadInput: it holds something else.
+        FileNotFoundError: no such file.
+        BadInput: the content is of another type.
     """
     return decode_json(storage.read_bytes(path), kind, path, advice)
 
@@ -180,9 +180,9 @@ def _message(where: str, problem: str, advice: str) -> str:
 
 
 def _is_cut(line: bytes, is_last: bool) -> bool:
-    """Checks whether a line is the beginning of an object, without its end.
+    """Tell whether a line is the beginning of an object, without its end.
 
-    On the last line, which ends without a newline, garbled bytes are the same thing.
+    On the last line, which ends without a newline, garbled bytes count as such, too.
     """
     try:
         msgspec.json.decode(line)
@@ -193,12 +193,12 @@ def _is_cut(line: bytes, is_last: bool) -> bool:
 
 
 def read_yaml(text: str, where: str) -> Any:
-    """Decodes YAML: mappings, lists, text, numbers, booleans, dates, None.
+    """Decode YAML: mappings, lists, text, numbers, booleans, dates, None.
 
-    It is YAML 1.1 as PyYAML reads it: `1e-4` is text, which `config` turns into a number.
+    It is YAML 1.1 as PyYAML reads it: `1e-4` is text, which the setting converts to a number.
 
     Raises:
-        BadInput: naming the line; a key is written twice, for one.
+        BadInput: not YAML, or a key is written twice; the message names the line.
     """
     paths.check_size(where, len(text), MAX_YAML_BYTES)
     try:
@@ -217,7 +217,7 @@ def read_yaml(text: str, where: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses, beyond PyYAML's safe loader, keys that are written twice."""
+    """PyYAML's safe loader, which also refuses keys that are written twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()

@@ -1,7 +1,7 @@
-"""Reads and writes files on disk: to a temporary name, synced, then renamed.
+"""Files on disk: written to a temporary name, synced, then renamed.
 
 A reader sees the old file or the new one, never a part. A kill leaves at most one temporary file
-per file being written, which no listing shows.
+per file being written, which no listing includes.
 """
 
 import contextlib
@@ -21,32 +21,32 @@ from bigbird_ja.process import cleanup
 from bigbird_ja.storage import paths
 from bigbird_ja.storage.paths import MAX_BYTES, TEMPORARY_PREFIX, Stat, encode_crc32c
 
-# Since anything was written to a temporary file, perhaps by a machine whose clock is hours off.
+# Minimum time since the last write to a temporary file, by a machine whose clock may be hours off.
 _ABANDONED_SECONDS = 24 * 3600.0
 _BUFFER = 1 << 20
-_OWNER = f"{TEMPORARY_PREFIX}owner"  # of a scratch folder
+_OWNER = f"{TEMPORARY_PREFIX}owner"  # locked file in a scratch folder
 
 
 class Disk:
-    """Handles files of this machine. What its methods promise, `gcs.Bucket` promises too.
+    """Files of this machine; `gcs.Bucket` has the same methods with the same guarantees.
 
-    Paths are strings, and errors carry them: FileNotFoundError, PermissionError, `StorageError`.
+    Paths are strings, and errors name them: FileNotFoundError, PermissionError, `StorageError`.
     """
 
     def open_read(self, path: str) -> BinaryIO:
-        """Opens a binary, seekable stream over one version of the file, in constant memory.
+        """Open a binary, seekable stream over one version of the file, in constant memory.
 
         Raises:
-            BadInput: a FIFO, a socket or a device: reading it might never end.
+            BadInput: a FIFO, a socket or a device, which reading might never finish.
         """
         paths.refuse_special(path, "", os.stat(path), "copy what it gives into a file first")
         return open(path, "rb")
 
     def read_with_token(self, path: str, limit: int = MAX_BYTES) -> tuple[bytes, str]:
-        """Reads the content, and the token of this version for `replace_if`.
+        """Read the content, and the token of this version for `replace_if`.
 
         Raises:
-            BadInput: more than `limit` bytes; what lies beyond is not read.
+            BadInput: the file has more than `limit` bytes.
         """
         with self.open_read(path) as file:
             paths.check_size(path, os.fstat(file.fileno()).st_size, limit)
@@ -54,15 +54,15 @@ class Disk:
             return data, _token(os.fstat(file.fileno()))
 
     def stat(self, path: str) -> Stat:
-        """Returns size and version of a file; a directory raises IsADirectoryError."""
+        """Return size and version of a file; raise IsADirectoryError for a directory."""
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return _stat(os.stat(path))
 
     def exists(self, path: str) -> bool:
-        """Checks for a file, or a directory (on a bucket: one with something in it).
+        """Tell whether a file or a directory exists (on a bucket: a directory that is not empty).
 
-        False only when that is certain: a refusal or a failing bucket raises.
+        Return False only if that is certain: a refusal or a failing bucket raises.
         """
         try:
             os.stat(path)
@@ -71,10 +71,9 @@ class Disk:
         return True
 
     def list_stats(self, directory: str) -> dict[str, Stat]:
-        """Maps names of the files in a directory to `Stat`, sorted; {} where there is none.
+        """Map names of the files in a directory to `Stat`, sorted; {} if there is no directory.
 
-        One request on a bucket, checksums included. Left out are unfinished files and links that
-        lead nowhere.
+        One request on a bucket, checksums included. Excluded are unfinished files and broken links.
         """
         stats = {}
         for name in sorted(os.listdir(directory) if os.path.exists(directory) else ()):
@@ -85,7 +84,7 @@ class Disk:
         return stats
 
     def list_tree(self, directory: str) -> list[str]:
-        """Lists all files under a directory, relative to it, sorted; [] where there is none.
+        """List all files under a directory, relative to it, sorted; [] if there is no directory.
 
         Links are not followed.
         """
@@ -97,14 +96,14 @@ class Disk:
         )
 
     def glob(self, pattern: str) -> list[str]:
-        """Lists paths that match, sorted; `*` and `?` stay in one directory, `**` does not.
+        """List the paths that match, sorted; only `**` matches across directories.
 
-        On disk, directories that match are listed too.
+        On disk, directories that match are included.
         """
         return sorted(glob_module.glob(pattern, recursive=True))
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Writes the whole file: `path` is the old one or the new one at every instant.
+        """Write a whole file: `path` is the old one or the new one at every instant.
 
         Its directory must exist on disk.
         """
@@ -113,7 +112,7 @@ class Disk:
 
     @contextlib.contextmanager
     def writing(self, path: str) -> Iterator[BinaryIO]:
-        """Opens a file that becomes `path` when the block ends without an exception."""
+        """Open a file that becomes `path` when the block ends without an exception."""
         with _temporary(path) as file:
             yield file
             _sync(file)
@@ -122,13 +121,13 @@ class Disk:
             _sync_directory(path)
 
     def replace_if(self, path: str, data: bytes, token: str) -> str | None:
-        """Replaces a file if it is still the version of `token`; the new token, or None.
+        """Replace a file if it is still the version of `token`; return the new token, or None.
 
-        The token "" stands for a file that is absent. Calls in one directory take turns.
+        The token "" stands for a missing file. Calls in one directory are serialized.
         """
         directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:
-            fcntl.flock(directory, fcntl.LOCK_EX)  # which the kernel frees on a kill
+            fcntl.flock(directory, fcntl.LOCK_EX)  # released by the kernel on a kill
             current = self.stat(path).token if os.path.exists(path) else ""
             if current != token:
                 return None
@@ -138,43 +137,43 @@ class Disk:
             os.close(directory)
 
     def delete(self, path: str) -> None:
-        """Removes a file, if there is one."""
+        """Delete a file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Gives a file another name in the same place, over what has that name.
+        """Rename a file within the disk or the bucket, replacing the target.
 
-        One step on disk, which survives a power cut; on a bucket a copy and a deletion.
+        One step on disk, which survives a power failure; on a bucket a copy and a deletion.
         """
         os.replace(source, target)
         _sync_directory(target)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file that isn't written in place, to a name that is free: by a hard link."""
+        """Copy a file that is never written in place to a free name, by a hard link."""
         try:
             os.link(source, target)
         except OSError:  # a file system without hard links
             self.upload(source, target)
 
     def take(self, source: str, target: str) -> None:
-        """Moves a local file to `target`: on the same disk, or by an upload to a bucket."""
+        """Move a local file to `target`: on the same disk, or by an upload to a bucket."""
         with self.open_read(source) as file:
             os.fsync(file.fileno())
         self.rename(source, target)
 
     def upload(self, source: str, target: str) -> None:
-        """Copies a local file to `target`, checksum verified."""
+        """Copy a local file to `target`, checksum verified."""
         with self.open_read(source) as reader, self.writing(target) as writer:
             shutil.copyfileobj(reader, writer, _BUFFER)
 
     def download(self, source: str, target: str) -> None:
-        """Copies `source` to a local file, checksum verified."""
+        """Copy `source` to a local file, checksum verified."""
         self.upload(source, target)
 
 
 def crc32c_of_file(path: str) -> tuple[str, int]:
-    """Computes CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
+    """Compute CRC-32C (as `crc32c_text`) and size of a local file, read in chunks."""
     import google_crc32c
 
     value, count = 0, 0
@@ -195,13 +194,13 @@ def _token(info: os.stat_result) -> str:
 
 @contextlib.contextmanager
 def _temporary(path: str) -> Iterator[BinaryIO]:
-    """Opens a temporary file beside `path`, gone at the end; errors carry the name `path`."""
+    """Open a temporary file next to `path`, deleted at the end; errors name `path`."""
     with contextlib.suppress(OSError):  # making the temporary file reports what is wrong
         paths.refuse_special(path, "", os.lstat(path), "it is not replaced: name a file")
     directory, name = os.path.split(path)
     temporary = os.path.join(directory, f"{TEMPORARY_PREFIX}{name}~{secrets.token_hex(4)}")
     try:
-        # The umask decides, as for any file: 0600 of `mkstemp` would hide data from a team.
+        # The umask applies, as for any file: 0600 of `mkstemp` would hide data from a team.
         with _errors_named(path), cleanup.remove_on_exit(temporary), open(temporary, "xb") as file:
             yield file
     finally:
@@ -231,7 +230,7 @@ def clean_temporary(directory: str, names: str, seconds: float = _ABANDONED_SECO
 
 @contextlib.contextmanager
 def _errors_named(path: str) -> Iterator[None]:
-    """Gives an OSError the name that the user knows instead of none or a temporary one."""
+    """Set the file name of an OSError that has none or a temporary one."""
     try:
         yield
     except OSError as error:
@@ -246,7 +245,7 @@ def _sync(file: BinaryIO) -> None:
 
 
 def _sync_directory(path: str) -> None:
-    """Makes a rename survive a power cut; filesystems that cannot are left alone."""
+    """Make a rename survive a power failure, if the file system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
         try:
@@ -257,14 +256,14 @@ def _sync_directory(path: str) -> None:
 
 @contextlib.contextmanager
 def scratch_directory(parent: str | None = None, prefix: str = "bigbird-ja-") -> Iterator[str]:
-    """Make an empty local folder (0700) for this block; `cleanup.clean_up` removes it, too.
+    """Create an empty local folder (0700) for this block; `cleanup.clean_up` removes it, too.
 
-    Its `.tmp-owner` is locked while this process lives: by it the next call knows, and removes,
-    the folders that a kill has left.
+    Its `.tmp-owner` is locked while this process lives. So the next call recognizes and removes
+    folders that a killed process has left.
 
     Args:
-        parent: its parent folder; the system's folder for temporary files by default.
-        prefix: of its name.
+        parent: parent folder; the system's folder for temporary files by default.
+        prefix: prefix of the folder's name.
     """
     pattern = f"{glob_module.escape(os.path.join(parent or tempfile.gettempdir(), prefix))}*"
     for left in glob_module.glob(os.path.join(pattern, _OWNER)):

@@ -1,4 +1,4 @@
-"""Put the files of an export in place: a folder with a record of what it was made from."""
+"""Folder of an export, with a record of its inputs."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from bigbird_ja.storage import decode, outputs
 from bigbird_ja.storage.disk import scratch_directory
 from bigbird_ja.storage.ownership import Owned
 
-# The last file, the record of what the export was made from: a folder without it is unfinished, and
-# the same command completes it.
+# Record of the export's inputs, written last: a folder without it is unfinished, and rerunning the
+# same command completes it.
 RECORD = "export.json"
 FLAG = "--output_dir"
 _KIND = "export"
 
 
 def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
-    """Refuse, before any work, a place that cannot become an export.
+    """Refuse, before any work, a folder that cannot become an export.
 
     Args:
         output_dir: value of `--output_dir`.
-        inputs: flag to folder or file that is read.
+        inputs: path by flag of folders and files that are read.
 
     Raises:
         BadInput: it overlaps with an input, is a file, or holds what no export made.
@@ -38,10 +38,10 @@ def check(output_dir: str, inputs: Mapping[str, str | None]) -> None:
 
 
 def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
-    """Return whether `output_dir` already holds this very export.
+    """Tell whether `output_dir` already holds this export.
 
     Raises:
-        BadInput: it holds another export, and `overwrite` was not given.
+        BadInput: it holds another export, and `overwrite` is false.
     """
     owned = Owned.load(output_dir)
     path = storage.join(output_dir, RECORD)
@@ -61,12 +61,13 @@ def finished(output_dir: str, record: dict[str, Any], overwrite: bool) -> bool:
 
 
 def write(output_dir: str, record: dict[str, Any], fill: Callable[[str], None]) -> None:
-    """Make the folder: `fill` writes into a local one, whose files are then put in place.
+    """Make the folder: `fill` writes into a local one, whose files are then moved into place.
 
     Args:
-        output_dir: on disk or gs://. An export that is there is set aside: call `finished` first.
-        record: what it is made from, kept in it.
-        fill: called with an empty local directory.
+        output_dir: folder, on disk or gs://. An existing export is renamed aside: call `finished`
+            first.
+        record: inputs of the export, written into it.
+        fill: callback that gets an empty local directory.
 
     Raises:
         BadInput: a file that no export made has one of the names.

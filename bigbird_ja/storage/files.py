@@ -43,7 +43,7 @@ def place_of(path: str) -> Disk | Bucket:
 
 
 def _by_path(method: Callable[Concatenate[Any, str, P], R]) -> Callable[Concatenate[str, P], R]:
-    """Makes a function of a method of both places: it finds the place by the path."""
+    """Return a function that calls the method of the disk or the bucket that the path is on."""
 
     @functools.wraps(method)
     def call(path: str, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -68,12 +68,12 @@ download = _by_path(Disk.download)
 
 
 def read_bytes(path: str, limit: int = MAX_BYTES) -> bytes:
-    """Reads the whole file, as `Disk.read_with_token` does."""
+    """Read the whole file, as `Disk.read_with_token` does."""
     return read_with_token(path, limit)[0]
 
 
 def read_text(path: str, limit: int = MAX_BYTES) -> str:
-    """Reads the whole file as UTF-8.
+    """Read the whole file as UTF-8.
 
     Raises:
         BadInput: not UTF-8, or larger than `limit` bytes.
@@ -85,28 +85,28 @@ def read_text(path: str, limit: int = MAX_BYTES) -> str:
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes text as UTF-8, as `write_bytes` does."""
+    """Write text as UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def create_exclusive(path: str, data: bytes) -> bool:
-    """Creates a file; False where it exists. For leases and ownership manifests."""
+    """Create a file, and return True; return False if it exists."""
     return replace_if(path, data, "") is not None
 
 
 def list_files(directory: str) -> list[str]:
-    """Lists the names in `Disk.list_stats`."""
+    """List the names of the files in a directory, as `Disk.list_stats` does."""
     return list(list_stats(directory))
 
 
 def make_directory(path: str) -> None:
-    """Creates a directory and its parents on disk; nothing to do on a bucket."""
+    """Create a directory and its parents on disk; do nothing on a bucket."""
     if not is_remote(path):
         os.makedirs(path, exist_ok=True)
 
 
 def fetch(path: str, directory: str) -> str:
-    """Returns a local path of the file; of a bucket, that of a copy in `directory`."""
+    """Return a local path of the file: its own, or that of a copy in `directory`."""
     if not is_remote(path):
         return path
     target = os.path.join(directory, base_name(path))
@@ -115,12 +115,12 @@ def fetch(path: str, directory: str) -> str:
 
 
 def upload(source: str, target: str) -> None:
-    """Copies a local file to `target`, as `Disk.upload` does."""
+    """Copy a local file to `target`, as `Disk.upload` does."""
     place_of(target).upload(source, target)
 
 
 def take(source: str, target: str) -> None:
-    """Moves a local file to `target`, as `Disk.take` does."""
+    """Move a local file to `target`, as `Disk.take` does."""
     place_of(target).take(source, target)
 
 
@@ -138,20 +138,20 @@ def free_name(path: str) -> str:
 
 
 def bucket_location(path: str) -> str | None:
-    """Returns the region in lower case, or None on disk and where it may not be asked."""
+    """Return the bucket's region in lower case; None on disk or without the permission to ask."""
     return _bucket().location(path) if is_remote(path) else None
 
 
 def delete_many(paths: Iterable[str]) -> None:
-    """Removes files, several at a time; missing ones are fine."""
+    """Delete files, several at a time; missing ones are ignored."""
     run_all([partial(delete, path) for path in paths])
 
 
 def run_all(tasks: Sequence[Callable[[], Any]]) -> None:
-    """Runs `tasks` in threads; raises the first failure after those in flight have ended.
+    """Run `tasks` in threads; raise the first failure after those in flight have ended.
 
-    The client library's `transfer_manager` is not used: after a failure it waits for all the
-    others, and it does not verify a download that was resumed.
+    The client library's `transfer_manager` is not used: after a failure it waits for all other
+    tasks, and it does not verify a resumed download.
     """
     with ThreadPoolExecutor(8, thread_name_prefix="storage") as pool:
         for _ in pool.map(lambda task: task(), tasks):  # an error cancels those that wait

@@ -197,7 +197,7 @@ def status_of(error: BaseException | None) -> int | None:
 
 
 class Bucket:
-    """Handles objects, gs://bucket/name, by the methods of `Disk`, where each is documented.
+    """Objects, gs://bucket/name, by the methods of `Disk`, which documents each.
 
     There are no directories, and an object appears with its last byte.
     """
@@ -261,7 +261,7 @@ class Bucket:
             _put(target, file, os.fstat(file.fileno()).st_size)
 
     def take(self, source: str, target: str) -> None:
-        """Upload a local file and removes it."""
+        """Upload a local file and delete it."""
         self.upload(source, target)
         os.unlink(source)
 
@@ -311,9 +311,9 @@ class Bucket:
         return [f"{SCHEME}{bucket}/{o.name}" for o in found]
 
     def location(self, path: str) -> str | None:
-        """Return the region in lower case (`us-central1`, `us`); None where it may not be asked.
+        """Return the region in lower case (`us-central1`, `us`); None without permission.
 
-        Objects may be readable without the right to see the bucket itself.
+        Objects may be readable without the permission to read the bucket's metadata.
         """
         try:
             with faults(path):
@@ -377,11 +377,11 @@ def _put(
     may take its time while it advances, and compares the checksums.
 
     Args:
-        path: of the object.
-        file: to send.
-        size: of the file, in bytes.
-        generation: that the object must have; None for any.
-        mark: stored with the object.
+        path: name of the object.
+        file: file to send.
+        size: size of the file, in bytes.
+        generation: required generation of the object; None for any.
+        mark: identity of the writer, stored with the object.
     """
     problem: Exception | None = None
     for _ in range(MAX_RESTARTS):

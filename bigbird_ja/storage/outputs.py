@@ -18,12 +18,12 @@ _REPLACED = re.compile(r"\.replaced-\d+\Z")
 
 
 def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
-    """Refuses a place that a file must not be written to; changes nothing.
+    """Refuse a path that a file must not be written to; change nothing.
 
     Args:
-        path: on disk or gs://. Its folder need not exist: `write` makes it.
-        flag: that named it, such as `--output`.
-        replaces: whether a file that is there will be replaced, and so has to be ours.
+        path: path on disk or gs://. Its folder need not exist: `write` creates it.
+        flag: flag that named it, such as `--output`.
+        replaces: whether an existing file will be replaced, and so must be ours.
 
     Raises:
         BadInput: a link, folder, FIFO, socket, device, a file that this program did not write, a
@@ -49,9 +49,9 @@ def check_output_file(path: str, flag: str, replaces: bool = True) -> None:
 
 
 def check_folder_place(path: str, flag: str) -> None:
-    """Refuses a place where no folder is and none can be made; links to folders are followed.
+    """Refuse a path that is not a folder and can't become one; follow links to folders.
 
-    Changes nothing, asks nothing of a bucket, and does not care what is in the folder.
+    Change nothing, request nothing from a bucket, and ignore the folder's content.
 
     Raises:
         BadInput: a file or something special, a folder that cannot be written to, a name that
@@ -76,22 +76,21 @@ def check_folder_place(path: str, flag: str) -> None:
 def check_folder(
     path: str, flag: str, kind: str, advice: str, apart: Collection[str] = ()
 ) -> Owned | None:
-    """Refuses a folder that holds what this program did not make; changes nothing.
+    """Refuse a folder that holds files that this program did not make; change nothing.
 
     Args:
-        path: the folder.
-        flag: that named it.
-        kind: what it is to be, as of `Owned.create`.
-        advice: what to do instead.
-        apart: names in it that are not looked at.
+        path: folder, on disk or gs://.
+        flag: flag that named it.
+        kind: kind of the folder to be made, as for `Owned.create`.
+        advice: advice to the user, at the end of the message.
+        apart: names in the folder that are ignored.
 
     Returns:
-        The folder where it is ours and of this kind; None where it is missing, or holds nothing
-        but single files of ours.
+        The folder if it is ours and of this kind; None if it is missing, or holds nothing but
+        single files of ours.
 
     Raises:
-        BadInput: as of `check_folder_place`; or something else is in it: the line says what, and
-            ends with `advice`.
+        BadInput: as of `check_folder_place`; or the folder holds something else.
     """
     check_folder_place(path, flag)
     owned = Owned.load(path)
@@ -108,7 +107,7 @@ def check_folder(
 
 
 def _names(path: str) -> list[str]:
-    """Lists the files and folders directly in a folder, without unfinished files."""
+    """List the files and folders directly in a folder, without unfinished files."""
     names: Iterable[str] = ()
     if storage.is_remote(path):
         names = {name.partition("/")[0] for name in storage.list_tree(path)}
@@ -119,11 +118,11 @@ def _names(path: str) -> list[str]:
 
 
 def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str | None]) -> None:
-    """Refuses an output folder or file that is an input, holds one, or lies in an input folder.
+    """Refuse an output that is an input, holds one, or lies in an input folder.
 
     Args:
-        inputs: flag to path; None where it was not given.
-        outputs: likewise.
+        inputs: path by flag; None if the flag was not given.
+        outputs: path by flag, likewise.
 
     Raises:
         BadInput: two of them overlap.
@@ -140,9 +139,9 @@ def refuse_overlap(inputs: Mapping[str, str | None], outputs: Mapping[str, str |
 
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[None]:
-    """Makes a folder, with those above it, and removes them again if the block writes nothing.
+    """Create a folder and its parents, and remove them if the block writes nothing.
 
-    A manifest that was made is removed too. The disk may be full, for one.
+    A new manifest is removed, too. The block may fail because the disk is full, for example.
     """
     if storage.is_remote(path):
         yield
@@ -165,10 +164,10 @@ def new_folder(path: str) -> Iterator[None]:
 
 
 def write(path: str, data: bytes) -> None:
-    """Writes a file whose place was checked, with the folders above it; whole or not at all.
+    """Write a file whose path was checked, and its folder; whole or not at all.
 
     Raises:
-        BadInput: something else has come there meanwhile.
+        BadInput: another file has appeared there meanwhile.
     """
     folder = storage.directory_of(path)
     with new_folder(folder):
@@ -176,7 +175,7 @@ def write(path: str, data: bytes) -> None:
 
 
 def _check_parent(path: str, flag: str) -> None:
-    """Refuses a local path whose nearest existing folder cannot take a new entry."""
+    """Refuse a local path whose nearest existing folder cannot take a new entry."""
     parent = os.path.dirname(os.path.abspath(path))
     while True:
         info = paths.stat_or_none(parent)
@@ -190,7 +189,7 @@ def _check_parent(path: str, flag: str) -> None:
 
 
 def _real(path: str) -> str:
-    """Returns one name per place, without a slash at its end."""
+    """Return the real path, without a slash at its end."""
     if storage.is_remote(path):
         return path.rstrip("/")
     return os.path.realpath(os.path.expanduser(path)).rstrip("/")

@@ -229,7 +229,7 @@ class Owned:
         """Move files of ours to the folder PATH.replaced-N, with a manifest; return its path.
 
         Args:
-            names: in this order; the first one alone, before all others.
+            names: names of files, in this order; the first is moved before all others.
         """
         existing = self._existing(set(self.files))
         first, *others = [name for name in names if name in existing] or [""]

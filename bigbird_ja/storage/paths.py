@@ -1,7 +1,7 @@
-"""Splits, joins and checks paths, on disk and on gs://.
+"""Paths on disk and on gs://: splitting, joining, checks.
 
-Nothing is opened to find out: a FIFO would make whoever opens it wait for ever, and a device may do
-anything. Every refusal is one line: the flag, the path, what is wrong, what to do.
+No check opens a file: opening a FIFO may wait forever, and a device may do anything. Every refusal
+is one line: the flag, the path, the problem, the advice.
 """
 
 import base64
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from bigbird_ja.process.errors import BadInput
 
 SCHEME = "gs://"
-NAMED = ("tfds:", "hf:")  # beginnings of an --input that is no path
-# Files that are read whole are smaller: a tokenizer has a few MB, a manifest of 100,000 shards 20.
+NAMED = ("tfds:", "hf:")  # prefixes of an --input that is not a path
+# Maximum size of a file that is read whole: a tokenizer has a few MB, a manifest of 100,000 shards
+# 20 MB.
 MAX_BYTES = 256 << 20
-# Files that a writer has not finished; readers and listings never see them.
+# Prefix of files that a writer has not finished; listings exclude them.
 TEMPORARY_PREFIX = ".tmp-"
 
 _CONTROL = re.compile(r"[\0-\x1f]")
@@ -26,10 +27,10 @@ _OTHER_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True)
 class Stat:
-    """Holds size in bytes, and a token that changes with every write.
+    """Size in bytes, and a token that changes with every write.
 
-    `crc32c` (base64 of the big-endian checksum, as Google Cloud Storage states it) is known
-    without reading only on a bucket.
+    `crc32c` (base64 of the big-endian checksum, as Google Cloud Storage states it) is set only on a
+    bucket.
     """
 
     size: int
@@ -38,24 +39,24 @@ class Stat:
 
 
 def crc32c_text(data: bytes) -> str:
-    """Computes the CRC-32C in base64, big-endian, as object metadata states it."""
+    """Compute the CRC-32C in base64, big-endian, as object metadata states it."""
     import google_crc32c
 
     return encode_crc32c(google_crc32c.value(data))
 
 
 def encode_crc32c(value: int) -> str:
-    """Encodes a CRC-32C as object metadata states it."""
+    """Encode a CRC-32C as object metadata states it."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()
 
 
 def is_remote(path: str) -> bool:
-    """Checks whether `path` is on a bucket."""
+    """Tell whether `path` is on a bucket."""
     return path.startswith(SCHEME)
 
 
 def split_remote(path: str) -> tuple[str, str]:
-    """Splits `gs://bucket/name`; the name is "" for the bucket itself.
+    """Split `gs://bucket/name`; the name is "" for the bucket itself.
 
     Raises:
         BadInput: no bucket.
@@ -67,9 +68,9 @@ def split_remote(path: str) -> tuple[str, str]:
 
 
 def join(base: str, *names: str) -> str:
-    """Joins `base/name/...`, on disk or on a bucket, so that the result stays inside `base`.
+    """Join `base/name/...`, on disk or on a bucket, so that the result stays inside `base`.
 
-    Names come from manifests, listings and archives, so none may climb out.
+    Names come from manifests, listings and archives, so none may leave `base`.
 
     Raises:
         BadInput: a name that is absolute, contains `..`, or names another place.
@@ -82,7 +83,7 @@ def join(base: str, *names: str) -> str:
 
 
 def check_inside(name: str) -> str:
-    """Returns `name` if it is relative and stays in the directory that it is joined to.
+    """Return `name` if it is relative and stays in the directory that it is joined to.
 
     Raises:
         BadInput: it does not.
@@ -94,23 +95,23 @@ def check_inside(name: str) -> str:
 
 
 def directory_of(path: str) -> str:
-    """Returns the directory that holds `path`; "." for a bare name."""
+    """Return the directory that holds `path`; "." for a bare name."""
     if is_remote(path):
         return SCHEME + posixpath.dirname(path.removeprefix(SCHEME))
     return os.path.dirname(path) or "."
 
 
 def base_name(path: str) -> str:
-    """Returns the last part of `path`."""
+    """Return the last part of `path`."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 def check_name(path: str, flag: str) -> None:
-    """Refuses what cannot be the name of a file or folder, on disk or on gs://.
+    """Refuse what cannot be the name of a file or folder, on disk or on gs://.
 
     Args:
-        path: as the user gave it.
-        flag: where it was given, such as `--output`; the message begins with it.
+        path: path that the user gave.
+        flag: flag that named it, such as `--output`, for the message.
 
     Raises:
         BadInput: empty, not UTF-8, with control characters, or of another scheme.
@@ -130,7 +131,7 @@ def check_name(path: str, flag: str) -> None:
 
 
 def check_input_file(path: str, flag: str) -> None:
-    """Refuses a path that cannot be read as a file.
+    """Refuse a path that cannot be read as a file.
 
     On gs:// only the name is checked: reading the object shows the other problems.
 
@@ -145,7 +146,7 @@ def check_input_file(path: str, flag: str) -> None:
 
 
 def is_file(path: str, flag: str, advice: str) -> bool:
-    """Checks for a regular file at a local path; False where nothing is.
+    """Tell whether a local path is a regular file; False if nothing has the name.
 
     Raises:
         BadInput: a folder, or as of `refuse_special`, with `advice`.
@@ -160,7 +161,7 @@ def is_file(path: str, flag: str, advice: str) -> bool:
 
 
 def stat_or_none(path: str) -> os.stat_result | None:
-    """Returns `stat` of a local path; None where nothing is."""
+    """Return `stat` of a local path; None if nothing has the name."""
     try:
         return os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -168,17 +169,17 @@ def stat_or_none(path: str) -> os.stat_result | None:
 
 
 def refuse_special(path: str, flag: str, info: os.stat_result, advice: str) -> None:
-    """Refuses a FIFO, a socket or a device, given its `stat`.
+    """Refuse a FIFO, a socket or a device, given its `stat`.
 
     Raises:
-        BadInput: it is one.
+        BadInput: it is one of these.
     """
     if not (stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode)):
         raise refusal(path, flag, f"a FIFO, socket or device, not a file: {advice}")
 
 
 def check_size(path: str, size: int, limit: float) -> None:
-    """Refuses a file that is too large to be what it was taken for.
+    """Refuse a file that is too large to be of the expected kind.
 
     Raises:
         BadInput: `size` bytes are more than `limit`.
@@ -189,5 +190,5 @@ def check_size(path: str, size: int, limit: float) -> None:
 
 
 def refusal(path: str, flag: str, reason: str) -> BadInput:
-    """Returns the exception whose line is the flag, the path and the reason."""
+    """Return the error for a path, with the flag and the reason."""
     return BadInput(f"{flag} {path}: {reason}".lstrip())

@@ -2,18 +2,37 @@
 
 import glob
 import os
+import re
 import resource
 from collections.abc import Callable
 from typing import Any
 
 from bigbird_ja import storage
+from bigbird_ja.process.errors import BadInput
 from bigbird_ja.train.job import Job
 from bigbird_ja.train.record import Recorder
 from bigbird_ja.train.run_dir import RunDir
 
 _PROFILES = "plugins/profile"
 _MAX_PROFILE_BYTES = 1 << 30
+_MAX_PROFILED = 1000  # steps: a TPU's profile has some megabytes for each
 INPUT = "input"  # annotation of the pjrt engine: the host waits for the next batch
+
+
+def read_profile_steps(text: str, total: int) -> range:
+    """Read the value of `--profile_steps`, such as "100-110", both steps included.
+
+    Raises:
+        BadInput: another form, or steps that the run does not have.
+    """
+    match = re.fullmatch(r"([0-9]{1,18})-([0-9]{1,18})", text)
+    first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= first <= last <= total or last - first >= _MAX_PROFILED:
+        raise BadInput(
+            f"--profile_steps {text}: give the first and the last step, such as 100-110, from 1 to"
+            f" {total} (training.num_train_steps), and {_MAX_PROFILED:,} steps at most"
+        )
+    return range(first, last + 1)
 
 
 class Profile:

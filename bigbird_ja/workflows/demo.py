@@ -29,8 +29,8 @@ def run(work_dir: str, steps: int) -> dict[str, Any]:
         steps: training steps.
 
     Raises:
-        BadInput: the folder holds something that no demo made.
-        RuntimeError: the demo did not show what it promises; the message says what.
+        BadInput: the folder holds files that no demo made.
+        RuntimeError: the resume was not exact, or the loss did not fall.
     """
     if storage.is_remote(work_dir):
         raise BadInput(f"--work_dir {work_dir}: the demo needs a local folder")
@@ -58,7 +58,7 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
     run_command(["sample", "--output", corpus, "--documents", "400", "--seed", "7"])
     headline("2. A tokenizer")
     prefix = tokenizer.removesuffix(".model")
-    # Fewer pieces than real text needs: the generated one has few characters.
+    # Fewer tokens than for real text: the generated text has few distinct characters.
     tokenize = ["tokenize", *config, "--vocab_size", "2000", "--input", corpus]
     run_command([*tokenize, "--output_prefix", prefix])
     headline("3. Training data: full sequences in shuffled shards, one part held out")
@@ -90,20 +90,20 @@ def _run_commands(owned: Owned, work_dir: str, steps: int) -> dict[str, Any]:
 
 
 def read_losses(model_dir: str) -> dict[int, float]:
-    """Reads the loss of each logged step."""
+    """Read the loss of each logged step."""
     lines = run_log.read_metrics(model_dir)
     return {line["step"]: line["loss"] for line in lines if line["loss"] is not None}
 
 
 def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
-    """Prints the losses of the steps that were made twice: before the kill, and after the resume.
+    """Print the losses of the repeated steps, before the kill and after the resume.
 
     Args:
-        model_dir: of the run, resumed and finished.
+        model_dir: folder of the run, resumed and finished.
         before: loss by step, as logged until the kill.
 
     Raises:
-        RuntimeError: they differ, or the loss did not fall.
+        RuntimeError: the losses differ, or the loss did not fall.
     """
     curve = read_losses(model_dir)
     resumes = [e for e in run_log.read_events(model_dir) if e["event"] == "resumed"]
@@ -115,7 +115,7 @@ def compare_losses(model_dir: str, before: dict[int, float]) -> dict[str, Any]:
     print(console.table(rows, ("step", "loss, uninterrupted", "loss, resumed")))
     if not steps or any(before[step] != curve.get(step) for step in steps):
         raise RuntimeError("the resumed run's losses differ from the uninterrupted ones")
-    print("They are the same, bit for bit.")
+    print("They are bit-identical.")
     first, last = curve[min(curve)], curve[max(curve)]
     if not last < first:
         raise RuntimeError(f"the loss did not fall: {first} to {last}")
@@ -127,10 +127,8 @@ def _summary(result: dict[str, Any]) -> str:
     result = {**result, "time": console.human_time(result["seconds"])}
     return """
 == Done in {time}: {work_dir}/report.html
-It learnt the corpus's phrases: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
-{eval_accuracy:.0%} of masked pieces right.
-Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: same losses, bit for bit.
+It learned the phrases of the corpus: {eval_loss:.2f} nats ({first_loss:.2f} at first), and \
+{eval_accuracy:.0%} of masked tokens right.
+Killed at step {killed_at_step}, it resumed from step {resumed_from_step}: bit-identical losses.
 Your own text, a line {{"text": "..."}} for each document: as above, without --vocab_size.
-What a real model takes, in hours and dollars: bigbird-ja plan --config base-4096""".format(
-        **result
-    )
+Hours and dollars for a real model: bigbird-ja plan --config base-4096""".format(**result)

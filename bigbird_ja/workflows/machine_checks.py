@@ -1,4 +1,4 @@
-"""What this machine has and lacks for training and for renting TPUs."""
+"""Checks of this machine for training and for renting TPUs."""
 
 import importlib.metadata
 import importlib.util
@@ -18,12 +18,12 @@ from bigbird_ja.process.extras import INSTALL, require
 _PARAGRAPH = textwrap.TextWrapper(
     79, subsequent_indent=" " * 22, break_long_words=False, break_on_hyphens=False
 )
-_DISK_BYTES = 10e9  # six checkpoints of a base model, 1.3 GB each, and what goes with them
+_DISK_BYTES = 10e9  # six checkpoints of a base model, 1.3 GB each, and its logs
 
 
 @dataclass(frozen=True)
 class Check:
-    """Holds one finding."""
+    """One finding."""
 
     name: str
     is_well: bool
@@ -80,7 +80,7 @@ def _room() -> Iterator[Check]:
 
 
 def _engines() -> Iterator[Check]:
-    """Checks each engine and finds the devices that it would train on."""
+    """Check each engine and finds the devices that it would train on."""
     from bigbird_ja.train.engines import devices
     from bigbird_ja.train.engines.choose import has_estimator
 
@@ -101,7 +101,7 @@ def _cloud(project: str | None, rows: list[dict[str, Any]]) -> Iterator[Check]:
 
     Args:
         project: id of the Google Cloud project; None for that of the credentials.
-        rows: gets one for each machine and service.
+        rows: list to which a row for each machine and service is added.
     """
     from bigbird_ja.accelerators import load_prices
     from bigbird_ja.launch import offers, rest

@@ -29,7 +29,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
     """Measure, write measured.json and measured.html, and return the former's content.
 
     Args:
-        work_dir: for all that is made; the same again continues it.
+        work_dir: local folder for all files; a second call continues in it.
         names: presets, or YAML files of settings.
 
     Raises:
@@ -68,7 +68,7 @@ def measure(work_dir: str, names: list[str]) -> dict[str, Any]:
 def _one(
     name: str, folder: str, corpus: str, count: int, chip: str | None, on_tpu: bool
 ) -> dict[str, Any]:
-    """Make data, train and predict for one config, with its sequences per device."""
+    """Make data, train and predict for one config, with its batch size per device."""
     config, _ = resolve_config(name)
     batch = max(config.training.global_batch_size // config.tpu.num_cores, 1) * count
     data, model = storage.join(folder, "data"), storage.join(folder, "run")
@@ -96,7 +96,7 @@ def _one(
 
 
 def _filled(model: bytes, config: Config) -> bytes:
-    """Fill a vocabulary up to the config's size, which costs time, with pieces of no text."""
+    """Fill a vocabulary up to the config's size with unused tokens, which cost time."""
     from bigbird_ja.text import model_proto
 
     pieces = model_proto.pieces(model)
@@ -107,7 +107,7 @@ def _filled(model: bytes, config: Config) -> bytes:
 
 
 def _measured(model_dir: str) -> dict[str, Any]:
-    """Return what a run has logged of its time and memory."""
+    """Return the time and memory that a run has logged."""
     from bigbird_ja.train.profile import input_wait_seconds
 
     lines: list[Any] = [*run_log.read_metrics(model_dir)]
@@ -127,7 +127,7 @@ def _measured(model_dir: str) -> dict[str, Any]:
 
 
 def _predicted(arguments: list[str]) -> dict[str, Any]:
-    """Return what `preflight` says, or why it does not."""
+    """Return the prediction of `preflight`, or the error."""
     try:
         (result,) = run_command(["preflight", *arguments])["chips"]
     except CommandError as error:

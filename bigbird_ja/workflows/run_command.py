@@ -21,15 +21,15 @@ from bigbird_ja.process.errors import of_reason
 def run_command(
     arguments: Sequence[str], kill_when: Callable[[], bool] | None = None
 ) -> dict[str, Any]:
-    """Runs one command as a user would, shows its output, and returns its `--json` results.
+    """Run one command as a user would, show its output, and return its `--json` results.
 
     Args:
-        arguments: of the command line.
-        kill_when: polled; once true, the command is killed with SIGKILL.
+        arguments: arguments of the command line.
+        kill_when: condition that is polled; once true, the command is killed with SIGKILL.
 
     Raises:
-        CommandError: with the command's exit status and message.
-        RuntimeError: the command that was to be killed ended before.
+        CommandError: the command failed, with this exit status and message.
+        RuntimeError: the command ended before it was to be killed.
     """
     print(f"$ bigbird-ja {shlex.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "bigbird_ja", *arguments, "--json"]

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from bigbird_ja.commands.pretrain import cpu_warning, plateau
 from bigbird_ja.train.engines import devices, host_memory
 from bigbird_ja.train.engines.choose import Choice
+from bigbird_ja.train.notices import cpu_warning, plateau
 from testkit.configs import fitted, with_data
 from testkit.machines import PretendedMachine
 from tests.commands.pretraining import refused

@@ -96,7 +96,7 @@ def test_markers_that_the_tokenizer_has_no_pieces_for_are_taken_out(tmp_path, ma
         for name, path, *flags in (("default", marked), ("kept", marked, "--nostrip_markers"))
     ]
     assert [ended.status for ended in results] == [0, 0], [ended.stderr for ended in results]
-    assert "no pieces for Wiki40b's markers" in results[0].stderr
+    assert "no tokens for Wiki40b's markers" in results[0].stderr
     made, kept = (manifest_lib.load(f"{tmp_path}/{name}") for name in ("default", "kept"))
     assert made.strip_markers and not kept.strip_markers and made.tokens < kept.tokens
 

@@ -1,17 +1,26 @@
-"""SIGTERM, SIGHUP and Ctrl-C while training, sent for real to this process."""
+"""Ctrl-C, SIGTERM and SIGHUP, sent for real to this process and to commands."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
-from bigbird_ja.process.signals import StopRequest
+import psutil
+import pytest
+
+from bigbird_ja.process.signals import CommandSignals, StopRequest
+from testkit import ROOT, any_command, command_line, prepared
 
 
 class Listening(StopRequest):
     """A request that records its messages, and when it wanted to end the process."""
 
-    def __init__(self, patience=60.0):
-        super().__init__(self._record, self._left, patience)
+    def __init__(self, timeout=60.0):
+        super().__init__(self._record, self._left, timeout)
         self.logged = []
         self.last_words = []
         self.was_asked, self.has_left = threading.Event(), threading.Event()
@@ -30,7 +39,7 @@ def send(number):
 
 
 def test_without_an_answer_an_urgent_request_leaves_by_itself():
-    with Listening(patience=0.05) as stop:
+    with Listening(timeout=0.05) as stop:
         stop.ask("a limit", is_urgent=False)
         assert stop.is_set() and not stop.has_left.wait(0.3)
         send(signal.SIGTERM)
@@ -39,7 +48,7 @@ def test_without_an_answer_an_urgent_request_leaves_by_itself():
 
 
 def test_an_answer_gives_it_the_time_to_save():
-    with Listening(patience=0.3) as stop:
+    with Listening(timeout=0.3) as stop:
         send(signal.SIGTERM)
         assert stop.was_asked.wait(10) and stop.is_set() and stop.name == "SIGTERM"
         send(signal.SIGTERM)
@@ -56,3 +65,124 @@ def test_handlers_are_restored_and_survive_a_library_that_takes_them():
         assert stop.was_asked.wait(10)
         stop.answered()
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def start(*words, program="testkit.any_command", ignored=()):
+    """Starts a module as a command in a process group of its own, with signals as a terminal gives
+    them but for those that its parent ignores."""
+    words = [*prepared.python(prepared.dispositions(SIGNALS, ignored)), "-m", program, *words]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
+    return subprocess.Popen(words, start_new_session=True, **how)
+
+
+def until_ready(process):
+    """Waits for a command of `any_command`; the lines that it printed before."""
+    before = []
+    assert process.stderr is not None
+    while (line := process.stderr.readline().strip()) != any_command.READY:
+        assert line or process.poll() is None, before
+        before.append(line)
+    return before
+
+
+def stop(process, number):
+    """Sends a signal; what it prints until its end, which must be 75 with one line."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err and err.count("interrupted (") == 1, err
+    return out, err
+
+
+def wait_until_gone(group):
+    """Until no process of a group is left; the kernel and init take a moment."""
+    for _ in range(200):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("processes are left")
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda n: signal.Signals(n).name)
+def test_a_signal_ends_it_with_one_line_and_75(number):
+    process = start("wait", "--json")
+    until_ready(process)
+    out, err = stop(process, number)
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    assert len(err.splitlines()) == 1 and err.startswith(f"bigbird-ja: interrupted ({name}): ")
+    assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
+
+
+def test_a_signal_while_the_command_is_being_imported_is_75_too():
+    program = """
+import os, signal, sys
+from bigbird_ja import __main__
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bigbird_ja.cli.command_flags":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["plan", "--json"]
+__main__.main()
+"""
+    ended = command_line.run(sys.executable, "-c", program)
+    assert ended.status == 75 and len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert ended.json["reason"] == "interrupted"
+
+
+@pytest.mark.parametrize("what", ["swallow", "translate", "native"])
+def test_no_library_can_keep_ctrl_c_to_itself(what):
+    process = start(what, "--json")
+    before = until_ready(process)
+    out, err = stop(process, signal.SIGINT)
+    assert len(err.strip().splitlines()) == 1 and "interrupted (Ctrl-C)" in err
+    assert json.loads(out)["reason"] == "interrupted" and len(out.splitlines()) == 1
+    for path in " ".join(before).split():
+        assert not Path(path).exists(), "left behind"
+
+
+def test_the_signal_is_known_before_its_exception_arrives():
+    # Not only once the listening thread had its turn: on a busy machine that comes too late.
+    signals = CommandSignals(leave=lambda message: None)
+    with pytest.raises(KeyboardInterrupt):
+        signals._handle(signal.SIGINT, None)
+    assert signals.number == signal.SIGINT
+
+
+def test_a_second_ctrl_c_does_not_wait():
+    process = start("native")
+    until_ready(process)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75 and "interrupted again (Ctrl-C)" in err
+
+
+def test_ctrl_c_works_where_the_parent_ignored_it_and_nohup_is_respected():
+    process = start("wait", ignored=(signal.SIGINT, signal.SIGHUP))
+    until_ready(process)
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    _, err = stop(process, signal.SIGINT)
+    assert "Ctrl-C" in err
+
+
+def test_ctrl_c_in_a_terminal_reaches_workers_too():
+    process = start("workers")
+    while len(psutil.Process(process.pid).children()) < 2:  # they have not started yet
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    assert "Traceback" not in err and err.strip().splitlines()[-1].count("interrupted (Ctrl-C)")
+    wait_until_gone(process.pid)

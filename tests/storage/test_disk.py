@@ -5,9 +5,11 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from bigbird_ja import storage
 from bigbird_ja.storage.disk import scratch_directory
-from testkit import ROOT
+from testkit import ROOT, command_line
 
 
 def test_writes_are_whole_and_obey_the_umask(tmp_path):
@@ -62,3 +64,25 @@ def test_a_scratch_folder_goes_with_its_process(tmp_path):
     with scratch_directory(str(tmp_path)) as one, scratch_directory(str(tmp_path)) as two:
         assert storage.list_files(one) == storage.list_files(two) == [] and one != two
         assert os.stat(one).st_mode & 0o77 == 0
+
+
+FULL_DISK = {
+    "sample": "--output={out}/new/x.jsonl --documents=40",
+    "tokenize": "--input={corpus} --output_prefix={out}/new/x --vocab_size=1200",
+    "make-data": "--input={corpus} --tokenizer={tokenizer} --output_dir={out}/new/data"
+    " --seq_length=256 --num_workers=1",
+}
+
+
+@pytest.mark.parametrize("command", FULL_DISK)
+def test_a_full_disk_is_74(sample_corpus, tokenizer_path, tmp_path, command):
+    given = {"corpus": sample_corpus, "tokenizer": tokenizer_path}
+    words = FULL_DISK[command].format(out=tmp_path, **given)
+    line = f"ulimit -f 8; exec {sys.executable} -m bigbird_ja {command} {words} --json"
+    ended = command_line.run("bash", "-c", line)
+    assert ended.status == 74, ended.stderr
+    assert ended.json["reason"] == "io_error" and "{{" not in ended.json["error"]
+    assert f"disk full: {tmp_path}/new/" in ended.json["error"]
+    # For the next try: what make-data has finished, and the record of the model to be written.
+    kept = command in ("make-data", "tokenize")
+    assert os.listdir(tmp_path) == (["new"] if kept else [])

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from bigbird_ja.commands.pretrain import read_profile_steps
 from bigbird_ja.train import profile
 from bigbird_ja.train.job import Dependencies
+from bigbird_ja.train.profile import read_profile_steps
 
 
 def test_a_profile_reaches_a_bucket_and_is_read_from_there(bucket, tmp_path):

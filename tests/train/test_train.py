@@ -100,7 +100,7 @@ class Training:
         self.scores["data_fingerprint"] = self.manifest.fingerprint
 
     def run(self, *, ahead=0, loop=1, bad=None, evaluates=False, stop_at=None, instead=None):
-        stop = StopRequest(lambda text: None, lambda text: None, patience=1e9)
+        stop = StopRequest(lambda text: None, lambda text: None, timeout=1e9)
         steps = CheckpointStore(self.model_dir).steps()
         engine = Numbers(steps[-1] if steps else 0, ahead, loop, bad)
 

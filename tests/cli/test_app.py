@@ -1,11 +1,10 @@
 """The command line itself: names, help, exit statuses and `--json`.
 
 That each command's results are all of standard output with `--json` is seen by its own tests, which
-parse it; that its refusals are, by tests/test_bad_inputs.py and test_bad_values.py.
+parse it; that its refusals are, by tests/test_bad_inputs.py and test_command_flags.py.
 """
 
 import json
-import os
 import sys
 import types
 from importlib.util import find_spec
@@ -13,7 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 from bigbird_ja import cli
-from bigbird_ja.cli import app, tensorflow_setup
+from bigbird_ja.cli import app
 from bigbird_ja.process import errors, extras
 from testkit import command_line
 from testkit.machines import PretendedMachine
@@ -47,18 +46,6 @@ def test_help_imports_nothing_heavy():
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert command_line.run(sys.executable, "-c", program).stdout.splitlines()[-1] == "[]"
-
-
-def test_tensorflow_comes_without_a_word_and_where_it_can_without_keras():
-    """Four lines about oneDNN stood before what each command says."""
-    needs_keras = find_spec("tensorflow_estimator") or find_spec("tf_keras")
-    program = (
-        "import os, sys\nfrom bigbird_ja.cli.tensorflow_setup import prepare_tensorflow\n"
-        "prepare_tensorflow(os.environ)\nimport tensorflow\n"
-        "print(sorted({'keras', 'matplotlib'} & set(sys.modules)))"
-    )
-    ended = command_line.run(sys.executable, "-c", program)
-    assert ended.stderr == "" and (needs_keras or ended.stdout == "[]\n")
 
 
 def test_an_unknown_command_names_the_nearest(capsys):
@@ -123,16 +110,3 @@ def test_a_missing_package_is_named_before_work_begins_with_the_extra_that_has_i
     assert cli.run_command_line(["preflight"]) == 2
     assert "jax is not installed" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [], "nothing was made"
-
-
-def test_a_fault_that_a_library_prints_while_it_is_loaded_is_shown(monkeypatch, capfd):
-    def load(loader, spec):
-        notice = b"I0000 00:00:1.2 3 port.cc:153] oneDNN custom operations are on.\n"
-        os.write(2, notice + b"F0000 no AVX\n")
-        return spec.name
-
-    monkeypatch.setattr("bigbird_ja.cli.tensorflow_setup._load_library", load)
-    for name, shown in (("tensorflow.x", "F0000 no AVX\n"), ("other", None)):
-        assert tensorflow_setup._create_module(None, types.SimpleNamespace(name=name)) == name
-        printed = capfd.readouterr().err
-        assert printed == shown or ("oneDNN" in printed and shown is None)

@@ -1,4 +1,4 @@
-"""`plan` and `preflight` take the settings that they read, and no others."""
+"""Declarations of the settings, and the commands that use them."""
 
 import sys
 
@@ -7,13 +7,58 @@ import pytest
 from bigbird_ja import cli
 from bigbird_ja.preflight import compile as compile_lib
 from bigbird_ja.preflight import estimate
-from bigbird_ja.settings.data_facts import DATA_KEYS
+from bigbird_ja.settings.data_facts import DATA_KEYS, predictions_of
+from bigbird_ja.settings.resolve import resolve_config
 from bigbird_ja.settings.schema import OPTIONS, Config
+from bigbird_ja.settings.values import change_of, flatten
+
+
+@pytest.mark.parametrize("key", OPTIONS)
+def test_every_setting_is_declared_whole(key):
+    option = OPTIONS[key]
+    assert option.meaning.endswith(".") and option.kind in (int, float, bool, str)
+    if option.kind in (int, float):
+        assert option.allowed, "a range"
+    for bound in (option.low, option.high):
+        assert bound is None or option.read(bound) == bound
+    if option.default is None:
+        assert option.none, "what None stands for"
+    else:
+        assert option.read(option.default, "default") == option.default
+    for other, values in option.conditions:
+        assert set(values) < set(OPTIONS[other].choices)
+
+
+def test_the_original_run_has_the_settings_of_its_time():
+    """The defaults are its settings, but for what was changed since."""
+    config, _ = resolve_config("original-2021")
+    assert predictions_of(config.make_data) == 600
+    values = flatten(config).items()
+    assert {key: value for key, value in values if value != OPTIONS[key].default} == {
+        "make_data.masking": "static",
+        "make_data.mask_unit": "subword",
+        "make_data.nsp": True,
+        "make_data.max_predictions_per_seq": 600,
+        "model.random_pattern": "independent",
+        "training.dtype": "float32",
+    }
+
+
+def test_a_run_keeps_its_data_model_seed_and_optimizer():
+    sections = {key.partition(".")[0] for key in OPTIONS if change_of(key) == "logged"}
+    assert sections == {"training"}
+    kept = ("training.seed", "training.optimizer", "model.num_layers", "make_data.seq_length")
+    assert all(change_of(key) == "fixed" for key in kept)
+
 
 # Where a config is checked, copied, shown or told apart from others, all of it is read; what
 # `config_warnings` warns of has an effect.
 SHAPES = ("--set=model.architecture=bigbird", "--set=model.architecture=modernbert")
+
+
 HANDLING = ("bigbird_ja.settings.resolve", "dataclasses")
+
+
 HANDLING_FUNCTIONS = {"varied", "flatten", "validate_config", "validate_on_data"}
 
 

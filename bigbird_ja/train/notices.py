@@ -1,0 +1,49 @@
+"""Notices before a run starts: the unigram plateau of small models, the duration on a CPU."""
+
+import os
+
+from bigbird_ja.model.flops import model_flops
+from bigbird_ja.process.console import human_time
+from bigbird_ja.settings.data_facts import Data
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.train.engines import devices
+from bigbird_ja.train.engines.choose import Choice
+
+_CORE_FLOPS = 50e9  # FLOP/s of one CPU core: few reach as much with float32
+_LONG_DAYS = 30  # duration on a CPU from which a run is warned of
+# Tokens until small models left the unigram plateau on real text (docs/lab/recipe.md): with learned
+# positions and normal initialization, and otherwise.
+_PLATEAU = (4_000_000, 600_000)
+_SMALL = 256  # maximum hidden size of a model with a notice about the plateau
+
+
+def plateau(config: Config, data: Data) -> str | None:
+    """Return a notice about the unigram plateau of a small model trained from scratch, or None."""
+    model, training = config.model, config.training
+    if model.hidden_size > _SMALL:
+        return None
+    tokens = _PLATEAU[model.architecture == "modernbert" or model.initializer == "subspaces"]
+    steps = tokens // (training.global_batch_size * data.seq_length)
+    end = "" if steps < training.num_train_steps else "; this run ends before that"
+    return (
+        f"what to expect: the loss first falls to what token frequencies alone give; until about"
+        f" step {steps:,} ({tokens / 1e6:g} M tokens) little more is learned{end}"
+        " (docs/lab/recipe.md)"
+    )
+
+
+def cpu_warning(config: Config, data: Data, engine: Choice) -> str | None:
+    """Return a warning if the run would take more than `_LONG_DAYS` on this CPU, else None."""
+    is_gpu = engine.devices.platform != "cpu" if engine.devices else devices.has_gpu()
+    if engine.use_tpu or is_gpu:
+        return None
+    cores = (os.cpu_count() or 1) * engine.processes
+    step = model_flops(config, data, config.training.global_batch_size)
+    seconds = config.training.num_train_steps * step / (cores * _CORE_FLOPS)
+    if seconds < _LONG_DAYS * 86_400:
+        return None
+    return (
+        f"a model of this size on a CPU: about {human_time(seconds)} for"
+        f" {config.training.num_train_steps:,} steps ({cores} cores of {_CORE_FLOPS / 1e9:g}"
+        " GFLOP/s, assumed): `bigbird-ja plan` shows machines for it"
+    )

@@ -1,0 +1,31 @@
+"""Help of a command: required flags first, with range, unit and default."""
+
+import types
+
+from bigbird_ja import cli
+from bigbird_ja.cli import command_help
+from bigbird_ja.settings.schema import OPTIONS
+
+
+def test_help_shows_what_is_required_first():
+    text = " ".join(command_help.command_help(cli.load_command("pretrain"), "pretrain").split())
+    headings = ["Required:", "Flags:", "Settings:", "In most commands:"]
+    places = [text.index(heading) for heading in headings]
+    assert places == sorted(places)
+
+
+def test_help_shows_range_unit_and_what_a_default_stands_for():
+    def define(flags):
+        flags.integer("count", 3, "How many.", unit="pieces", low=1, high=9)
+        flags.number("share", None, "Which share.", low=0.1, high=1, none="by machine")
+        flags.setting("training.num_train_steps", "steps")
+        flags.path("many", "Paths.", many=True)
+
+    tpu = tuple(key for key in OPTIONS if key.startswith("tpu."))
+    command = types.SimpleNamespace(define_flags=define, EXAMPLE="x", SETTINGS=tpu)
+    text = " ".join(command_help.command_help(command, "fake").split())
+    assert "--count INT How many. [pieces, 1 to 9] (default: 3)" in text
+    assert "--share FLOAT Which share. [0.1 to 1] (default: by machine)" in text
+    assert "sets training.num_train_steps] (default: 1400000)" in text
+    assert "--many PATH Paths. [repeatable] (default: none)" in text
+    assert "Used here: tpu.*." in text

@@ -1,0 +1,34 @@
+"""Runs and data sets that the tests of settings share."""
+
+from bigbird_ja.settings.data_facts import Data, requested_data
+from bigbird_ja.settings.resolve import fit_to_data, resolve_config
+
+DATA = Data(
+    vocab_size=8000,
+    seq_length=256,
+    max_predictions_per_seq=38,
+    masking="dynamic",
+    nsp=False,
+    mask_unit="subword",
+    masked_lm_prob=0.15,
+    special_ids={"pad": 0},
+)
+
+
+def write(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def run(*sets, path=None, data=None):
+    """Returns a run on a data set, or on one to be made."""
+    config, overrides = resolve_config(path, sets)
+    where = "data" if data else ""
+    data = data or requested_data(config)
+    return fit_to_data(config, data, overrides, where), data
+
+
+def completed(*sets, path=None, data=None):
+    """Returns the config of `run`."""
+    return run(*sets, path=path, data=data)[0]

@@ -1,0 +1,51 @@
+"""Files of settings: read, refused in one line, written and read again."""
+
+from dataclasses import replace
+
+import pytest
+
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.config_file import config_to_yaml, read_config
+from bigbird_ja.settings.resolve import resolve_config
+from bigbird_ja.settings.values import config_fingerprint, flatten
+from tests.settings.support import DATA, completed, write
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("modle: {num_layers: 2}", "unknown setting 'modle.num_layers' (did you mean 'model."),
+        ("model: {random_pattern: roled}", "did you mean 'rolled'"),
+        ("model: {hidden_size: 100, num_attention_heads: 12}", "hidden_size=100"),
+        ("training: {global_batch_size: 3, gradient_accumulation_steps: 2}", "divisible"),
+        ("model: [1, 2]", "model must hold"),
+        ("make_data: {nsp: true}\nmodel: {attend_across_documents: false}", "segment B"),
+        ("- a", "sections"),
+        ("# nothing yet\n", "no settings in it"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path, text, words):
+    with pytest.raises(BadInput) as error:
+        completed(path=write(tmp_path, text))
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_settings_of_0_1_0_that_went_may_be_off_in_a_file(tmp_path):
+    off = "first_seq_length: null, first_seq_length_steps: null, optimizer_sharding: false"
+    old = f"training: {{{off}, gradient_sum_dtype: float32, clip_norm: 2}}"
+    given = resolve_config(write(tmp_path, old))[0]
+    assert given == resolve_config(None, ["training.clip_norm=2"])[0]
+    with pytest.raises(BadInput, match=r"unknown setting .*first_seq_length"):
+        resolve_config(write(tmp_path, "training: {first_seq_length: 512}"))
+
+
+def test_a_run_comes_back_from_its_file_with_its_data(tmp_path):
+    data = replace(DATA, special_ids={"pad": 3})
+    config = completed(data=data)
+    path = write(tmp_path, config_to_yaml(config, data))
+    assert flatten(*read_config(path)) == flatten(config, data) and read_config(path)[1] == data
+    assert config_fingerprint(config, data) != config_fingerprint(config, DATA)
+    assert resolve_config(path)[0].model == config.model, "a file that states all may state it"
+    stated = write(tmp_path, "make_data: {pad_id: 3}")
+    with pytest.raises(BadInput, match=r"unknown setting .make_data\.pad_id"):
+        resolve_config(stated)

@@ -1,0 +1,58 @@
+"""Fingerprint, changes and mask rates of a config."""
+
+from dataclasses import replace
+
+import pytest
+
+from bigbird_ja.process.errors import BadInput
+from bigbird_ja.settings.schema import Config
+from bigbird_ja.settings.values import (
+    changes,
+    config_fingerprint,
+    mask_rates,
+    train_predictions,
+    varied,
+)
+from tests.settings.support import DATA, completed, run
+
+
+def test_a_mask_rate_of_trainings_own_has_places_for_its_highest():
+    rates = ["training.masked_lm_prob=0.3", "training.final_masked_lm_prob=0.15"]
+    steps = completed().training.num_train_steps
+    assert mask_rates(completed()) is None
+    assert train_predictions(*run()) == 615
+    assert mask_rates(completed(*rates)) == (0.3, 0.15, steps)
+    assert train_predictions(*run(*rates)) == 1229
+    assert run(*rates)[1].max_predictions_per_seq == 615  # evaluation's
+    assert mask_rates(completed(rates[0])) == (0.3, 0.3, steps)
+    assert train_predictions(*run("training.masked_lm_prob=0.1")) == 410
+    with pytest.raises(BadInput, match=r"no effect without training\.masked_lm_prob:"):
+        completed(rates[1])
+
+
+def test_the_fingerprint_of_the_defaults_is_that_of_0_1_0_whatever_was_added_since():
+    data = replace(DATA, vocab_size=32000, seq_length=4096, mask_unit="whole_word")
+    data = replace(data, max_predictions_per_seq=600)
+    fingerprint = config_fingerprint(Config(), data)
+    assert fingerprint == "e8195381274643ab41a8dfb2cc5210604176a7f6d7e3b7e55918cc44be3c51d0"
+    for key, value in (("training.optimizer", "muon"), ("model.architecture", "modernbert")):
+        assert config_fingerprint(varied(Config(), {key: value}), data) != fingerprint
+
+
+def test_what_a_model_dir_accepts_a_change_of():
+    old = completed(data=DATA)
+    free = {
+        "training.num_train_steps": 7,
+        "checkpoints.save_every_minutes": 1.0,
+        "training.log_every_steps": 3,
+        "tpu.num_cores": 32,
+    }
+    new = varied(old, free)
+    assert changes((old, DATA), (new, DATA)) == {}
+    assert config_fingerprint(old, DATA) == config_fingerprint(new, DATA)
+    new = varied(new, {"training.learning_rate": 1.0, "model.num_layers": 1})
+    changed = {"model.num_layers": [12, 1], "training.learning_rate": [0.0001, 1.0]}
+    assert changes((old, DATA), (new, DATA)) == changed
+    assert config_fingerprint(old, DATA) != config_fingerprint(new, DATA)
+    longer = replace(DATA, seq_length=512)
+    assert changes((old, DATA), (old, longer)) == {"make_data.seq_length": [256, 512]}
