@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from bigbird_ja.accelerators.chips import CHIPS
-from bigbird_ja.accelerators.prices import USUAL_ZONES, load_prices, region_of
+from bigbird_ja.accelerators.prices import USUAL_ZONES, load_prices
 from bigbird_ja.process.errors import BadInput
 
 TABLE = load_prices()
