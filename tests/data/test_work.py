@@ -226,9 +226,7 @@ def test_no_manifest_is_written_after_the_lease_was_lost(output, request_of, mon
 @pytest.mark.parametrize(
     ("put", "what"), [(shutil.copytree, "mine"), (shutil.copy, "mine/blocks/a.block")]
 )
-def test_foreign_files_in_the_work_folder_are_refused(
-    tmp_path, output, request_of, put, what
-):
+def test_foreign_files_in_the_work_folder_are_refused(tmp_path, output, request_of, put, what):
     (tmp_path / "mine/blocks").mkdir(parents=True)
     (tmp_path / "mine/blocks/a.block").write_text("mine")
     os.mkdir(output)
