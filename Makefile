@@ -79,6 +79,7 @@ lint: $(STAMP) ## ruff; import order; links of the pages; totals of size; overdu
 	@$(BIN)/ruff check $(PYTHON_CODE)
 	@$(BIN)/ruff format --check $(PYTHON_CODE)
 	@! grep -rnE '^ *r?"""(What|Which|How|Where|Whether)\b' bigbird_ja --include='*.py' # a docstring begins with a verb
+	@$(BIN)/codespell $(PYTHON_CODE) docs notebooks .github .ci Makefile pyproject.toml mkdocs.yml *.md
 	@$(BIN)/lint-imports
 	@$(SITE) --site-dir out/site
 	@$(BIN)/python -m scripts.size --check
