@@ -35,7 +35,7 @@ TYPE_LABEL = "bigbird-ja-type"
 SHORTEST_SECONDS = 30  # Compute Engine takes no shorter maxRunDuration
 BOOT_DISK_GB = 100
 
-# Chips of one VM -> machine type. Those of v5e are in the catalogue, and refused: "not allowed to
+# Chips of one VM -> machine type. Those of v5e are in the catalog, and refused: "not allowed to
 # use the machine type" (users' reports of 2026); runs that 0.1.0 launched have them.
 MACHINE_TYPES: dict[str, dict[int, str]] = {
     "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},

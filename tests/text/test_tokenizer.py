@@ -1,4 +1,4 @@
-"""The tokenizer: ids by name, markers as pieces, one normalisation."""
+"""The tokenizer: ids by name, markers as pieces, one normalization."""
 
 import pytest
 from hypothesis import given

@@ -105,7 +105,7 @@ sys.exit(importlib.util.find_spec("tensorflow") is None)' || return 1
 }
 
 train() {
-  local status child signalled=0 interrupted as_user=()
+  local status child signaled=0 interrupted as_user=()
   export PYTHONPATH="$WORK_DIR/package${PYTHONPATH:+:$PYTHONPATH}"
   if ! own_user >>"$LOG" 2>&1; then
     as_user=()
@@ -115,7 +115,7 @@ train() {
     "${as_user[@]}" "$TRAINER" -m bigbird_ja pretrain "${PRETRAIN_FLAGS[@]}" >>"$LOG" 2>&1 &
     child=$!
     # A signal ends `wait` early: pass it on, then wait for the save and its status.
-    trap 'interrupted=1 signalled=1; kill -TERM "$child" 2>/dev/null || true' TERM INT
+    trap 'interrupted=1 signaled=1; kill -TERM "$child" 2>/dev/null || true' TERM INT
     while true; do
       interrupted=0 status=0
       wait "$child" || status=$?
@@ -123,12 +123,12 @@ train() {
     done
     say "training ended with status $status"
     # One of several hosts, and it goes itself: that is not the end of training for the others.
-    ((HOSTS > 1 && signalled && status != 0)) && return 0
+    ((HOSTS > 1 && signaled && status != 0)) && return 0
     # Interrupted or stalled, one of several hosts: another has gone, and its successor comes.
     ((HOSTS > 1 && (status == 75 || status == 76))) || break
     say "another host has gone: waiting for its successor"
     sleep "$AGAIN_SECONDS"
-    ((signalled)) && return 0 # meanwhile this host got a signal, too
+    ((signaled)) && return 0 # meanwhile this host got a signal, too
   done
   report "$status"
 }
