@@ -163,7 +163,7 @@ def test_a_bert_of_hugging_face_with_its_positions_repeated(tmp_path, form):
     assert "model.hidden_act=gelu, this config gelu_new" in line
 
 
-def test_pieces_that_were_added_get_random_rows_behind_the_source_s(tmp_path, sample_corpus):
+def test_added_tokens_get_random_rows_after_those_of_the_source(tmp_path, sample_corpus):
     safetensors = pytest.importorskip("safetensors.numpy", reason="needs the huggingface extra")
     (tmp_path / "spiece.model").write_bytes(train(sample_corpus))
     (tmp_path / "config.json").write_text('{"model_type": "bert", "vocab_size": 1400}')
@@ -180,7 +180,7 @@ def test_pieces_that_were_added_get_random_rows_behind_the_source_s(tmp_path, sa
     for name in ("bert/embeddings/word_embeddings", "cls/predictions/output_bias"):
         np.testing.assert_array_equal(values[name][:1400], params[name])
         np.testing.assert_array_equal(values[name][1400:], fresh[name][1400:])
-    assert f"1,400 of {ours.vocab_size:,} pieces" in text
+    assert f"1,400 of {ours.vocab_size:,} tokens" in text
 
 
 def test_what_is_no_model_is_refused(tmp_path):
