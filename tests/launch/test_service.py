@@ -7,7 +7,7 @@ import pytest
 
 from bigbird_ja.launch.leftovers import delete_all
 from bigbird_ja.launch.rest import Kind, ServiceFault
-from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, Presence
+from bigbird_ja.launch.service import ID_LABEL, RUN_DIR_KEY, Presence, Tpu, labels_of
 from testkit.fakes.compute import FakeCompute
 from testkit.fakes.tpu import FakeTpu
 from tests.launch import support
@@ -70,3 +70,10 @@ def test_a_failed_creation(tmp_path, kind, run):
 
 
 # --- what answers mean ----------------------------------------------------------------------------
+
+
+def test_a_copied_folder_has_the_id_of_its_run_and_none_of_its_machines():
+    run = support.NODE
+    tpu = Tpu("run-1", "z", Presence.READY, "READY", labels=labels_of(run, 1), run_dir=run.run_dir)
+    assert tpu.belongs_to(run)
+    assert not tpu.belongs_to(replace(run, bucket="gs://copy"))

@@ -102,6 +102,35 @@ def test_a_holder_on_a_bucket_that_renews_is_left_alone_whatever_its_clock_says(
     assert now.now < refused + max_silence(), "one that ends makes room at once"
 
 
+def test_of_two_that_find_the_holder_silent_one_takes_over(remote, monkeypatch):
+    now = Time()
+    make(remote, now, ELSEWHERE)[0].acquire()
+    winner, _ = make(remote, now, dataclasses.replace(ELSEWHERE, host="near", id="winner"))
+    replace_if = storage.replace_if
+
+    def late(path, content, token):
+        monkeypatch.setattr(storage, "replace_if", replace_if)
+        winner._token = replace_if(path, winner._content(), token)
+        now.then = winner.renew
+        return replace_if(path, content, token)
+
+    monkeypatch.setattr(storage, "replace_if", late)
+    with pytest.raises(BadInput, match="near"):
+        make(remote, now)[0].acquire()
+    winner.check()
+
+
+def test_two_processes_of_one_host_are_two_holders(remote):
+    now = Time()
+    first, _ = make(remote, now, ELSEWHERE)
+    first.acquire()
+    second, _ = make(remote, now, dataclasses.replace(ELSEWHERE, id="second"))
+    second.acquire()
+    with pytest.raises(LeaseLost):
+        first.check()
+    second.check()
+
+
 def test_a_lease_whose_file_vanished_or_was_replaced_is_lost(path):
     lease, _ = make(path)
     lease.acquire()
