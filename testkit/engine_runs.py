@@ -19,10 +19,18 @@ from bigbird_ja.settings.values import varied
 from testkit import ROOT, command_line, pods, synthetic
 
 TINY = (
-    *("model.hidden_size=32", "model.num_layers=1", "model.num_attention_heads=2"),
-    *("model.intermediate_size=48", "model.block_size=8", "model.num_random_blocks=1"),
-    *("training.global_batch_size=8", "training.learning_rate=2e-3", "training.warmup_steps=4"),
-    *("training.num_train_steps=20", "training.dtype=float32", "training.log_every_steps=1"),
+    "model.hidden_size=32",
+    "model.num_layers=1",
+    "model.num_attention_heads=2",
+    "model.intermediate_size=48",
+    "model.block_size=8",
+    "model.num_random_blocks=1",
+    "training.global_batch_size=8",
+    "training.learning_rate=2e-3",
+    "training.warmup_steps=4",
+    "training.num_train_steps=20",
+    "training.dtype=float32",
+    "training.log_every_steps=1",
     "data.shuffle_window=2",
 )
 

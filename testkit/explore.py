@@ -69,14 +69,17 @@ class Bounds:
     @cached_property
     def other(self):
         """The record of the second supervisor."""
-        changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.5}
+        changed = {"project": "q", "accelerator_type": "v2-8", "usd_per_hour": 0.25}
         return replace(self.run, **changed) if self.changes else self.run
 
     @cached_property
     def run(self):
         """The record of the first supervisor, at a dollar an hour."""
         return LaunchedRun(
-            *("gs://b", "run", "id-1", "p"),
+            bucket="gs://b",
+            name="run",
+            run_id="id-1",
+            project="p",
             target_step=self.target_step,
             zones=ZONES,
             usd_per_hour=1.0,

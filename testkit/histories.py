@@ -33,8 +33,19 @@ FOREIGN = (  # labels of others' machines that have the run's name
     {RUN_LABEL: "run", ID_LABEL: "id-1", ATTEMPT_LABEL: "1"},  # of a copy of the folder
 )
 WORDS = (
-    *("stockout", "stockout", "internal", "unavailable", "lost", "slow", "stuck", "freeze"),
-    *("mute", "dead", "exit:1", "exit:71", "exit:75"),
+    "stockout",
+    "stockout",
+    "internal",
+    "unavailable",
+    "lost",
+    "slow",
+    "stuck",
+    "freeze",
+    "mute",
+    "dead",
+    "exit:1",
+    "exit:71",
+    "exit:75",
 )
 
 
@@ -71,7 +82,10 @@ class History:
         mean = rng.uniform(2, 48) * HOUR
         target = int(rng.choice([0.05, 0.5, 5, 30, 60]) * rng.uniform(0.5, 1.5) * DAY)
         self.record = LaunchedRun(
-            *("gs://b", "run", "id-1", "p"),
+            bucket="gs://b",
+            name="run",
+            run_id="id-1",
+            project="p",
             target_step=target,
             zones=ZONES,
             usd_per_hour=USD_PER_HOUR,

@@ -15,11 +15,17 @@ ENGINE = "--engine=" + (
     "estimator" if importlib.util.find_spec("tensorflow_estimator") is not None else "auto"
 )
 SETTINGS = (
-    *("--set=model.hidden_size=32", "--set=model.num_layers=2", "--set=model.block_size=16"),
-    *("--set=model.num_attention_heads=2", "--set=model.intermediate_size=48"),
-    *("--set=training.global_batch_size=4", "--set=training.log_every_steps=2"),
-    *("--set=checkpoints.save_every_steps=2", "--set=training.warmup_steps=0"),
-    *("--set=training.learning_rate=1e-2", "--set=training.dtype=float32"),
+    "--set=model.hidden_size=32",
+    "--set=model.num_layers=2",
+    "--set=model.block_size=16",
+    "--set=model.num_attention_heads=2",
+    "--set=model.intermediate_size=48",
+    "--set=training.global_batch_size=4",
+    "--set=training.log_every_steps=2",
+    "--set=checkpoints.save_every_steps=2",
+    "--set=training.warmup_steps=0",
+    "--set=training.learning_rate=1e-2",
+    "--set=training.dtype=float32",
 )
 
 

@@ -1,11 +1,11 @@
-"""Delete what is left.
+"""Delete the TPUs that runs have left.
 
   bigbird-ja down --project MY-PROJECT --name base-1
 
 Lists the TPUs and queued resources that `launch` made, in the Cloud TPU API and in Compute Engine,
 in --project and, with --bucket, in the projects that its runs have used last; asks, deletes them,
 and waits until they are gone. Data and checkpoints on the bucket stay. Takes a
-minute or two per TPU. What a living `launch` watches is refused: it would create it again.
+minute or two per TPU. The TPU of a running `launch` is refused: it would create it again.
 """
 
 import sys
@@ -22,14 +22,14 @@ from bigbird_ja.process.errors import BadInput, StorageError
 
 EXAMPLE = "bigbird-ja down --project MY-PROJECT --name base-1"
 POSITIONAL = "name"
-_PATIENCE = 900.0  # seconds for all deletions
+_TIMEOUT = 900.0  # seconds for all deletions
 
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
     flags.text("project", "Id of the Google Cloud project.", required=True)
     flags.text("name", "One run.", none="all of `launch`'s")
-    flags.path("bucket", "Only what belongs to runs of this gs://BUCKET[/FOLDER].", none="any")
+    flags.path("bucket", "gs://BUCKET[/FOLDER] whose runs' TPUs are deleted.", none="any")
     flags.switch("yes", "Delete without asking.")
 
 
@@ -67,7 +67,7 @@ def run(args: Args) -> dict[str, Any]:
         _confirm(tpus)
     left = []
     for project in names:
-        left += delete_all(services[project], mine[project], _PATIENCE, time.monotonic, time.sleep)
+        left += delete_all(services[project], mine[project], _TIMEOUT, time.monotonic, time.sleep)
     deleted = [tpu.resource for tpu in tpus if tpu.resource not in left]
     if left:
         raise StorageError(
@@ -79,7 +79,7 @@ def run(args: Args) -> dict[str, Any]:
 
 
 def _check_unwatched(tpus: list[Tpu], now: float) -> None:
-    """Refuse where a living `launch` watches: it would create the deleted machine again.
+    """Check that no running `launch` watches one of the machines: it would create it again.
 
     Each machine's own metadata names the folder of its run.
     """
@@ -94,7 +94,7 @@ def _check_unwatched(tpus: list[Tpu], now: float) -> None:
 
 def _confirm(tpus: list[Tpu]) -> None:
     if not sys.stdin.isatty():
-        raise BadInput("deleting needs --yes where nobody can be asked")
+        raise BadInput("deleting without a terminal needs --yes")
     where = "; ".join(
         f"{tpu.name} in {tpu.zone} from {NAMES[tpu.service]}, of run {tpu.run_dir or tpu.run}"
         for tpu in tpus

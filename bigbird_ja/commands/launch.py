@@ -9,7 +9,7 @@ Reads the config, the data set's manifest and --init_from. Writes BUCKET/NAME/mo
 metrics, events: see `pretrain`), BUCKET/NAME/supervisor and, for a model on this machine,
 BUCKET/encoders/SHA256, which the TPU verifies before it trains. Stays in the foreground until the
 run is finished, which takes days: keep it in tmux, or on a small VM. If it dies, run the same
-command again: it adopts the machine. A TPU that nobody watches deletes itself after --lease_hours;
+command again: it adopts the machine. A TPU without supervisor deletes itself after --lease_hours;
 none lives longer than --max_hours and --max_cost allow. Before anything is created it asks the
 services which zones offer the machine (`doctor --project` shows the answers). --dry_run needs no
 credentials, no project and no data, and takes a second. docs/cloud-setup.md leads from an empty
@@ -50,18 +50,15 @@ def define_flags(flags: Flags) -> None:
         "v5e-8, v6e-8, v5p-8, v4-8, v3-8, ..., and slices of several hosts such as v5e-32.",
         default="v5e-8",
     )
-    flags.text("bucket", "gs://BUCKET[/FOLDER] for everything.", **needed)
+    flags.text("bucket", "gs://BUCKET[/FOLDER] of all files of the run.", **needed)
     flags.text("data_dir", "Data set of `make-data`, on gs://.", **needed)
     flags.path(
-        "init_from",
-        "As `pretrain --init_from`: on gs://, or on this machine; then it is uploaded once.",
+        "init_from", "Model to start from, as for `pretrain`; one on this machine is uploaded once."
     )
-    evaluates = "train_and_eval also evaluates every training.eval_every_steps steps."
+    evaluates = "Mode; train_and_eval also evaluates every training.eval_every_steps steps."
     flags.choice("mode", ("train", "train_and_eval"), evaluates)
     flags.setting("training.num_train_steps")
-    engine = (
-        "As `pretrain --engine`. JAX's runtime brings its own Python, TensorFlow, jax and libtpu."
-    )
+    engine = "Engine, as for `pretrain`; pjrt brings its own Python, TensorFlow, jax and libtpu."
     flags.choice("engine", ("auto", "estimator", "pjrt"), engine)
     flags.choice(
         "service",
@@ -72,25 +69,26 @@ def define_flags(flags: Flags) -> None:
     flags.choice(
         "pricing",
         ("spot", "on_demand", "flex-start"),
-        "Spot TPUs are preempted, and cost less: `plan` has both prices. flex-start: v5e and v6e"
+        "Pricing. spot: preemptible, and cheaper (`plan` has both prices). flex-start: v5e and v6e"
         " from a queue, deleted by the cloud after --max_hours; needs gcloud.",
     )
-    flags.switch("queued", "Requests a queued resource of the Cloud TPU API, which waits in line.")
     flags.switch(
-        "dry_run", "Prints what would be rented, with --json each request for it; no more."
+        "queued", "Request a queued resource of the Cloud TPU API, which waits for capacity."
     )
+    flags.switch("dry_run", "Only print machine, limits and cost; with --json also each request.")
     flags.group = "Limits"
     hours: dict[str, Any] = {"unit": "hours", "low": 0.0001}
     usd: dict[str, Any] = {"unit": "US dollars", "low": 0.01, "high": 1e9, "none": "no limit"}
-    end, lease = "Ends the run so long after its start.", "A TPU that nobody watches deletes itself"
+    end = "Maximum time from the start of the run, which ends then."
+    lease = "Lifetime of a TPU without supervisor; then it deletes itself."
     flags.number("max_hours", None, end, high=1e6, none="no limit", **hours)
-    flags.number("max_cost", None, "Ends the run at so much TPU time.", **usd)
-    flags.number("lease_hours", 12.0, f"{lease} after so long.", high=168, **hours)
+    flags.number("max_cost", None, "Maximum cost of TPU time; then the run ends.", **usd)
+    flags.number("lease_hours", 12.0, lease, high=168, **hours)
     poll = {"low": 0.05, "high": 86_400}
-    flags.number("poll_seconds", 30.0, "Between two looks at the service.", unit="seconds", **poll)
-    at_once = "At Ctrl-C: asks on a terminal, and deletes where there is none."
-    flags.choice("on_interrupt", ("ask", "delete", "detach"), at_once)
-    flags.path("price_file", "YAML file over the table of prices.")
+    flags.number("poll_seconds", 30.0, "Time between polls of the service.", unit="seconds", **poll)
+    policy = "Reaction to Ctrl-C; ask: a question on a terminal, else delete."
+    flags.choice("on_interrupt", ("ask", "delete", "detach"), policy)
+    flags.path("price_file", "YAML file that overrides the price table.")
     flags.group = "Machine"
     flags.text("runtime_version", "Image of the TPU VM.", none="chosen for the type")
     flags.text("service_account", "Account of the VM.", none="the project's default")
@@ -99,8 +97,8 @@ def define_flags(flags: Flags) -> None:
     flags.text(
         "vm_python", "Python of the VM's image; only TPUEstimator uses it.", default="python3"
     )
-    flags.switch("external_ip", "Gives the VM an external address.", default=True)
-    flags.switch("update_package", "An existing run gets this installed code.")
+    flags.switch("external_ip", "External address of the VM.", default=True)
+    flags.switch("update_package", "Replace the package of an existing run by this installed code.")
 
 
 def run(args: Args) -> dict[str, Any]:
@@ -137,10 +135,10 @@ def run(args: Args) -> dict[str, Any]:
 
 
 def _check_bounds(args: Args) -> None:
-    """Refuse a run without a config of its own or without a limit on its cost."""
+    """Check that a config and a limit on the cost are given."""
     missing = [] if args.config else ["--config (`bigbird-ja config` lists the presets)"]
     if args.max_cost is None and args.max_hours is None:
-        missing.append("--max_cost or --max_hours (`bigbird-ja plan` says what a run takes)")
+        missing.append("--max_cost or --max_hours (`bigbird-ja plan` estimates both)")
     if missing:
         raise BadInput(f"needed: {', and '.join(missing)}")
 
@@ -151,6 +149,6 @@ def _model(args: Args) -> tuple[str, list[Override]]:
 
     path = hub.fetched(args.init_from, "--init_from", weights=True) if args.init_from else ""
     if args.dry_run and storage.is_remote(path):
-        log(f"warning: a dry run doesn't read {path}: it counts with the sizes of --config")
+        log(f"warning: a dry run doesn't read {path}: the sizes are those of --config")
         return path, []
     return path, run_settings.stated_settings(path) if path else []

@@ -18,10 +18,15 @@ POSITIONAL = "name"
 
 def define_flags(flags: Flags) -> None:
     """Define the command's own flags."""
-    flags.text("name", "The run, as `launch --name` called it; also without --name.", required=True)
+    flags.text("name", "Name of the run (`launch --name`); also without the flag.", required=True)
     flags.path("bucket", "gs://BUCKET[/FOLDER] of `launch`.", required=True)
     flags.number(
-        "poll_seconds", 30.0, "Seconds between checks.", unit="seconds", low=0.05, high=86_400
+        "poll_seconds",
+        30.0,
+        "Time between polls of the log.",
+        unit="seconds",
+        low=0.05,
+        high=86_400,
     )
 
 

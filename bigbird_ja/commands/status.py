@@ -2,8 +2,8 @@
 
   bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT
 
-Reads the runs' states, heartbeats and events from the bucket and, where a project is given, what
-TPUs exist, on both services. Shows for each run its state, step, rate, ETA, preemptions and money
+Reads the runs' states, heartbeats and events from the bucket and, with --project, lists the TPUs
+of both services. Shows for each run its state, step, rate, ETA, preemptions and money
 so far; `report` draws its curves. Changes nothing; takes a second or two.
 """
 
@@ -20,8 +20,17 @@ from bigbird_ja.process.console import human_time, table
 from bigbird_ja.process.errors import BadInput
 
 _HEADER = (
-    *("run", "state", "step", "tokens/s", "ETA", "preempted", "failed"),
-    *("TPU h", "$", "TPU", "watched by"),
+    "run",
+    "state",
+    "step",
+    "tokens/s",
+    "ETA",
+    "preempted",
+    "failed",
+    "TPU h",
+    "$",
+    "TPU",
+    "watched by",
 )
 EXAMPLE = "bigbird-ja status --bucket gs://MY-BUCKET --project MY-PROJECT --name base-1"
 POSITIONAL = "name"

@@ -1,10 +1,26 @@
-"""Results of evaluations in TensorBoard's event files."""
+"""TensorBoard's event files: their encoding, and the files of evaluations."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from bigbird_ja import storage
 from bigbird_ja.data import tfrecords
+
+
+def encode(*events: Any) -> bytes:
+    """Return events as an event file has them; tf.summary needs TensorBoard's package."""
+    return tfrecords.frame([event.SerializeToString() for event in events])
+
+
+def scalars_event(step: int, wall_time: float, values: Mapping[str, Any]) -> Any:
+    """Return an event with the numbers among `values`, by tag; `wall_time` in UNIX seconds."""
+    from tensorflow.core.util import event_pb2
+
+    event = event_pb2.Event(step=step, wall_time=wall_time)
+    for tag, value in values.items():
+        if isinstance(value, (int, float)):
+            event.summary.value.add(tag=tag, simple_value=float(value))
+    return event
 
 
 def write_tensorboard(
@@ -17,14 +33,10 @@ def write_tensorboard(
     """
     from tensorflow.core.util import event_pb2
 
-    event = event_pb2.Event(step=step, wall_time=wall_time)
-    for key, value in result.items():
-        if isinstance(value, (int, float)) and key not in ("step", "time", "max_batches"):
-            event.summary.value.add(tag=f"eval/{key}", simple_value=float(value))
-    # The same name if the evaluation is repeated, another one for each step. Framed here, as
-    # tf.summary needs TensorBoard's package.
-    events = (event_pb2.Event(file_version="brain.Event:2"), event)
-    data = tfrecords.frame([each.SerializeToString() for each in events])
+    omitted = ("step", "time", "max_batches")
+    tags = {f"eval/{key}": value for key, value in result.items() if key not in omitted}
+    start = event_pb2.Event(file_version="brain.Event:2")
     storage.make_directory(storage.join(model_dir, "eval"))
+    # The same name if the evaluation is repeated, another one for each step.
     path = storage.join(model_dir, f"eval/events.out.tfevents.{step:012d}.eval")
-    storage.write_bytes(path, data)
+    storage.write_bytes(path, encode(start, scalars_event(step, wall_time, tags)))

@@ -42,7 +42,7 @@ from bigbird_ja.text import folder_tokenizer
 from bigbird_ja.text.folder_tokenizer import BYTE, CONFIG, DEFINITION, FolderTokenizer
 
 _BATCH = 1000  # lines that are encoded in one call
-# Every so many documents one is held out, up to this number, to compare the two tokenizers on.
+# One in so many documents is held out, up to a maximum, to compare the two tokenizers on.
 _HELD_OUT_EVERY, _MOST_HELD_OUT = 20, 2000
 _LEAST_USED = 0.5  # share of the wanted tokens that a corpus has to use
 _TABLE = "vocab.txt"  # of a tokenizer in Python: a token in each line
@@ -51,7 +51,7 @@ _BY_TOKEN = re.compile(
     r"(.*\.)?((word|tok)_embeddings\.weight|decoder\.(weight|bias)|(predictions|lm_head)\.bias)"
 )
 _ID = re.compile(r"[a-z]+_token_id")
-# Files beside weights and tokenizer that a trimmed folder has too, with the folders that
+# Files that a trimmed folder has in addition to weights and tokenizer, with the folders that
 # sentence-transformers' modules.json names.
 _KEPT_FILES = re.compile(
     r"README\.md|LICENSE.*|modules\.json|sentence_bert_config\.json"
@@ -94,7 +94,7 @@ class Trimmed:
         config: content of config.json.
         tokenizer: files of its tokenizer.
         weights: by the source's names.
-        changed: share of the held-out text's tokens that are cut otherwise; None without text.
+        changed: share of held-out tokens whose tokenization changes; None without text.
     """
 
     config: dict[str, Any]
@@ -147,7 +147,7 @@ def check_size(encoder: Encoder, size: int) -> None:
     """Refuse a size of the new vocabulary that cannot be, before the corpus is read.
 
     Raises:
-        BadInput: the encoder does not have more tokens, or special tokens and bytes alone are more.
+        BadInput: the encoder does not have more tokens, or has more special tokens and bytes.
     """
     most, least = encoder.tokenizer.vocab_size, len(_needed(encoder))
     if size >= most:
@@ -166,8 +166,8 @@ def trim(encoder: Encoder, documents: Iterable[str], size: int) -> Trimmed:
 
     Args:
         encoder: the source.
-        documents: of the corpus, in order.
-        size: of the new vocabulary, at most, as `check_size` passes.
+        documents: the corpus, in order.
+        size: maximum size of the new vocabulary, checked by `check_size`.
 
     Raises:
         BadInput: the corpus uses less than half as many tokens.
@@ -197,7 +197,7 @@ def _chosen(encoder: Encoder, counts: np.ndarray, size: int) -> list[int]:
     Args:
         encoder: the source.
         counts: int64 [tokens of the source]: how often the corpus has each.
-        size: as of `trim`.
+        size: maximum size of the new vocabulary.
     """
     kept = _needed(encoder)
     used = int(np.count_nonzero(counts))
@@ -276,7 +276,7 @@ def _needed(encoder: Encoder) -> set[int]:
 
 
 def _with_parts(encoder: Encoder) -> Callable[[int], set[int]]:
-    """Return what gives a token with all tokens on the way to it, by ids."""
+    """Return a function from a token id to the ids that it is merged from, itself included."""
     model = encoder.definition.get("model", {})
     if model.get("type") != "BPE":
         return lambda token: {token}
@@ -338,7 +338,7 @@ def _trimmed_tokenizer(encoder: Encoder, new: Mapping[int, int]) -> dict[str, by
 def _changed_share(
     theirs: FolderTokenizer, files: Mapping[str, bytes], lines: list[str]
 ) -> float | None:
-    """Return the share of a text's tokens that the trimmed tokenizer gives otherwise."""
+    """Return the share of a text's tokens whose tokenization changes."""
     ours = folder_tokenizer.of_files(files, "the trimmed tokenizer")
     changed = total = 0
     for start in range(0, len(lines), _BATCH):
@@ -379,9 +379,9 @@ def fill(directory: str, encoder: Encoder, trimmed: Trimmed) -> None:
     """Write the trimmed encoder's files into an empty local directory.
 
     Args:
-        directory: to write to.
+        directory: the output folder.
         encoder: the source, whose model card and sentence-transformers' files are kept.
-        trimmed: of `trim`.
+        trimmed: the result of `trim`.
     """
     from safetensors.numpy import save_file
 

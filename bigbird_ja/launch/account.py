@@ -1,8 +1,7 @@
 """Add one observation to the state: time, money, and the trainer's progress."""
 
 import math
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from bigbird_ja.launch.machine.watcher import STALLED_SECONDS
 from bigbird_ja.launch.record import LaunchedRun
@@ -60,7 +59,7 @@ def _unwatched(state: RunState, seen: Observation) -> float:
     It may have lived for `STALLED_SECONDS` after its last heartbeat, up to its limit.
     """
     alive = (seen.heartbeat.time if seen.heartbeat else 0.0) - state.saved_at
-    seconds = max(alive, 0.0) + STALLED_SECONDS
+    seconds = max(alive, 0.0) + STALLED_SECONDS if seen.bucket_seen else math.inf
     if state.machine_limit:
         seconds = min(seconds, max(0.0, state.machine_limit - state.machine_seconds))
     return seconds
@@ -152,8 +151,6 @@ _ENDED = (
     "trouble_seconds",
     "in_trouble",
 )
-# Fields that change with every poll, in addition to those that end with `_seconds`.
-_RUNNING_SUMS = ("delete_wait", "cost_usd", "saved_at", "best_step", "absences")
 
 
 def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
@@ -171,10 +168,3 @@ def resume(state: RunState, run: LaunchedRun) -> tuple[RunState, float]:
     fresh = RunState()
     state = replace(state, **{name: getattr(fresh, name) for name in names})
     return state, away_since
-
-
-def without_timers(state: RunState) -> RunState:
-    """Return the state with its timers at zero: equal if nothing else has changed."""
-    names = [one.name for one in fields(state) if one.name.endswith("_seconds")]
-    zeros: dict[str, Any] = dict.fromkeys((*names, *_RUNNING_SUMS), 0)
-    return replace(state, **zeros, last_step=min(state.last_step, 0))

@@ -29,8 +29,15 @@ from bigbird_ja.settings.schema import Config
 
 # Flags that are stored on a bucket and sent to a machine under their own names.
 _STORED = (
-    *("project", "engine", "mode", "pricing", "service_account"),
-    *("network", "subnetwork", "external_ip", "vm_python"),
+    "project",
+    "engine",
+    "mode",
+    "pricing",
+    "service_account",
+    "network",
+    "subnetwork",
+    "external_ip",
+    "vm_python",
 )
 _FLEX_PRICE = "flex-start counts at the on-demand price, from which Google grants a discount"
 _DEFAULT_ACCOUNT = (

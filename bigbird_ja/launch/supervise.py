@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
-from bigbird_ja.launch.account import accrue, resume, without_timers
+from bigbird_ja.launch.account import accrue, resume
 from bigbird_ja.launch.creating import after_creation
 from bigbird_ja.launch.decide import decide
 from bigbird_ja.launch.files import RunFiles
@@ -27,7 +27,6 @@ from bigbird_ja.storage.lease import LeaseLost
 
 T = TypeVar("T")
 
-SAVE_EVERY = 300.0  # seconds between saves of an unchanged state
 RENEW_EVERY = 300.0  # seconds between renewals of the machine's lease
 RETRY_ZONE = 600.0  # seconds until a zone that does not answer, without our TPU, is asked again
 
@@ -94,7 +93,6 @@ class _Supervisor:
         self._is_first = True
         self._shown_step = 0  # of the trainer, in the log
         self._saved: RunState | None = None
-        self._saved_at = 0.0
         self._renewed_at = -math.inf  # the machine's lease
         self._is_holder = False  # the lock was renewed in this poll
         self._stores = True  # the bucket stored the last state
@@ -318,18 +316,16 @@ class _Supervisor:
         return world.tpus.create(self._run, *where, metadata, state.machine_limit)
 
     def _write(self, decision: Decision) -> None:
-        """Set the state, append events, and save both if more than timers changed."""
+        """Set the state, append events, and save both."""
         state = self._state = decision.state
         for event in decision.events:
             self._world.say(describe(event))
             line: dict[str, Any] = {"event": event.event, "time": round(self._world.wall(), 3)}
             line |= {"source": "supervisor", "run": self._run.name}
             self._unsent.append({**line, **event.fields})
-        changed = self._saved is None or without_timers(self._saved) != without_timers(state)
-        due = self._now - self._saved_at >= SAVE_EVERY
-        failed, self._stores = not self._stores, False
+        self._stores = False
         with self._reporting():  # failures stay in memory: the next poll retries
-            if changed or due or failed:
+            if state != self._saved:
                 self._save(state)
             while self._unsent:
                 self._world.files.append_event(self._unsent[0])
@@ -338,7 +334,7 @@ class _Supervisor:
 
     def _save(self, state: RunState) -> None:
         self._world.files.save_state(state)
-        self._saved, self._saved_at = state, self._now
+        self._saved = state
 
 
 def _answer(request: Callable[[], str]) -> str | ServiceFault:

@@ -196,6 +196,7 @@ def muon_directions(
     momenta: Mapping[str, tf.Tensor],
     gradients: Mapping[str, tf.Tensor],
     norm: tf.Tensor,
+    multiple: int = 1,
 ) -> list[tf.Tensor]:
     """Stack the matrices that are to be orthogonalized, one stack for each shape.
 
@@ -205,6 +206,7 @@ def muon_directions(
         momenta: float32 by name; whole, or the same rows of each.
         gradients: float32 by name, shaped like `momenta`.
         norm: float32 scalar, norm of all gradients.
+        multiple: number of which n becomes a multiple, by zero matrices.
 
     Returns:
         Stacks [n, rows, columns] in `training.dtype`.
@@ -216,7 +218,7 @@ def muon_directions(
         direction = muon_momentum(muon_momentum(momenta[name], gradient), gradient)
         for matrix in tf.split(tf.cast(direction, training.dtype), spec.count, axis=1):
             by_shape.setdefault(tuple(matrix.shape), []).append(matrix)
-    return [tf.stack(each) for each in by_shape.values()]
+    return [padded_stack(tf.stack(each), multiple) for each in by_shape.values()]
 
 
 def padded_stack(stack: tf.Tensor, multiple: int) -> tf.Tensor:

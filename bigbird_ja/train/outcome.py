@@ -62,7 +62,8 @@ class Outcome:
     def failures_recorded(self, is_new: bool) -> Iterator[None]:
         """Record an exception, and raise it as a CommandError.
 
-        If the engine refuses a new run (`is_new`), the run's files are removed instead.
+        If the engine refuses a run, its files stay as they are; those of a new run (`is_new`) are
+        removed.
         """
         pod = self.job.pod
         try:
@@ -74,9 +75,9 @@ class Outcome:
                 self.saver.give_time(_SAVING_SECONDS)
             reason = known.reason if known else "bug"
             pod.fail(reason, str(known or error))
-            is_untouched = is_new and not self.recorder.has_engine
-            if isinstance(known, (errors.BadInput, errors.OutOfMemory)) and is_untouched:
-                if pod.is_writer:
+            refusals = (errors.BadInput, errors.OutOfMemory) if is_new else (errors.BadInput,)
+            if isinstance(known, refusals) and not self.recorder.has_engine:
+                if is_new and pod.is_writer:
                     self.run_dir.remove_new_files()
                 raise known from error
             self.recorder.ended(reason, known or error)

@@ -6,12 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigbird_ja import storage
-from bigbird_ja.data import tfrecords
+from bigbird_ja.evaluation import tensorboard
 
 # Keys of metrics.jsonl that TensorBoard shows under `speed/`; others are under `train/`.
 _SPEED = ("tokens_per_second", "mfu")
-
-
 _NOT_SHOWN = ("step", "time", "train_seconds")
 
 
@@ -33,22 +31,22 @@ class EventWriter:
     ) -> None:
         from tensorflow.core.util import event_pb2
 
-        self._clock, self._new = clock, event_pb2.Event
+        self._clock = clock
         name = f"events.out.tfevents.{int(clock())}.{socket.gethostname()}.{os.getpid()}"
         self._target = storage.join(model_dir, name)
         self._local = os.path.join(scratch, name) if storage.is_remote(model_dir) else self._target
-        self._write(self._new(wall_time=clock(), file_version="brain.Event:2"))
+        self._write(event_pb2.Event(wall_time=clock(), file_version="brain.Event:2"))
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._write(self._new(wall_time=clock(), step=start_step + 1, session_log=start))
+        self._write(event_pb2.Event(wall_time=clock(), step=start_step + 1, session_log=start))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Write the metrics of one logged step."""
-        event = self._new(wall_time=self._clock(), step=step)
-        for key, value in values.items():
-            if key not in _NOT_SHOWN:
-                tag = f"speed/{key}" if key in _SPEED else f"train/{key}"
-                event.summary.value.add(tag=tag, simple_value=float(value))
-        self._write(event)
+        tags = {
+            f"speed/{key}" if key in _SPEED else f"train/{key}": value
+            for key, value in values.items()
+            if key not in _NOT_SHOWN
+        }
+        self._write(tensorboard.scalars_event(step, self._clock(), tags))
 
     def sync(self) -> None:
         """Upload the file, if MODEL_DIR is on a bucket."""
@@ -57,4 +55,4 @@ class EventWriter:
 
     def _write(self, event: Any) -> None:
         with open(self._local, "ab") as file:
-            file.write(tfrecords.frame([event.SerializeToString()]))
+            file.write(tensorboard.encode(event))

@@ -17,7 +17,7 @@ INVERSE_STRENGTH = 10.0  # of logistic regression's
 
 
 class Bag:
-    """Turns rows into features [pairs, features] and cosines [pairs]."""
+    """TF-IDF of character n-grams: features [pairs, features] and cosines [pairs] of rows."""
 
     def __init__(self, train: Rows) -> None:
         """Count the grams of the train file."""
@@ -34,8 +34,8 @@ class Bag:
         cosines = np.asarray(products.sum(1)).ravel()
         if not other.nnz:  # single texts
             return one, cosines
-        beside = sparse.csr_matrix(cosines[:, None])
-        return sparse.hstack([abs(one - other), products, beside]).tocsr(), cosines
+        last = sparse.csr_matrix(cosines[:, None])
+        return sparse.hstack([abs(one - other), products, last]).tocsr(), cosines
 
 
 def answers(

@@ -55,15 +55,16 @@ def pair(row: Mapping[str, Any], encode: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Task:
-    """Describes a task: its files, how a row is read, what is measured.
+    """A task: its files, how a row is read, and its measure.
 
     Attributes:
         train: file to train on, as `FILES` and the table name it.
         tests: files to measure on, by the name that the table gives them.
-        encodings: of a row.
-        target: of a row; a float is regressed, a whole number classified or chosen.
+        encodings: function from a row to its encodings.
+        target: function from a row to its target: a float is regressed, an integer classified
+            or chosen.
         outputs: scores that the model gives for an encoding.
-        measure: of answers [N] and targets [N].
+        measure: function from answers [N] and targets [N] to scores.
     """
 
     train: str
@@ -106,7 +107,7 @@ TASKS = {
 
 
 class Progress:
-    """Prints progress and the time that is left, every ten seconds, on standard error.
+    """Progress and remaining time, every ten seconds on standard error.
 
     Args:
         total: tokens to go through; one of training counts three times.
@@ -266,7 +267,7 @@ def overlap(data: Path, corpus: Path, tasks: Iterable[str]) -> str:
 
 
 def as_pair(one: str, other: str = "") -> tuple[str, str]:
-    """Return the texts themselves, where a model has their encoding."""
+    """Return the texts themselves in place of a model's encodings."""
     return one, other
 
 
@@ -304,12 +305,12 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def fixed_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the scores of --output have in common."""
+    """Return the facts that all scores of --output share."""
     return {key: value for key, value in asdict(settings_of(args)).items() if key != "seed"}
 
 
 def score(args: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tune and measure what is not kept yet; return all that is kept."""
+    """Fine-tune and measure the runs that have no scores yet; return all scores."""
     trust = check_code(args.model, args.trust_remote_code)
     tokenizer = transformers.AutoTokenizer.from_pretrained(args.model)
     most = min(MAX_TOKENS, longest(tokenizer, args.model, trust))

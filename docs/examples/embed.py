@@ -53,7 +53,7 @@ PART = re.compile(r"_START_(ARTICLE|SECTION|PARAGRAPH)_\n(.*?)(?=\n_START_|\Z)",
 
 
 def lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield where each JSON object stands, and the object."""
+    """Yield the file and line of each JSON object, and the object."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8", newline="\n") as file:
         for number, line in enumerate(file, 1):
@@ -84,7 +84,7 @@ def from_corpus(path: Path, queries: int) -> Iterator[Pair]:
         text = "\n".join(t.replace("_NEWLINE_", "\n") for kind, t in parts if kind == "PARAGRAPH")
         if title and text.strip():
             count = min(queries, len(names))
-            # From the last one on: what a short view does not reach is asked for, too.
+            # From the last one on: paragraphs beyond a short view are asked for, too.
             yield from ((names[-1 - i * len(names) // count], text) for i in range(count))
 
 
@@ -176,6 +176,31 @@ def rows_of(pairs: Sequence[Pair], together: int, seed: int = 0) -> dict[str, li
             rows.append((text, *itertools.islice(several, together)))
     names = ["text", *(f"query_{i}" for i in range(together))]
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+
+
+def attend_within(model: SentenceTransformer, size: int) -> None:
+    """Let the encoder attend within windows of `size` tokens, with the positions of the first.
+
+    A text then costs as much per token as one of `size` tokens, and may be of any length. Its
+    vector is the mean over all tokens, as before.
+    """
+    encoder = model[0].auto_model
+    forward, pad = encoder.forward, torch.nn.functional.pad
+
+    def by_windows(input_ids: Any, attention_mask: Any, **others: Any) -> Any:
+        rows, length = input_ids.shape
+        size_here = min(size, length)
+        ids, mask = (
+            pad(each, (0, -length % size_here)).view(-1, size_here)
+            for each in (input_ids, attention_mask)
+        )
+        others = {name: value for name, value in others.items() if name != "token_type_ids"}
+        output = forward(input_ids=ids, attention_mask=mask, **others)
+        states = output.last_hidden_state
+        output.last_hidden_state = states.view(rows, -1, states.shape[-1])[:, :length]
+        return output
+
+    encoder.forward = by_windows
 
 
 def train(model: SentenceTransformer, pairs: Sequence[Pair], args: argparse.Namespace) -> None:
@@ -281,6 +306,9 @@ def main() -> None:
     parser.add_argument("--held_out", type=float, default=0.2, help="share of the documents")
     parser.add_argument("--queries", type=int, default=2, help="of each article")
     parser.add_argument("--together", type=int, default=1, help="queries per encoding of a text")
+    parser.add_argument(
+        "--attention_window", type=int, default=0, help="tokens that attend to each other; 0: all"
+    )
     parser.add_argument("--epochs", type=float, default=1, help="0 only evaluates")
     parser.add_argument("--steps", type=int, default=0, help="in place of --epochs")
     parser.add_argument("--save_steps", type=int, default=50, help="steps between checkpoints")
@@ -316,7 +344,11 @@ def main() -> None:
     if not all(sides):
         sys.exit(f"embed: {path}: too few documents to hold some out")
     model = SentenceTransformer(args.model)
-    model.max_seq_length = max_tokens = most_tokens(model, args.max_tokens)
+    if args.attention_window:
+        attend_within(model, args.attention_window)
+        model.max_seq_length = max_tokens = args.max_tokens
+    else:
+        model.max_seq_length = max_tokens = most_tokens(model, args.max_tokens)
     set_prompts(model, args.query_prompt, args.text_prompt)
     if args.epochs:
         train(model, sides[False], args)

@@ -42,10 +42,10 @@ POOL = 50  # batches whose texts are sorted by length: less padding
 
 @dataclass(frozen=True)
 class Example:
-    """Holds what the model reads and what it is to answer.
+    """Model input and target of one example.
 
     Attributes:
-        encodings: of the text, or of the text with each of the choices.
+        encodings: token ids of the text, or of the text with each choice.
         target: a class, a score (float), the right choice, an answer's [first, last] token, or the
             class of each token (IGNORED: none).
     """
@@ -61,11 +61,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Settings:
-    """Holds the settings: AdamW, 10 % of the steps warm-up, then linear to 0.
+    """Settings of AdamW; the rate warms up for 10 % of the steps, then falls linearly to 0.
 
     Attributes:
-        learning_rate: its peak.
-        seed: of the new head, dropout and the order of the examples.
+        learning_rate: peak learning rate.
+        seed: seed for the new head, dropout and the order of the examples.
     """
 
     epochs: int = 3
@@ -249,7 +249,7 @@ def _loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def classification(path: Path, encode: Callable) -> tuple[list[Example], dict]:
-    """Return examples, and what the model's config says about the labels."""
+    """Return examples, and the config's keys for the labels."""
     rows = read_rows(path)
     names = sorted(set(of_each(path, rows, lambda row: str(row["label"]))))
     ids = {name: i for i, name in enumerate(names)}

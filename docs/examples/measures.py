@@ -12,7 +12,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Return Pearson's correlation of [N] and [N]; 0 where one of them is constant."""
+    """Return Pearson's correlation of [N] and [N]; 0 if one of them is constant."""
     if np.ptp(one) == 0 or np.ptp(other) == 0:
         return 0.0
     return float(np.corrcoef(one, other)[0, 1])

@@ -11,9 +11,10 @@ only chooses the weight of the embedder's cosines next to BM25's scores, each st
 Train on neither (`embed.py --held_out` takes the sum of the two).
 
 The table has nDCG@10 by the token where the paragraph begins; vectors and kilobytes (float32) per
-article; and milliseconds per query on this machine. `first N tokens` is one vector per article;
-`best chunk` ranks an article by the best of its pieces of --chunk_tokens, `mean of chunks` by their
-mean. Vectors are kept in --cache as they are computed: an interrupted run continues.
+article; and milliseconds per query on this machine. One vector per article: `first N tokens`,
+`whole, by windows` (--attention_window) and `mean of chunks`; `best chunk` ranks an article by its
+best part of --chunk_tokens. Vectors are kept in --cache as they are computed: an interrupted run
+continues.
 """
 
 import argparse
@@ -34,7 +35,8 @@ from sentence_transformers import SentenceTransformer
 
 BOUNDS = (0, 512, 2048, 4096, math.inf)  # tokens; columns of the table
 WEIGHTS = np.concatenate([np.arange(0, 1, 0.05), np.arange(1, 4.1, 0.25)])
-SAVED_EVERY = 8  # batches of articles
+SAVED_EVERY = 32  # articles
+ANY_LENGTH = 32768  # tokens
 
 
 @dataclass
@@ -42,11 +44,11 @@ class Part:
     """Articles and their questions.
 
     Attributes:
-        texts: of the articles.
-        queries: of the questions.
+        texts: the articles.
+        queries: the questions.
         right: int [queries], the article that answers.
         starts: int [queries], the token of the article where the asked paragraph begins.
-        chunks: of each article its pieces, in order.
+        chunks: parts of each article, in order.
     """
 
     texts: list[str]
@@ -97,10 +99,11 @@ def vectors(model: Any, texts: Sequence[str], name: str, length: int, cache: Pat
     identity = hashlib.sha256(repr((model.prompts, name, length, texts)).encode())
     for parameter in model.parameters():
         identity.update(parameter.detach().numpy().tobytes())
+    cache.mkdir(parents=True, exist_ok=True)
     path = cache / f"{identity.hexdigest()[:20]}.npy"
     done = [*np.load(path)] if path.exists() else []
-    for start in range(len(done), len(texts), 4 * SAVED_EVERY):
-        batch = [*texts[start : start + 4 * SAVED_EVERY]]
+    for start in range(len(done), len(texts), SAVED_EVERY):
+        batch = [*texts[start : start + SAVED_EVERY]]
         done += [*model.encode(batch, prompt_name=name, batch_size=1, normalize_embeddings=True)]
         np.save(path.with_suffix(".part.npy"), np.stack(done))
         path.with_suffix(".part.npy").replace(path)
@@ -121,7 +124,7 @@ def standard(scores: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Method:
-    """A way to rank articles.
+    """Ranking method.
 
     Attributes:
         scores: [queries, articles].
@@ -147,13 +150,18 @@ def rank(model: SentenceTransformer, part: Part, args: argparse.Namespace) -> di
     for length in args.max_tokens:
         whole = vectors(model, part.texts, "document", embed.most_tokens(model, length), args.cache)
         methods[f"first {length:,} tokens"] = Method(asked @ whole.T, 1, query_ms)
+    if args.attention_window:
+        embed.attend_within(model, args.attention_window)
+        whole = vectors(model, part.texts, "document", ANY_LENGTH, args.cache / "windows")
+        methods["whole, by windows"] = Method(asked @ whole.T, 1, query_ms)
+        del model[0].auto_model.forward  # the class's own again
     if args.chunk_tokens:
         flat = [chunk for chunks in part.chunks for chunk in chunks]
         limit = min(512, args.chunk_tokens + 16)  # with the prompt and special tokens
-        pieces = vectors(model, flat, "document", limit, args.cache)
+        parts = vectors(model, flat, "document", limit, args.cache)
         begins = np.cumsum([0, *map(len, part.chunks)])[:-1]
-        best = np.maximum.reduceat(asked @ pieces.T, begins, axis=1)
-        mean = np.add.reduceat(pieces, begins, axis=0)
+        best = np.maximum.reduceat(asked @ parts.T, begins, axis=1)
+        mean = np.add.reduceat(parts, begins, axis=0)
         mean /= np.linalg.norm(mean, axis=1, keepdims=True)
         methods["best chunk"] = Method(best, len(flat) / len(part.texts), query_ms)
         methods["mean of chunks"] = Method(asked @ mean.T, 1, query_ms)
@@ -206,13 +214,15 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1200, help="questions of each part")
     parser.add_argument("--max_tokens", type=int, nargs="*", default=[512, 4096])
     parser.add_argument("--chunk_tokens", type=int, default=500, help="0: no chunks")
+    parser.add_argument(
+        "--attention_window", type=int, default=0, help="as in embed.py; 0: no such row"
+    )
     parser.add_argument("--query_prompt", help="text before each query")
     parser.add_argument("--text_prompt", help="text before documents")
     args = parser.parse_args()
     for path in (args.articles, args.questions):
         if not path.is_file():
             sys.exit(f"search: {path}: no such file")
-    args.cache.mkdir(parents=True, exist_ok=True)
     model = SentenceTransformer(args.model)
     embed.set_prompts(model, args.query_prompt, args.text_prompt)
     low, high = args.judged, args.judged + args.tuned

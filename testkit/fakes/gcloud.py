@@ -21,9 +21,20 @@ def main(arguments):
     flags = argparse.ArgumentParser(allow_abbrev=False)
     flags.add_argument("name")
     for name in (
-        *("node-id", "project", "zone", "accelerator-type", "runtime-version", "max-run-duration"),
-        *("provisioning-model", "labels", "metadata-from-file", "network", "subnetwork"),
-        *("service-account", "scopes", "format"),
+        "node-id",
+        "project",
+        "zone",
+        "accelerator-type",
+        "runtime-version",
+        "max-run-duration",
+        "provisioning-model",
+        "labels",
+        "metadata-from-file",
+        "network",
+        "subnetwork",
+        "service-account",
+        "scopes",
+        "format",
     ):
         flags.add_argument(f"--{name}")
     for name in ("async", "quiet", "internal-ips"):

@@ -20,8 +20,14 @@ from urllib.parse import parse_qs
 
 TOKEN = "token-of-the-vm"
 ZONES = (
-    *("us-central1-a", "us-central1-b", "us-central1-c", "us-central2-b", "us-east1-d"),
-    *("us-east5-a", "us-west4-a", "europe-west4-a"),
+    "us-central1-a",
+    "us-central1-b",
+    "us-central1-c",
+    "us-central2-b",
+    "us-east1-d",
+    "us-east5-a",
+    "us-west4-a",
+    "europe-west4-a",
 )
 Answer = tuple[int, Any]
 REFUSALS = {

@@ -13,11 +13,22 @@ STOCKOUT = (
     " Nodes are offered (see https://cloud.google.com/tpu/docs/regions) [EID: 0x0123456789abcdef]"
 )
 TYPES = (
-    *("v2-8", "v3-8", "v4-8", "v5litepod-1", "v5litepod-8", "v5litepod-16", "v5litepod-32"),
-    *("v5p-8", "v6e-8", "v6e-32"),
+    "v2-8",
+    "v3-8",
+    "v4-8",
+    "v5litepod-1",
+    "v5litepod-8",
+    "v5litepod-16",
+    "v5litepod-32",
+    "v5p-8",
+    "v6e-8",
+    "v6e-32",
 )
 IMAGES = (
-    *("tpu-vm-tf-2.15.0-se", "tpu-ubuntu2204-base", "v2-alpha-tpuv5-lite", "v2-alpha-tpuv5"),
+    "tpu-vm-tf-2.15.0-se",
+    "tpu-ubuntu2204-base",
+    "v2-alpha-tpuv5-lite",
+    "v2-alpha-tpuv5",
     "v2-alpha-tpuv6e",
 )
 

@@ -59,22 +59,40 @@ def test_search_is_trained_and_judged_by_where_the_paragraph_begins(
 ):
     made = tmp_path / "made"
     sets = ["--held_out=0.5", "--steps=2", "--batch_size=4", "--together=2", "--scale=50"]
-    printed(embed, folder, *asked, *sets, "--window=200", f"--output={made}")
+    printed(
+        embed, folder, *asked, *sets, "--window=200", "--attention_window=64", f"--output={made}"
+    )
     flags = [*asked, f"--cache={tmp_path / 'vectors'}", "--judged=0.4", "--tuned=0.1"]
     flags += ["--max_tokens", "64", "128", "--chunk_tokens=40"]
+    flags += ["--attention_window=64"]
     once = printed(search, made, *flags)
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in once.splitlines()[2:]]
     table = {row[0]: row[1:] for row in rows}
-    assert {"first 64 tokens", "first 128 tokens", "best chunk", "mean of chunks"} < {*table}
+    assert {"first 64 tokens", "first 128 tokens", "whole, by windows", "mean of chunks"} < {*table}
     assert float(table["BM25"][0]) > 0.5 and table["first 64 tokens"][5] == "1.0"
     assert float(table["best chunk"][5]) > 3  # vectors of an article
-    assert sum(name.startswith("BM25 + ") for name in table) == 4
+    assert sum(name.startswith("BM25 + ") for name in table) == 5
     assert int(table["questions"][1]) < int(table["questions"][0])  # most begin after token 512
     saved = {path: path.stat().st_mtime_ns for path in (tmp_path / "vectors").iterdir()}
     again = printed(search, made, *flags)
     assert {path: path.stat().st_mtime_ns for path in saved} == saved
     assert [line.split("|")[:7] for line in again.splitlines()] == [
         line.split("|")[:7] for line in once.splitlines()
+    ]
+
+
+def test_a_text_of_several_windows_is_the_mean_of_their_tokens(folder):
+    model = embed.SentenceTransformer(str(folder))
+    model.max_seq_length = 64
+    text = "日本の首都は東京です。" * 20
+    first, whole = model.encode([text]), model.tokenizer(text)["input_ids"]
+    embed.attend_within(model, 64)
+    np.testing.assert_allclose(model.encode(["短い", text])[1], first[0], atol=1e-5)
+    model.max_seq_length = len(whole)
+    states = model.encode(["短い", text], output_value="token_embeddings")
+    assert len(whole) > 130 and [len(each) for each in states] == [
+        len(model.tokenizer("短い")["input_ids"]),
+        len(whole),
     ]
 
 

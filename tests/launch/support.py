@@ -50,7 +50,10 @@ QUEUED = replace(NODE, queued=True)
 # In virtual time.
 TRAINER = TrainerModel(target_step=36_000, steps_per_second=1.0)  # ten hours
 RECORD = LaunchedRun(
-    *("gs://b", "run", "id-1", "p"),
+    bucket="gs://b",
+    name="run",
+    run_id="id-1",
+    project="p",
     target_step=36_000,
     zones=("zone-a", "zone-b", "zone-c"),
     usd_per_hour=2.4,
@@ -110,9 +113,16 @@ def command(root, *more, steps=100):
     """`launch` with everything that a CPU and a directory need."""
     limit = [] if any(flag.startswith("--max_") for flag in more) else ["--max_hours=1000"]
     return [
-        *"launch --name=run-1 --project=p --config=tiny-cpu --poll_seconds=0.1".split(),
-        *("--accelerator_type=v3-8", *limit),
-        *(f"--zones={ZONES}", f"--bucket={root}/bucket", f"--num_train_steps={steps}"),
+        "launch",
+        "--name=run-1",
+        "--project=p",
+        "--config=tiny-cpu",
+        "--poll_seconds=0.1",
+        "--accelerator_type=v3-8",
+        *limit,
+        f"--zones={ZONES}",
+        f"--bucket={root}/bucket",
+        f"--num_train_steps={steps}",
         f"--data_dir={write_manifest(f'{root}/data')}",
         f"--vm_python={trainer.python(root)}",
         *more,

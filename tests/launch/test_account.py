@@ -28,20 +28,23 @@ def test_money_is_counted_at_the_price_at_which_a_machine_was_rented():
 
 
 @pytest.mark.parametrize(
-    ("beat_at", "limit", "billed"),
+    ("beat_at", "limit", "reads", "billed"),
     [
-        (None, 0.0, 5400.0),  # no sign of life: as long as it may be silent
-        (11_800.0, 0.0, 1800.0 + 5400.0),
-        (11_800.0, 4600.0, 1000.0),  # it had 1,000 seconds left to live
+        (None, 0.0, True, 5400.0),  # no sign of life: as long as it may be silent
+        (None, 0.0, False, 360_000.0),  # nobody knows
+        (None, 100_000.0, False, 96_400.0),
+        (11_800.0, 0.0, True, 1800.0 + 5400.0),
+        (11_800.0, 4600.0, True, 1000.0),  # it had 1,000 seconds left to live
     ],
 )
 def test_what_went_while_nobody_watched_is_billed_no_longer_than_it_can_have_been_there(
-    beat_at, limit, billed
+    beat_at, limit, reads, billed
 ):
     state = RunState(Phase.RUNNING, zone="zone-a", billing=True, saved_at=10_000.0)
     state = replace(state, machine_seconds=3600.0, machine_limit=limit)
     heartbeat = None if beat_at is None else TrainerBeat(5, beat_at, "training")
     seen = Observation(360_000.0, 60.0, 370_000.0, heartbeat=heartbeat, resumed=True)
+    seen = replace(seen, bucket_seen=reads)
     after = accrue(state, seen, RECORD)
     assert after.billed_seconds == billed and after.cost_usd == billed / 3600 * 2.4
     assert (after.elapsed_seconds, after.billing, after.absences) == (360_000.0, False, 1)

@@ -30,3 +30,11 @@ def test_a_zone_of_the_last_service_that_does_not_answer_holds_the_next_machine_
     assert accrue(state, seen, moved).trouble_seconds == 5.0  # for a day at most
     decision = decide(state, replace(seen, unlisted={}), moved)
     assert decision.rents and decision.state.used_zones == ("zone-a",)
+
+
+def test_a_machine_that_is_there_and_not_listed_holds_the_next_one_up():
+    unlisted = {"zone-a": ServiceFault(Kind.EXISTS, "there, and not listed")}
+    seen = Observation(5.0, 5.0, 0.0, unlisted=unlisted, checkpoint_step=-1)
+    state = RunState(attempt=1, zone="zone-a")
+    assert not decide(state, seen, RECORD).rents
+    assert decide(state, replace(seen, unlisted={}), RECORD).rents

@@ -50,13 +50,13 @@ def test_every_state_of_a_queue(fake_tpu, tpus):
     tpus.create(support.QUEUED, support.ZONE, 1, {}, 3600.0)
     (queued,) = fake_tpu.queued.values()
     for states, presence in (
-        ("WAITING_FOR_RESOURCES ACCEPTED CREATING", Presence.WAITING),
-        ("PROVISIONING", Presence.PENDING),
-        ("DELETING", Presence.DELETING),
+        (["WAITING_FOR_RESOURCES", "ACCEPTED", "CREATING"], Presence.WAITING),
+        (["PROVISIONING"], Presence.PENDING),
+        (["DELETING"], Presence.DELETING),
         # ACTIVE, and its node is not there any more.
-        ("ACTIVE SUSPENDING SUSPENDED WHAT_IS_NEW", Presence.GONE),
+        (["ACTIVE", "SUSPENDING", "SUSPENDED", "WHAT_IS_NEW"], Presence.GONE),
     ):
-        for state in states.split():
+        for state in states:
             queued["state"] = {"state": state}
             assert [tpu.presence for tpu in tpus.list(support.ZONE)] == [presence], state
     error = {"code": 8, "message": "Limit: 0 of the Quota in the zone"}  # it is the code that tells
@@ -99,13 +99,13 @@ def test_what_the_service_leaves_out_is_empty():
 def test_every_state_is_ready_pending_or_dead(fake_tpu, tpus):
     tpus.create(support.NODE, support.ZONE, 1, {}, 3600.0)
     for states, presence in (
-        ("READY", Presence.READY),
-        ("DELETING", Presence.DELETING),
-        ("CREATING STARTING RESTARTING REPAIRING REIMAGING", Presence.PENDING),
-        ("STOPPED STOPPING PREEMPTED TERMINATED", Presence.GONE),
-        ("HIDING HIDDEN UNHIDING UNKNOWN WHAT_IS_NEW", Presence.GONE),
+        (["READY"], Presence.READY),
+        (["DELETING"], Presence.DELETING),
+        (["CREATING", "STARTING", "RESTARTING", "REPAIRING", "REIMAGING"], Presence.PENDING),
+        (["STOPPED", "STOPPING", "PREEMPTED", "TERMINATED"], Presence.GONE),
+        (["HIDING", "HIDDEN", "UNHIDING", "UNKNOWN", "WHAT_IS_NEW"], Presence.GONE),
     ):
-        for state in states.split():
+        for state in states:
             fake_tpu.preempt("run-1", state=state)
             assert [tpu.presence for tpu in tpus.list(support.ZONE)] == [presence], state
 

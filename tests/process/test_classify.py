@@ -8,7 +8,8 @@ import ssl
 
 import pytest
 
-from bigbird_ja.process.classify import classify, one_line
+from bigbird_ja.process.classify import classify, mid_run, one_line
+from bigbird_ja.process.errors import StorageError
 
 PATH = "/data/東京.txt"
 
@@ -78,3 +79,9 @@ def test_a_path_of_any_length_and_bytes_fits_in_a_line():
     assert one_line(f"{end}\nchoose another").endswith("check the path choose another")
     end = classify(OSError(errno.ENOENT, "No such file", b"\xff.txt"))
     assert one_line(str(end)).isprintable() and "udcff.txt" in one_line(str(end))
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "x"), PermissionError(13, "x")])
+def test_a_file_that_is_refused_or_missing_in_mid_run_is_a_failure_of_storage(error):
+    with pytest.raises(StorageError, match="refused in mid run"), mid_run():
+        raise error

@@ -83,7 +83,7 @@ OUTSIDE = FILES + '"../passwd": {"bytes": 1, "crc32c": "AAAAAA=="},'
 @pytest.mark.parametrize(
     ("change", "how", "words"),
     [
-        (Run.flip, [DATA], r"-20\.data-00000-of-00001: its checksum is not"),
+        (Run.flip, [DATA], r"-20\.data-00000-of-00001: its checksum differs"),
         (Run.overwrite, [INDEX, b"x"], r"-20\.index: 1 bytes instead of \d+"),
         (Run.delete, [DATA], r"-20\.data-00000-of-00001: missing"),
         # One flipped bit of it, or another run's: other data, and no complaint.

@@ -16,7 +16,7 @@ FOREIGN, LEASE, BUDGET, FINISHED, TWO, LEFT = INVARIANTS
 ENDLESS = 10**6  # steps: the budget ends the run
 ALONE = Bounds(processes=1)
 UNENDING = replace(ALONE, target_step=ENDLESS)
-CHANGES = Bounds(changes=True, target_step=ENDLESS, polls=5.0, hours=24.0)
+CHANGES = Bounds(changes=True, target_step=ENDLESS)
 QUEUE = replace(UNENDING, queued=4, hours=6.0)
 BOUNDS = {
     "finishes": Bounds(ticks=7),
@@ -79,7 +79,13 @@ FAULTS = {
     TWO: (TWO, supervise._Supervisor, "_list", lambda self: ([], {}, []), ALONE),
     LEFT: (LEFT, supervise, "after_deletion", _trusts_the_answer, ALONE),
     # By what was reported once, each from its issue.
-    "price": (BUDGET, supervise, "accrue", _counts_at_the_price_of_today, CHANGES),
+    "price": (
+        BUDGET,
+        supervise,
+        "accrue",
+        _counts_at_the_price_of_today,
+        replace(CHANGES, ticks=13, polls=3.0, hours=24.0),
+    ),
     "project": (
         TWO,
         supervise._Supervisor,
@@ -91,7 +97,10 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(name, marks=pytest.mark.nightly if name == "price" else ()) for name in FAULTS],
+)
 def test_what_is_broken_is_found_with_its_shortest_trace(fault, monkeypatch):
     invariant, place, name, broken, bounds = FAULTS[fault]
     monkeypatch.setattr(place, name, broken)

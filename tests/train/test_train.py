@@ -9,7 +9,7 @@ import pytest
 
 from bigbird_ja import evaluation, storage
 from bigbird_ja.data import check
-from bigbird_ja.process.errors import Diverged, Interrupted, StorageError
+from bigbird_ja.process.errors import BadInput, Diverged, Interrupted, StorageError
 from bigbird_ja.process.signals import StopRequest
 from bigbird_ja.run import log as run_log
 from bigbird_ja.run.checkpoints import CheckpointStore
@@ -145,6 +145,21 @@ def training(tmp_path, monkeypatch):
     return Training(tmp_path, monkeypatch)
 
 
+def test_a_run_that_the_engine_refuses_to_continue_stays_as_it_is(training, monkeypatch):
+    with pytest.raises(Interrupted):
+        training.run(stop_at=9)
+    before = {path: path.read_bytes() for path in Path(training.model_dir).rglob("*.*")}
+
+    def refuse(self):
+        self.begun += 1
+        raise BadInput("no such device")
+
+    monkeypatch.setattr(Numbers, "begin", refuse)
+    with pytest.raises(BadInput, match="no such device"):
+        training.run()
+    assert before == {path: path.read_bytes() for path in Path(training.model_dir).rglob("*.*")}
+
+
 @pytest.mark.parametrize(("ahead", "loop"), [(0, 1), (3, 1), (0, 2)])
 def test_a_run_left_alone(training, ahead, loop):
     training.run(ahead=ahead, loop=loop, evaluates=True)
@@ -218,6 +233,15 @@ def test_a_request_in_an_evaluation_saves_and_the_next_start_makes_it_up(trainin
     training.run(evaluates=True)
     assert training.evaluated == [20, 30]
     assert run_log.read_events(training.model_dir)[-1]["event"] == "finished"
+
+
+def test_an_evaluation_on_other_data_does_not_count(training):
+    ours, training.scores["data_fingerprint"] = training.scores["data_fingerprint"], "other"
+    with pytest.raises(Interrupted):
+        training.run(evaluates=True, stop_at=22)
+    training.scores["data_fingerprint"] = ours
+    training.run(evaluates=True)
+    assert training.evaluated == [20, 22, 30]
 
 
 @pytest.mark.parametrize(

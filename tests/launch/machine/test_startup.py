@@ -183,14 +183,17 @@ def test_the_trainer_is_a_user_of_its_own_where_the_devices_can_be_its(devices, 
         write_tool(f"{root}/bin/useradd", f'echo "$*" >>{root}/calls')
         write_tool(f"{root}/bin/id", f"test -e {root}/calls && echo 65534")
         opened = "".join(f"; echo >>{root}/{device} && echo opens" for device in files[2:])
-        trainer = f"""(echo $EUID; kill -0 $PPID && echo kills{opened}
+        trainer = f"""(echo $EUID $(grep -c "NoNewPrivs:.1" /proc/self/status)
+            kill -0 $PPID && echo kills{opened}
             echo x >{root}/vm/startup.sh && echo writes) >{root}/seen 2>/dev/null"""
         image = "*importlib*) exit ${TENSORFLOW-0} ;;\n"
         assert training(root, 1, trainer, "true", image, **machine).wait(60) == 0
         seen, log = ((root / name).read_text("utf-8") for name in ("seen", "vm/training.log"))
         assert ("as root" in log) == (not user)
         opens = ["opens" for _ in files[2:]]
-        assert seen.split() == ([str(user), *opens] if user else ["0", "kills", *opens, "writes"])
+        effective, new_privileges_off, *rest = seen.split()
+        assert (effective, rest) == (str(user), opens if user else ["kills", *opens, "writes"])
+        assert not user or new_privileges_off == "1"
         assert (root / "tmp/libtpu_lockfile").exists() == (not user)
         assert not user or (root / "vm").stat().st_mode & 0o777 == 0o710
 
@@ -366,6 +369,7 @@ def test_a_machine_installs_trains_is_preempted_and_finishes(
     assert killing.digest(run.model_dir) == killing.digest(f"{tmp_path}/alone")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(2000)
 def test_two_hosts_train_as_one(installed, launched, machine_of, fake_gcs):
     run, script = launched("two-hosts", "v4-16", steps=FIRST)

@@ -43,6 +43,8 @@ def reason_after(looks):
         ([Seen(step=n, renewal="once") for n in range(31)], "lease_over"),
         ([Seen(step=n, renewal=str(n)) for n in range(100)], "lease_over"),  # the limit
         ([Seen(step=n, renewal=str(n), has_ended=True) for n in range(12)], "ended"),
+        # Counted anew once the file is gone, as after a reboot.
+        ([Seen(step=n, renewal=str(n), has_ended=n != 11) for n in range(24)], "ended"),
     ],
 )
 def test_why_and_when_a_machine_is_deleted(looks, reason):
@@ -56,6 +58,15 @@ def test_seconds_over_restarts_reboots_and_clocks_that_jump():
     assert watcher.since(before, 40.0, "b", 1300.0) == 300.0
     assert watcher.since(before, 40.0, "b", 5e9) == 40.0 + watcher.REBOOT_SECONDS
     assert watcher.since(before, 40.0, "b", 0.0) == 40.0
+
+
+def test_waiting_in_a_queue_uses_up_life_only_beyond_the_hours_of_the_run():
+    terms = replace(TERMS, requested=1000.0)
+    assert watcher.age_at_boot(terms, 1060.0) == 60.0
+    assert watcher.age_at_boot(terms, 0.0) == watcher.age_at_boot(TERMS, 1e9) == 0.0
+    queued = replace(terms, hours_left=5000.0)  # of which the machine may use 1,000
+    ages = [watcher.age_at_boot(queued, 1000.0 + wait) for wait in (3900.0, 4500.0, 9000.0)]
+    assert ages == [0.0, 500.0, 5000.0]
 
 
 def test_counters_are_overwritten_in_place(tmp_path):

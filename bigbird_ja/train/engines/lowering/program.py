@@ -166,14 +166,14 @@ class Program:
 
         def directions(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
-                stacks = optimizer.muon_directions(
+                return optimizer.muon_directions(
                     self.config.training,
                     matrices,
                     {name: values[slot_name(name, "m")] for name in parts},
                     {name: values[gradient_name(name)] for name in parts},
                     tf.sqrt(values["squares"]),
+                    multiple=count,
                 )
-                return [optimizer.padded_stack(stack, count) for stack in stacks]
 
         def orthogonalize(values: dict[str, tf.Tensor]) -> list[tf.Tensor]:
             with tf.name_scope("optimizer"):
